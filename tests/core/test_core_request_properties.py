@@ -30,7 +30,7 @@ def test_a_request_has_a_version_and_what_else_it_asks_for() -> None:
 @pytest.mark.parametrize("command", [Get(b"k"), Set(b"k" * 300, b"v" * 20_000, persist=True)])
 @pytest.mark.parametrize("client_id", ["me", "Größe/10 µm"])
 def test_the_size_is_that_of_the_packet(client_id: str, command: Command, token: HlcTimestamp | None) -> None:
-    """The size is right to 5 bytes, for lengths of variable size and the digits of a version."""
+    """The told size of a request is right to 5 bytes, for lengths of variable size and the digits of a version."""
     properties = RequestProperties(client_id, client_id)
     version = HlcTimestamp(1_696_374_425_000, 0, client_id)
     pairs, size = properties.of(command, version, token)

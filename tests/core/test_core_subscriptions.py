@@ -9,7 +9,7 @@ from statestore_client.wire.messages import Subscribed
 
 
 def test_only_what_is_missing_is_asked_for() -> None:
-    """Filters that the session has are not asked for, nor those that an answer is still to come for."""
+    """Filters that the session has, and those whose answer is still to come, are not asked for again."""
     actions: list[Action] = []
     subscriptions = Subscriptions(actions)
     subscriptions.ask("a")
@@ -34,7 +34,8 @@ def test_a_suback_grants_and_refuses() -> None:
 
 
 def test_a_lost_connection_takes_the_questions_and_a_lost_session_the_answers() -> None:
-    """What was granted stays on the next connection; what was asked for is asked for again."""
+    """After a lost connection what was granted stays and what was asked for is asked for again; a lost session loses
+    both."""
     actions: list[Action] = []
     subscriptions = Subscriptions(actions)
     subscriptions.ask("a")

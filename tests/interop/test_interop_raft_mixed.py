@@ -60,7 +60,8 @@ def lead(cluster: MixedCluster, log: RaftClient, wanted: set[str], acknowledged:
 
 
 def test_each_kind_leads_the_other_and_all_logs_agree(cluster: MixedCluster) -> None:
-    """What was acknowledged is there once, at its index; in the end every peer serves the same bytes."""
+    """What is acknowledged is in the log once, at its index, whichever kind leads, and in the end all peers serve the
+    same bytes."""
     acknowledged: dict[int, bytes] = {}
     ours, theirs = cluster.ours, set(cluster.urls) - cluster.ours
     with RaftClient(",".join(cluster.seeds)) as log:

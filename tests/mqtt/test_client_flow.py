@@ -191,7 +191,8 @@ def test_the_brokers_window_holds() -> None:
 
 
 def test_a_subscription_finds_a_packet_identifier_however_much_is_under_way() -> None:
-    """The largest Receive Maximum and the largest window leave an identifier for the SUBSCRIBE of the first watch."""
+    """The largest Receive Maximum and the largest window leave a packet identifier for the SUBSCRIBE of the first
+    watch."""
     client = connected(65_535, max_in_flight=65_535)
     for number in range(65_535):
         client.machine.submit(Set(b"k", b"v"), number, client.now, timeout=None)

@@ -100,7 +100,7 @@ def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataOb
 @settings(deadline=None)  # shared machines pause
 @given(publish_5_0, st.data())
 def test_a_publish_is_read_as_the_strict_way_reads_it(packet: Publish, data: st.DataObject) -> None:
-    """A PUBLISH means what the strict way says, also if it is damaged, and if another packet follows it."""
+    """A PUBLISH is read as by the strict path, also if it is damaged or another packet follows it."""
     whole = encode(packet, 5)
     raw = bytearray(whole)
     body = 2 if whole[1] < 128 else 3

@@ -6,7 +6,8 @@ from statestore_client.mqtt.qos import Inbound, next_packet_id
 
 
 def test_packet_identifiers_go_round_and_skip_those_in_use() -> None:
-    """After 65535 comes 1, and never 0; SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0, 2.2.1)."""
+    """After identifier 65,535 comes 1, and never 0; SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0,
+    2.2.1)."""
     assert next_packet_id(0, {}) == 1
     assert next_packet_id(65_535, {}) == 1
     assert next_packet_id(65_534, {65_535: "publish", 2: "publish"}, {1: "subscribe"}) == 3

@@ -59,7 +59,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:
-    """Whichever is killed, the others go on; when all were away, everything is there again."""
+    """Whichever process is killed, the others go on, and after all were away everything is there again."""
     for name in peers.urls:
         peers.start(name)
     acknowledged: dict[int, bytes] = {}
@@ -83,13 +83,13 @@ def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_peer_as_it_should(peers: Peers, number: signal.Signals) -> None:
-    """With the exit code 0, whether it leads or not."""
+    """A signal ends a peer with the exit code 0, whether it leads or not."""
     peers.start("1")
     assert peers.end("1", number) == 0
 
 
 def test_a_directory_is_of_one_process(peers: Peers) -> None:
-    """A second one on the same directory, under another address, is refused, and the first one goes on."""
+    """A second process on the same directory, under another address, is refused, and the first one goes on."""
     peers.start("1")
     done = subprocess.run(peers.command("1", "--bind", "tcp://127.0.0.1:*"), capture_output=True, timeout=60)
     assert done.returncode == 6
@@ -98,7 +98,7 @@ def test_a_directory_is_of_one_process(peers: Peers) -> None:
 
 
 def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
-    """Its votes and entries are not ours."""
+    """A directory of another peer is refused, because its votes and entries are not this peer's."""
     peers.start("1")
     peers.end("1", signal.SIGTERM)
     (peers.directory / "1").rename(peers.directory / "2")
@@ -108,7 +108,7 @@ def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
 
 
 def test_an_address_in_use_is_refused(peers: Peers) -> None:
-    """A usage error that names it."""
+    """An address in use is a usage error that names it."""
     peers.start("1")
     done = subprocess.run(peers.command("2", "--bind", peers.urls["1"]), capture_output=True, timeout=60)
     assert done.returncode == 2
@@ -126,7 +126,7 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
     ],
 )
 def test_arguments_that_make_no_peer_are_refused(arguments: list[str], complaint: str) -> None:
-    """Before anything is made."""
+    """Arguments that make no peer are refused before anything is made."""
     done = run(*arguments)
     assert done.returncode == 2
     assert complaint in done.stderr

@@ -25,13 +25,13 @@ from raft_client.wire.peer_replies import decode_peer_reply
     ],
 )
 def test_the_request_says_which_reply_it_is(request_type: str, frames: list[bytes], reply: object) -> None:
-    """The bytes alone do not: a vote and a reply to AppendEntries look alike."""
+    """The request tells which reply it is, because a vote and a reply to AppendEntries look alike."""
     assert decode_peer_reply(bytes.fromhex(request_type), frames) == reply
 
 
 @given(st.sampled_from(["3f", "2b", "24", "3c", "0050", "0054", "0052"]), st.lists(st.binary(max_size=24), max_size=6))
 def test_any_frames_are_a_reply_or_a_protocol_error(request_type: str, frames: list[bytes]) -> None:
-    """Nothing else comes out."""
+    """Any frames are read as a reply or refused with a ProtocolError."""
     try:
         reply = decode_peer_reply(bytes.fromhex(request_type), frames)
     except ProtocolError:

@@ -13,7 +13,7 @@ from statestore_client.server.key_index import KeyIndex
 
 
 def test_nothing_else_on_the_server_keeps_names_in_order() -> None:
-    """A plain sorted list moves all that come after a name when one comes or goes."""
+    """No other module of the server imports bisect: a sorted list would move all that comes after a name."""
     package = Path(statestore_client.server.__file__).parent
     users = [
         path.name
@@ -51,7 +51,7 @@ def test_the_index_is_a_sorted_set(data: st.DataObject, changes: list[tuple[bool
 
 
 def test_a_block_may_have_lost_its_first_key() -> None:
-    """Wherever a walk looks next, it finds what is there, not where a block once began."""
+    """A walk finds the keys that are there, although a block has lost its first one."""
     names = [f"{number:05}" for number in range(5_000)]
     index, there = KeyIndex(names), set(names)
     for name in names:

@@ -13,7 +13,7 @@ from statestore_client.server.timer_heap import TimerHeap
 
 
 def test_there_is_one_heap() -> None:
-    """Whatever waits for its time on the server does so in this one."""
+    """Whatever waits for its time on the server does so in this one heap."""
     package = Path(statestore_client.server.__file__).parent
     users = []
     for path in package.rglob("*.py"):

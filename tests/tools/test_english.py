@@ -79,7 +79,7 @@ def test_no_page_or_source_has_a_misleading_phrase() -> None:
 
 
 def test_the_server_speaks_plainly() -> None:
-    """In its messages, docstrings and comments."""
+    """The server's messages, docstrings and comments have no phrase of its table."""
     advice = "\n".join(f"  {phrase}: {instead}" for phrase, instead in SERVER_PHRASES.items())
     places = [
         f"{path.relative_to(ROOT)}:{line}: {words}"

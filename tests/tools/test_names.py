@@ -39,7 +39,7 @@ def words(name: str) -> set[str]:
 
 
 def test_no_name_is_a_picture() -> None:
-    """Of no file, class, function, parameter, variable or attribute."""
+    """No file, class, function, parameter, variable or attribute has a word of the list in its name."""
     pictures = [
         f"{path.relative_to(PACKAGE)}: {name}"
         for path in PACKAGE.rglob("*.py")
@@ -62,7 +62,7 @@ def test_no_two_classes_have_the_same_name() -> None:
 
 
 def test_words_are_found_in_names_of_both_kinds() -> None:
-    """With underscores and with capitals."""
+    """Words are found in names with underscores and in names with capitals."""
     assert words("_is_closing") == {"is", "closing"}
     assert words("TlsAcceptor") == {"tls", "acceptor"}
     assert words("_MOST_PLACES") == {"most", "places"}

@@ -13,7 +13,7 @@ import statestore_client.wire.hot_value
 
 
 def test_both_packages_say_the_same() -> None:
-    """Neither imports the other, so that each has the file; who knows one knows the other."""
+    """Both packages have the same file, because neither imports the other."""
     files = [Path(package.__path__[0], "wire", "hot_value.py") for package in (statestore_client, raft_client)]
     assert files[0].read_text("utf-8") == files[1].read_text("utf-8")
 

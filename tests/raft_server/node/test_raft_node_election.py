@@ -16,7 +16,7 @@ NODE: frozenset[str] = frozenset()
 @pytest.mark.parametrize("capabilities", [OURS, NODE])
 @pytest.mark.parametrize("names", ["a", "ab", "abc", "abcde"])
 def test_a_cluster_elects_one_leader(names: str, capabilities: frozenset[str]) -> None:
-    """There is one leader, and all others follow it."""
+    """A cluster has one leader after an election, and all other peers follow it."""
     cluster = NodeCluster(names, capabilities=capabilities)
     cluster.run(1.0)
     roles = [*cluster.roles().values()]
@@ -26,14 +26,14 @@ def test_a_cluster_elects_one_leader(names: str, capabilities: frozenset[str]) -
 
 
 def test_a_cluster_of_one_leads_at_once() -> None:
-    """It waits for its disk only."""
+    """A cluster of one leads as soon as its disk is done."""
     cluster = NodeCluster("a")
     cluster.run(0.0)
     assert cluster.nodes["a"].role is Role.LEADER
 
 
 def test_no_request_for_votes_leaves_before_the_own_vote_is_durable() -> None:
-    """A candidate that forgot its vote could vote twice."""
+    """A candidate requests votes only when its own vote is durable, because after a crash it could vote twice."""
     cluster = NodeCluster()
     for name in "abc":
         cluster.hold_disk(name)
@@ -47,7 +47,7 @@ def test_no_request_for_votes_leaves_before_the_own_vote_is_durable() -> None:
 
 
 def test_no_vote_leaves_before_it_is_durable() -> None:
-    """The answer waits for the disk, and is given once it is done."""
+    """A vote is answered only when it is durable."""
     cluster = NodeCluster(pre_vote=False)
     cluster.hold_disk("a")
     vote = RequestVote(b"test", "b", 7, 0, 0)
@@ -59,7 +59,7 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
 
 
 def test_one_vote_in_a_term() -> None:
-    """The first candidate has it, again and again; another one has not."""
+    """In a term the first candidate gets the vote, however often it asks, and another one does not."""
     cluster = NodeCluster(pre_vote=False)
     assert cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0)) == [VoteReply(7, granted=True)]
     assert cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0)) == [VoteReply(7, granted=True)]
@@ -67,7 +67,7 @@ def test_one_vote_in_a_term() -> None:
 
 
 def test_a_vote_survives_a_restart() -> None:
-    """What was promised is read from the disk."""
+    """After a restart a vote is still promised, because it is read from the disk."""
     cluster = NodeCluster(pre_vote=False, check_quorum=False)
     cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
     cluster.stop("a")
@@ -76,7 +76,8 @@ def test_a_vote_survives_a_restart() -> None:
 
 
 def test_no_vote_for_a_log_that_lacks_entries() -> None:
-    """The candidate learns the term, and its own is adopted; it gets no vote (Raft, §3.6.1)."""
+    """A candidate whose log lacks entries gets no vote; the voter adopts a higher term, and tells its own (Raft,
+    §3.6.1)."""
     cluster = NodeCluster(check_quorum=False)
     leader = cluster.elect()
     cluster.update(b"x")
@@ -85,7 +86,8 @@ def test_no_vote_for_a_log_that_lacks_entries() -> None:
 
 
 def test_a_voter_that_hears_a_leader_says_nothing() -> None:
-    """Neither yes nor no: a Node candidate that a majority answers would raise its term again (Raft, §4.2.3)."""
+    """A voter that hears a leader does not answer, because a Node candidate answered by a majority would raise its term
+    (Raft, §4.2.3)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     term = cluster.nodes[leader].term
@@ -95,7 +97,8 @@ def test_a_voter_that_hears_a_leader_says_nothing() -> None:
 
 
 def test_a_voter_that_has_just_started_says_nothing_either() -> None:
-    """It may have promised a leader not to vote, before it stopped."""
+    """A voter that has just started does not answer, because it may have promised a leader not to vote before it
+    stopped."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -108,7 +111,7 @@ def test_a_voter_that_has_just_started_says_nothing_either() -> None:
 
 
 def test_a_peer_that_was_cut_off_does_not_raise_its_term() -> None:
-    """When it comes back the leader goes on (Raft, §9.6)."""
+    """A peer that was cut off does not raise its term, so that the leader goes on when it is back (Raft, §9.6)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     term = cluster.nodes[leader].term
@@ -123,7 +126,8 @@ def test_a_peer_that_was_cut_off_does_not_raise_its_term() -> None:
 
 
 def test_without_pre_vote_a_candidate_that_nobody_answers_stays_in_its_term() -> None:
-    """preventSpiralElections: one term, asked for again and again, and no vote for others (facts §1.4)."""
+    """Without pre-vote a candidate that nobody answers keeps asking in one term, and votes for nobody else
+    (preventSpiralElections, facts §1.4)."""
     cluster = NodeCluster(pre_vote=False, check_quorum=False)
     leader = cluster.elect()
     term = cluster.nodes[leader].term
@@ -140,7 +144,8 @@ def test_without_pre_vote_a_candidate_that_nobody_answers_stays_in_its_term() ->
 
 
 def test_a_connected_node_peer_counts_as_willing_but_only_answers_raise_the_term() -> None:
-    """Node peers know no pre-vote. A candidate that none of them answers does not go on to the next term."""
+    """A Node peer that is connected counts as willing in a pre-vote, but a candidate raises its term only if one
+    answers."""
     cluster = NodeCluster(capabilities=NODE)
     leader = cluster.elect()
     term = cluster.nodes[leader].term
@@ -151,7 +156,8 @@ def test_a_connected_node_peer_counts_as_willing_but_only_answers_raise_the_term
 
 
 def test_a_pre_vote_tells_a_peer_that_was_away_the_term() -> None:
-    """A peer that came back in an older term must not ask for ever for one that is long over."""
+    """A pre-vote's answer tells a peer that was away the present term, so that it does not ask for an old one for
+    ever."""
     cluster = NodeCluster()
     cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
     assert cluster.ask("a", PreVote(b"test", "c", 3, 0, 0)) == [PreVoteReply(7, granted=False)]
@@ -160,7 +166,7 @@ def test_a_pre_vote_tells_a_peer_that_was_away_the_term() -> None:
 
 
 def test_a_pre_vote_changes_nothing() -> None:
-    """The voter stays in its term, and its vote is free."""
+    """After a pre-vote the voter's term is the same, and its vote is free."""
     cluster = NodeCluster()
     assert cluster.ask("a", PreVote(b"test", "c", 3, 0, 0)) == [PreVoteReply(0, granted=True)]
     assert cluster.nodes["a"].term == 0
@@ -168,7 +174,7 @@ def test_a_pre_vote_changes_nothing() -> None:
 
 
 def test_nothing_that_a_peer_does_not_know_is_sent_to_it() -> None:
-    """Neither before it has said what it knows, nor after its connection is lost."""
+    """A peer is sent nothing that it has not said it knows, nor after its connection is lost."""
     cluster = NodeCluster()
     for node in cluster.nodes.values():
         for name in "abc":
@@ -181,7 +187,8 @@ def test_nothing_that_a_peer_does_not_know_is_sent_to_it() -> None:
 
 
 def test_a_leader_that_hears_no_majority_steps_down() -> None:
-    """After an election time-out; it leads nobody, and its clients should look elsewhere (Raft, §6.2)."""
+    """A leader that hears no majority for an election time-out steps down, so that clients look elsewhere (Raft,
+    §6.2)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -192,7 +199,7 @@ def test_a_leader_that_hears_no_majority_steps_down() -> None:
 
 
 def test_a_bridge_is_elected() -> None:
-    """A leader that only the bridge hears does not keep it from being elected by the others."""
+    """A peer that reaches all others is elected, although it alone hears the old leader."""
     cluster = NodeCluster("abcde")
     leader = cluster.elect("a")
     cluster.update(b"x")
@@ -217,7 +224,7 @@ def test_another_cluster_is_not_heard() -> None:
 
 
 def test_a_leader_whose_disk_stands_still_steps_down() -> None:
-    """It can commit nothing, and does not stand for election until its disk answers."""
+    """A leader whose disk does not answer steps down, and does not stand for election until it does."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.hold_disk(leader)
@@ -233,7 +240,7 @@ def test_a_leader_whose_disk_stands_still_steps_down() -> None:
 
 
 def test_a_disk_that_failed_silences_the_peer() -> None:
-    """Nobody knows what it holds, so nothing is promised any more."""
+    """After its disk has failed a peer sends nothing, because nobody knows what the disk holds."""
     cluster = NodeCluster()
     leader = cluster.elect()
     node = cluster.nodes[leader]
@@ -249,7 +256,7 @@ def test_a_disk_that_failed_silences_the_peer() -> None:
 
 @pytest.mark.parametrize("check_quorum", [True, False])
 def test_a_candidate_that_is_no_member_is_not_heard_while_there_is_a_leader(check_quorum: bool) -> None:
-    """It was removed and does not know it."""
+    """While there is a leader, a candidate that is not a member (it may have been removed) is not answered."""
     cluster = NodeCluster(check_quorum=check_quorum, pre_vote=False)
     cluster.elect()
     for name in "abc":
@@ -257,13 +264,14 @@ def test_a_candidate_that_is_no_member_is_not_heard_while_there_is_a_leader(chec
 
 
 def test_a_candidate_that_is_no_member_is_heard_without_a_leader() -> None:
-    """It may be a new member, and this peer the one that does not know it yet (Raft, §4.1)."""
+    """Without a leader, a candidate that is not a member is answered: it may be a new one, unknown to this peer (Raft,
+    §4.1)."""
     cluster = NodeCluster()
     assert cluster.ask("a", RequestVote(b"test", "z", 9, 99, 99)) == [VoteReply(9, granted=True)]
 
 
 def test_a_pre_vote_ends_with_a_vote_for_somebody_else() -> None:
-    """The answers that come after it do not send this peer into the term after that one."""
+    """After a vote for another peer, late answers to a pre-vote do not make this peer a candidate."""
     cluster = NodeCluster()
     node = cluster.nodes["a"]
     cluster.isolate("a")

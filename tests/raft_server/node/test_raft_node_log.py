@@ -114,7 +114,8 @@ class Model:
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_the_log_is_what_was_done_to_it(first: int) -> None:
-    """Appended, cut, replaced by a snapshot, with jobs for the disk in between: it is read as the plain list is."""
+    """After appends, cuts, a replacement by a snapshot and jobs for the disk in between, the log is read as a plain
+    list is."""
     for seed in range(first, first + 50):
         model = Model(seed)
         for _ in range(80):
@@ -128,7 +129,7 @@ def test_the_log_is_what_was_done_to_it(first: int) -> None:
 
 
 def test_an_id_that_is_to_be_cut_off_is_not_known() -> None:
-    """The disk has its entry still, the log has not."""
+    """The id of an entry that is to be cut off is unknown, although the disk still has the entry."""
     model = Model(1)
     model.append()
     model.take()
@@ -140,7 +141,7 @@ def test_an_id_that_is_to_be_cut_off_is_not_known() -> None:
 
 
 def test_the_tail_keeps_a_bounded_part_of_what_is_durable() -> None:
-    """Four megabytes: memory does not grow with the log."""
+    """The log keeps four megabytes of what is durable in memory, however long it grows."""
     model = Model(1)
     for index in range(1, 101):
         model.log.append([LogEntry.of(bytes(100_000), term=1, index=index)])

@@ -47,7 +47,8 @@ def members(cluster: NodeCluster, name: str) -> str:
 
 
 def test_a_peer_is_added_through_both_configurations() -> None:
-    """Accepted; Cold,new with the client's id; when it is committed Cnew with another id, and the client is told."""
+    """Adding a peer is accepted, appends Cold,new with the client's id and, once that is committed, Cnew; then the
+    client is told."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.start("d", peers_of("abc"))
@@ -67,7 +68,7 @@ def test_a_peer_is_added_through_both_configurations() -> None:
 
 
 def test_a_change_needs_majorities_of_both_lists() -> None:
-    """The new peers alone, or the old ones alone, commit nothing (Raft, Figure 4.8)."""
+    """During a change neither the new peers alone nor the old ones alone commit anything (Raft, Figure 4.8)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     for name in "def":
@@ -83,7 +84,7 @@ def test_a_change_needs_majorities_of_both_lists() -> None:
 
 
 def test_a_leader_that_is_removed_hands_over_and_becomes_a_client() -> None:
-    """It goes on until Cnew is committed without it, and counts itself no more (Raft, §4.2.2)."""
+    """A leader that is removed commits Cnew without counting itself, then hands over and steps down (Raft, §4.2.2)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     others = "abc".replace(leader, "")
@@ -98,7 +99,8 @@ def test_a_leader_that_is_removed_hands_over_and_becomes_a_client() -> None:
 
 
 def test_a_removed_leader_that_crashes_before_the_end_is_no_obstacle() -> None:
-    """It may hold the only copy of Cnew: then it stands for election once more, and commits its own removal."""
+    """A removed leader that crashes with the only copy of Cnew stands for election once more, and commits its own
+    removal."""
     cluster = NodeCluster("ab", check_quorum=False)
     leader = cluster.elect("a")
     cluster.start("c", peers_of("ab"))
@@ -126,7 +128,7 @@ def test_a_removed_leader_that_crashes_before_the_end_is_no_obstacle() -> None:
 
 
 def test_a_transition_that_was_not_committed_goes_when_its_entry_goes() -> None:
-    """The configuration in force is the newest in the log, and follows the log back (Raft, §4.1)."""
+    """The configuration in force is the newest in the log, also after a transition was cut off (Raft, §4.1)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -141,7 +143,7 @@ def test_a_transition_that_was_not_committed_goes_when_its_entry_goes() -> None:
 
 
 def test_connections_follow_the_configuration() -> None:
-    """They are opened when the entry is appended, and closed when the peer is in neither list."""
+    """A connection is opened when the entry with its peer is appended, and closed when the peer is in neither list."""
     cluster = NodeCluster()
     leader = cluster.elect()
     outputs: list[Output] = []
@@ -159,7 +161,7 @@ def test_connections_follow_the_configuration() -> None:
 
 
 def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:
-    """It does not know that it was removed, and goes on asking."""
+    """While there is a leader, a removed peer that goes on asking for votes is not answered."""
     cluster = NodeCluster()
     leader = cluster.elect()
     removed = next(name for name in "abc" if name != leader)
@@ -204,7 +206,8 @@ def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:
 def test_a_list_that_cannot_be_is_refused_in_the_words_of_the_node_peers(
     value: JsonValue, name: str, message: str
 ) -> None:
-    """Status 2, and nothing is appended."""
+    """A list of peers that cannot be is refused with status 2 in the words of the Node peers, and nothing is
+    appended."""
     cluster = NodeCluster()
     cluster.elect()
     reply = ConfigUpdateReply(Outcome.REFUSED, error_name=name, error_message=message)
@@ -213,7 +216,7 @@ def test_a_list_that_cannot_be_is_refused_in_the_words_of_the_node_peers(
 
 
 def test_peers_come_in_three_forms() -> None:
-    """URLs, arrays, and objects, as the Node peers take them."""
+    """Peers may be given as URLs, arrays and objects, as with the Node peers."""
     cluster = NodeCluster()
     leader = cluster.elect()
     kept = [[each.id, each.url] for each in peers_of("abc")]
@@ -227,7 +230,7 @@ def test_peers_come_in_three_forms() -> None:
 
 
 def test_another_order_is_a_change() -> None:
-    """As with the Node peers (facts §1.4)."""
+    """The same peers in another order are a change, as with the Node peers (facts §1.4)."""
     cluster = NodeCluster()
     cluster.elect()
     assert propose(cluster, "cba")[0] == ConfigUpdateReply(Outcome.ACCEPTED)
@@ -236,7 +239,7 @@ def test_another_order_is_a_change() -> None:
 
 
 def test_one_change_at_a_time() -> None:
-    """Busy for others; accepted again for the one under way; done for the one that is in the log."""
+    """While a change is under way others are answered "busy", the same one "accepted", and one in the log "done"."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate("d")
@@ -251,7 +254,8 @@ def test_one_change_at_a_time() -> None:
 
 
 def test_a_transition_that_a_new_leader_inherits_is_busy_too() -> None:
-    """Before anything that is wrong with the new list (the Node peers' order)."""
+    """A transition that a new leader inherits is answered "busy" before a wrong list is looked at, as by the Node
+    peers."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
@@ -261,7 +265,7 @@ def test_a_transition_that_a_new_leader_inherits_is_busy_too() -> None:
 
 
 def test_ids_that_are_old_or_belong_to_something_else() -> None:
-    """Status 4, and status 2 with the Node peers' words."""
+    """An expired id gets status 4, and the id of another entry status 2 with the Node peers' words."""
     cluster = NodeCluster()
     leader = cluster.elect()
     assert propose(cluster, "abcd", leader, make_id(1, 1.6e9)) == [ConfigUpdateReply(Outcome.EXPIRED)]
@@ -272,7 +276,7 @@ def test_ids_that_are_old_or_belong_to_something_else() -> None:
 
 
 def test_a_peer_without_a_key_is_not_admitted() -> None:
-    """Where connections need keys, a peer whose key nobody has could never be reached."""
+    """Where connections need keys, a peer whose key nobody has is refused."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.nodes[leader].admit_only(frozenset("abcd"))
@@ -282,7 +286,7 @@ def test_a_peer_without_a_key_is_not_admitted() -> None:
 
 
 def test_while_the_cluster_changes_both_lists_are_told() -> None:
-    """The union, the old ones first."""
+    """While the cluster changes, the list of peers is the union of both, the old ones first."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
@@ -291,7 +295,7 @@ def test_while_the_cluster_changes_both_lists_are_told() -> None:
 
 
 def test_a_follower_names_the_leader() -> None:
-    """The reply has status 0, and the id of the leader."""
+    """A follower answers with status 0 and the id of the leader."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)

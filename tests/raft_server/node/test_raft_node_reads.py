@@ -21,7 +21,7 @@ def expire_lease(cluster: NodeCluster) -> None:
 
 
 def test_a_read_sees_what_is_committed() -> None:
-    """Within the lease at once, without a message."""
+    """Within the lease a read is granted at once without a message, and sees what is committed."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -33,7 +33,7 @@ def test_a_read_sees_what_is_committed() -> None:
 
 
 def test_without_a_lease_a_read_takes_one_round() -> None:
-    """At once, not with the next heartbeat."""
+    """Without a lease a read takes one round of messages, which begins at once."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -44,7 +44,7 @@ def test_without_a_lease_a_read_takes_one_round() -> None:
 
 
 def test_a_cluster_of_one_reads() -> None:
-    """There is nobody to ask."""
+    """A cluster of one grants reads by itself."""
     cluster = NodeCluster("a")
     cluster.elect()
     cluster.update(b"x")
@@ -54,7 +54,7 @@ def test_a_cluster_of_one_reads() -> None:
 
 
 def test_an_isolated_leader_grants_nothing_after_its_lease() -> None:
-    """Another one may lead, and have committed what this one does not know."""
+    """An isolated leader grants no reads after its lease, because another may lead and have committed more."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -67,7 +67,7 @@ def test_an_isolated_leader_grants_nothing_after_its_lease() -> None:
 
 
 def test_the_lease_is_over_before_anybody_else_can_lead() -> None:
-    """As long as the old leader grants reads there is no other one."""
+    """As long as the old leader grants reads by its lease, nobody else can lead."""
     for seed in range(20):
         cluster = NodeCluster(seed=seed)
         leader = cluster.elect()
@@ -87,7 +87,7 @@ def test_the_lease_is_over_before_anybody_else_can_lead() -> None:
 
 
 def test_no_lease_among_node_peers() -> None:
-    """They vote for anybody at any time."""
+    """Among Node peers, which vote for anybody at any time, there is no lease."""
     cluster = NodeCluster(capabilities=frozenset())
     leader = cluster.elect()
     cluster.update(b"x")
@@ -98,7 +98,7 @@ def test_no_lease_among_node_peers() -> None:
 
 
 def test_no_lease_once_another_peer_was_told_to_stand() -> None:
-    """It may do so late, with everybody's vote."""
+    """Once another peer was told to stand for election there is no lease, because it may do so late and win."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target = followers(cluster)[0]
@@ -110,7 +110,7 @@ def test_no_lease_once_another_peer_was_told_to_stand() -> None:
 
 
 def test_the_answer_to_a_question_that_was_repeated_says_nothing_of_now() -> None:
-    """It was first sent before the read; somebody else may lead since it was answered."""
+    """An answer to a message that was first sent before the read does not grant it."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -127,7 +127,7 @@ def test_the_answer_to_a_question_that_was_repeated_says_nothing_of_now() -> Non
 
 
 def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None:
-    """Its commit index may be behind that of the leader before it (Raft, §6.4)."""
+    """A new leader grants no reads until it has committed an entry, as its commit index may be too low (Raft, §6.4)."""
     cluster = NodeCluster()
     old = cluster.elect()
     follower = followers(cluster)[0]
@@ -147,7 +147,7 @@ def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None
 
 
 def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much() -> None:
-    """So that reads need not go to the leader."""
+    """A follower asks the leader for the index and grants the read when it has applied as much."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = followers(cluster)[0]
@@ -161,7 +161,7 @@ def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much() -> 
 
 
 def test_a_follower_of_a_node_leader_names_it() -> None:
-    """It cannot ask it."""
+    """A follower of a Node leader, which cannot be asked, answers with the leader's id."""
     cluster = NodeCluster(capabilities=OURS - {"read-index"})
     leader = cluster.elect()
     follower = followers(cluster)[0]
@@ -171,7 +171,7 @@ def test_a_follower_of_a_node_leader_names_it() -> None:
 
 
 def test_a_follower_whose_leader_is_gone_says_so() -> None:
-    """The read does not wait for ever."""
+    """A follower whose leader is gone refuses the read, which does not wait for ever."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = followers(cluster)[0]
@@ -183,7 +183,7 @@ def test_a_follower_whose_leader_is_gone_says_so() -> None:
 
 
 def test_clients_and_peers_ask_with_read_index() -> None:
-    """The leader answers with the index, others name it."""
+    """The leader answers ReadIndex of clients and peers with the index, and other peers with its id."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")

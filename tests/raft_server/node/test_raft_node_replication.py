@@ -33,7 +33,7 @@ def asked(cluster: NodeCluster, peer: str) -> list[AppendEntries]:
 
 @pytest.mark.parametrize("capabilities", [OURS, NODE])
 def test_what_is_appended_is_applied_everywhere(capabilities: frozenset[str]) -> None:
-    """In the order in which the leader took it."""
+    """Entries are applied on every peer in the order in which the leader took them."""
     cluster = NodeCluster(capabilities=capabilities)
     cluster.elect()
     for number in range(100):
@@ -44,7 +44,7 @@ def test_what_is_appended_is_applied_everywhere(capabilities: frozenset[str]) ->
 
 
 def test_a_follower_that_was_away_catches_up() -> None:
-    """In messages of bounded size."""
+    """A follower that was away gets what it lacks in messages of bounded size."""
     cluster = NodeCluster(max_message_bytes=1000)
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -59,7 +59,8 @@ def test_a_follower_that_was_away_catches_up() -> None:
 
 
 def test_the_first_question_of_a_leader_is_empty_and_at_the_end_of_its_log() -> None:
-    """It holds all that is committed, so no follower is asked to go back behind its commit (facts §1.4)."""
+    """A leader's first AppendEntries is empty and at the end of its log, so no follower is asked to go back before its
+    commit (facts §1.4)."""
     cluster = NodeCluster()
     first = cluster.elect()
     cluster.update(b"x")
@@ -75,7 +76,8 @@ def test_the_first_question_of_a_leader_is_empty_and_at_the_end_of_its_log() -> 
 
 
 def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_has_confirmed() -> None:
-    """Its reply may be lost with the connection, and the question asked again: it must not find its own commit."""
+    """A peer that may be a Node peer is told no commit beyond the entries that it has confirmed: a repeated message
+    must not lie before its own commit."""
     cluster = NodeCluster(capabilities=NODE)
     leader = cluster.elect()
     late = next(name for name in "abc" if name != leader)
@@ -92,7 +94,7 @@ def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_ha
 
 
 def test_a_peer_of_ours_is_told_the_commit_at_once() -> None:
-    """It is not harmed by questions that stand before it."""
+    """One of our peers is told the commit at once, because messages that lie before it do not harm it."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -106,7 +108,8 @@ def test_a_peer_of_ours_is_told_the_commit_at_once() -> None:
 
 
 def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
-    """Repeated every 50 ms, and every 100 ms with entries; the follower's next question has the next id."""
+    """A message is repeated with one id until it is answered, every 50 ms, or 100 ms with entries; the next has the
+    next id."""
     cluster = NodeCluster(check_quorum=False)
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -122,7 +125,7 @@ def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
 
 
 def test_a_reply_with_another_id_says_nothing() -> None:
-    """A conflict that comes late must not be taken for a log that went back."""
+    """A reply with another id is ignored, as a late conflict must not be taken for a log that went back."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -137,7 +140,7 @@ def test_a_reply_with_another_id_says_nothing() -> None:
 
 
 def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
-    """ØMQ Raft protocol: the identification frame."""
+    """Ids count to 2^24 and start again at zero (ØMQ Raft protocol, identification frame)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     for link in cluster.nodes[leader]._peers:
@@ -149,7 +152,8 @@ def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
 
 
 def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
-    """The same route and id: the same reply. While the first one is in work, none. (facts §1.1)"""
+    """A repeated message (the same route and id) gets the same reply without being done again, and none while in work
+    (facts §1.1)."""
     cluster = NodeCluster()
     message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
     cluster.hold_disk("a")
@@ -166,7 +170,7 @@ def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
 
 
 def test_a_reply_to_entries_waits_for_the_disk() -> None:
-    """So does the reply to a heartbeat that confirms what is being written."""
+    """A reply to entries, and to a heartbeat that confirms what is being written, waits for the disk."""
     cluster = NodeCluster()
     cluster.hold_disk("a")
     assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),)), b"\x01") == []
@@ -177,7 +181,7 @@ def test_a_reply_to_entries_waits_for_the_disk() -> None:
 
 
 def test_what_arrives_while_the_disk_works_is_one_job() -> None:
-    """Group commit: many updates, one sync."""
+    """All that arrives while the disk works is written in one job with one sync."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.hold_disk(leader)
@@ -190,7 +194,8 @@ def test_what_arrives_while_the_disk_works_is_one_job() -> None:
 
 
 def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
-    """Two followers of five and the leader's memory are no majority (Raft, §10.2.1)."""
+    """The leader's own entries count only when they are durable: with two followers of five it has no majority (Raft,
+    §10.2.1)."""
     cluster = NodeCluster("abcde")
     leader = cluster.elect()
     followers = [name for name in "abcde" if name != leader]
@@ -207,7 +212,8 @@ def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
 
 
 def test_a_leader_commits_with_a_majority_of_others_but_applies_what_it_has() -> None:
-    """apply <= min(commit, durable): a snapshot of the state must not be ahead of the log."""
+    """A leader commits with a majority of others, but applies only what is durable here: a snapshot must not be ahead
+    of the log."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.hold_disk(leader)
@@ -221,7 +227,7 @@ def test_a_leader_commits_with_a_majority_of_others_but_applies_what_it_has() ->
 
 
 def test_an_entry_of_an_older_term_is_not_committed_by_counting() -> None:
-    """Figure 3.7 of the thesis: it may still be overwritten, until one of the leader's own term follows it."""
+    """An entry of an older term is committed only with one of the leader's own term after it (thesis, Figure 3.7)."""
     cluster = NodeCluster("", check_quorum=False)
     for name in "abcde":
         cluster.logs[name] = MemoryLog(peers_of("abcde"))
@@ -246,7 +252,7 @@ def test_an_entry_of_an_older_term_is_not_committed_by_counting() -> None:
 
 
 def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
-    """facts §3: last term differs, and commit < last."""
+    """A new leader appends a checkpoint only if its last entry is of another term and not committed (facts §3)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -274,7 +280,7 @@ FIGURE_3_6 = {
 
 @pytest.mark.parametrize("capabilities", [OURS, NODE])
 def test_a_leader_brings_every_log_of_figure_3_6_in_line(capabilities: frozenset[str]) -> None:
-    """Followers that lack entries, have more, or both: whatever they have, they end with the leader's log."""
+    """Followers that lack entries, have more, or both end with the leader's log (thesis, Figure 3.6)."""
     cluster = NodeCluster("", capabilities=capabilities, check_quorum=False)
     for name in "xabcdef":
         fill(
@@ -295,7 +301,8 @@ def test_a_leader_brings_every_log_of_figure_3_6_in_line(capabilities: frozenset
 
 
 def test_conflicts_are_told_as_the_node_peers_tell_them() -> None:
-    """The index behind the log's end, when it is too short; the start of the term that differs, when it is not."""
+    """A conflict names the index after a log that is too short, and otherwise the start of the differing term, as with
+    Node peers."""
     cluster = NodeCluster()
     fill(cluster.logs["a"], 1, 1, 2, 2, 2)
     cluster.stop("a")
@@ -308,7 +315,7 @@ def test_conflicts_are_told_as_the_node_peers_tell_them() -> None:
 
 
 def test_a_follower_keeps_what_it_has_committed() -> None:
-    """A question that stands before its commit index is answered; nothing is cut (a Node peer would exit)."""
+    """A message that lies before a follower's commit is answered, and nothing is cut, where a Node peer would exit."""
     cluster = NodeCluster()
     three = (entry(1, 1), entry(2, 1), entry(3, 1))
     cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three), b"\x01")
@@ -321,7 +328,7 @@ def test_a_follower_keeps_what_it_has_committed() -> None:
 
 
 def test_an_old_leader_is_refused() -> None:
-    """It learns the term; nothing else happens."""
+    """An old leader is refused and told the term, and nothing else happens."""
     cluster = NodeCluster(check_quorum=False)
     cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
     reply = cluster.ask("a", AppendEntries(b"test", "c", 6, 0, 0, 0, (entry(1, 6),)))
@@ -339,14 +346,15 @@ def test_an_old_leader_is_refused() -> None:
     ],
 )
 def test_entries_that_cannot_be_are_not_appended(bad: LogEntry) -> None:
-    """They are not answered either: a peer that sends them is broken."""
+    """Impossible entries are neither appended nor answered, because the peer that sends them is broken."""
     cluster = NodeCluster()
     assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 0, (bad,))) == []
     assert cluster.logs["a"].last_index == 0
 
 
 def test_a_leader_that_learns_of_a_higher_term_tells_those_who_wait() -> None:
-    """(false, leader or nil): they look for the new leader (facts §1.4)."""
+    """A leader that learns of a higher term answers its waiting clients (false, leader or nil), which then search
+    (facts §1.4)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -357,7 +365,7 @@ def test_a_leader_that_learns_of_a_higher_term_tells_those_who_wait() -> None:
 
 
 def test_entries_that_were_not_committed_are_replaced() -> None:
-    """What an isolated leader took is cut off when it comes back, and was acknowledged to nobody."""
+    """Entries that an isolated leader took, and never acknowledged, are cut off when it comes back."""
     cluster = NodeCluster()
     old = cluster.elect()
     cluster.isolate(old)
@@ -376,7 +384,7 @@ def test_entries_that_were_not_committed_are_replaced() -> None:
 
 
 def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
-    """It gets everything again, and until then what it had confirmed is not what a majority holds."""
+    """A follower that lost its log gets everything again, and what it had confirmed no longer counts for a majority."""
     cluster = NodeCluster(check_quorum=False)
     leader = cluster.elect()
     for number in range(5):
@@ -392,7 +400,7 @@ def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
 
 
 def test_the_same_calls_give_the_same_messages() -> None:
-    """Nothing in a node depends on anything but its arguments."""
+    """A node gives the same messages for the same calls."""
 
     def messages() -> list[tuple[str, Ask]]:
         cluster = NodeCluster("abcde", seed=7)

@@ -35,7 +35,8 @@ def chunk(offset: int, data: bytes, *, size: int = 6, index: int = 5, term: int 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 2500])
 @pytest.mark.parametrize("capabilities", [OURS, NODE])
 def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities: frozenset[str], size: int) -> None:
-    """In chunks, then the entries behind it, and nothing is applied twice."""
+    """A follower that lacks compacted entries gets the snapshot in chunks, then the entries after it, and applies
+    nothing twice."""
     cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
     leader = cluster.elect()
     other, follower = (name for name in "abc" if name != leader)
@@ -58,7 +59,7 @@ def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities:
 
 
 def test_a_snapshot_that_is_replaced_on_its_way_begins_again() -> None:
-    """Chunks of two snapshots make none."""
+    """A snapshot that is replaced while it is sent begins again, so that no chunks of two are mixed."""
     cluster = NodeCluster(max_message_bytes=1000)
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -87,7 +88,7 @@ def test_a_snapshot_that_is_replaced_on_its_way_begins_again() -> None:
 
 
 def test_the_chunks_of_a_snapshot_and_its_end() -> None:
-    """Each reply waits for the disk; a chunk that is not due is answered with the offset that is."""
+    """Each chunk's reply waits for the disk, and a chunk that is not expected is answered with the expected offset."""
     cluster = NodeCluster()
     assert cluster.ask("a", chunk(3, b"def"), b"\x01") == [SnapshotReply(2, 0)]
     assert cluster.ask("a", chunk(0, b"abc"), b"\x02") == [SnapshotReply(2)]
@@ -104,7 +105,7 @@ def test_the_chunks_of_a_snapshot_and_its_end() -> None:
 
 
 def test_another_leaders_snapshot_begins_again() -> None:
-    """The same index, term and size may have other bytes."""
+    """A snapshot of another leader begins again, since the same index, term and size may have other bytes."""
     cluster = NodeCluster()
     cluster.ask("a", chunk(0, b"abc"), b"\x01")
     other = InstallSnapshot(b"test", "c", 3, SnapshotChunk(5, 1, 3, 6, b"DEF"))
@@ -112,7 +113,7 @@ def test_another_leaders_snapshot_begins_again() -> None:
 
 
 def test_a_snapshot_of_what_is_committed_here_is_passed_over() -> None:
-    """The leader is sent to its end, and nothing changes."""
+    """For a snapshot of what is committed here, the leader is sent to its end, and nothing changes."""
     cluster = NodeCluster()
     five = tuple(entry(index, 1) for index in range(1, 6))
     cluster.ask("a", AppendEntries(b"test", "b", 2, 0, 0, 5, five), b"\x01")
@@ -123,7 +124,7 @@ def test_a_snapshot_of_what_is_committed_here_is_passed_over() -> None:
 
 @pytest.mark.parametrize(("terms", "kept"), [((1, 1, 1, 1, 1, 2, 2), 2), ((1, 1, 1, 1, 2, 2, 2), 0), ((1, 1), 0)])
 def test_entries_behind_a_snapshot_stay_only_if_they_follow_it(terms: tuple[int, ...], kept: int) -> None:
-    """Otherwise the whole log goes: a tail that contradicts the snapshot must not (Raft, §5.1)."""
+    """Entries after a snapshot stay only if they follow it, and otherwise the whole log goes (Raft, §5.1)."""
     cluster = NodeCluster()
     log = cluster.logs["a"]
     log.do(Persist(HardState(2), entries=tuple(entry(index, term) for index, term in enumerate(terms, 1))))
@@ -138,7 +139,7 @@ def test_entries_behind_a_snapshot_stay_only_if_they_follow_it(terms: tuple[int,
 
 
 def test_entries_that_are_being_written_and_a_snapshot() -> None:
-    """A snapshot that arrives while the disk works on entries that it replaces: the end is the same."""
+    """A snapshot that arrives while the disk writes entries that it replaces gives the same end."""
     cluster = NodeCluster()
     cluster.hold_disk("a")
     cluster.ask("a", AppendEntries(b"test", "b", 2, 0, 0, 0, tuple(entry(i, 2) for i in range(1, 8))), b"\x01")
@@ -153,7 +154,7 @@ def test_entries_that_are_being_written_and_a_snapshot() -> None:
 
 
 def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
-    """Snapshots carry none, so a leader appends it again, and what follows the snapshot has it."""
+    """After compaction up to the last configuration the leader appends that again, because snapshots have none."""
     cluster = NodeCluster()
     leader = cluster.elect()
     assert cluster.nodes[leader].compactable_index() == 0
@@ -172,7 +173,8 @@ def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
 
 
 def test_request_ids_that_are_remembered_keep_the_log() -> None:
-    """A peer that is given the snapshot instead would not know them (facts §3: min(commitIndex, pruneIndex))."""
+    """The log is kept as far as request ids are remembered, because a snapshot has none (facts §3: min(commitIndex,
+    pruneIndex))."""
     cluster = NodeCluster()
     leader = cluster.elect()
     for number in range(10):
@@ -199,7 +201,7 @@ def test_a_peer_with_a_snapshot_and_no_configuration_after_it_does_not_stand() -
 
 
 def test_it_stands_when_a_configuration_has_come() -> None:
-    """Our leaders have one in the entries after each of their snapshots."""
+    """A peer with a snapshot stands for election once a configuration has come, which our leaders append after each."""
     cluster = NodeCluster(pre_vote=False)
     cluster.ask("a", chunk(0, b"abcdef"))
     data = encode_config(ConfigChange(peers_of("abc")))
@@ -209,7 +211,7 @@ def test_it_stands_when_a_configuration_has_come() -> None:
 
 
 def test_a_state_machine_that_lost_its_state_is_restored_first() -> None:
-    """At the start, when the log begins behind what it has applied."""
+    """A state machine that lacks what was compacted is restored from the snapshot at the start."""
     cluster = NodeCluster("a")
     cluster.run(0.1)
     for number in range(10):
@@ -225,7 +227,7 @@ def test_a_state_machine_that_lost_its_state_is_restored_first() -> None:
 
 
 def test_a_hard_state_that_is_older_than_the_log_is_refused() -> None:
-    """It was lost, and with it perhaps a vote."""
+    """A hard state that is older than the log is refused, because a vote may have been lost with the newer one."""
     cluster = NodeCluster("")
     log = cluster.logs["a"] = MemoryLog(peers_of("abc"))
     log.do(Persist(HardState(1), entries=(entry(1, 2),)))
@@ -234,7 +236,7 @@ def test_a_hard_state_that_is_older_than_the_log_is_refused() -> None:
 
 
 def test_a_snapshot_is_restored_when_it_is_durable_and_not_when_it_can_be_read() -> None:
-    """A stored log may show what was written before the disk has it."""
+    """A snapshot is restored only when it is durable, because a log may show what is not on the disk yet."""
     cluster = NodeCluster()
     cluster.hold_disk("a")
     cluster.ask("a", chunk(0, b"abcdef"))
@@ -251,7 +253,7 @@ def test_a_snapshot_is_restored_when_it_is_durable_and_not_when_it_can_be_read()
 
 
 def test_a_leader_whose_log_has_no_configuration_after_its_snapshot_appends_one() -> None:
-    """A Node peer may have compacted it. Once it is there, peers that are given the snapshot may stand for election."""
+    """A leader whose log has no configuration after its snapshot, as a Node peer may leave it, appends one."""
     cluster = NodeCluster("")
     for name in "abc":
         log = cluster.logs[name] = MemoryLog(peers_of("abc"))

@@ -35,7 +35,7 @@ def show(replies: list[EntriesReply]) -> list[tuple[int, int | None, int]]:
 
 
 def test_all_that_is_applied_in_messages_of_bounded_size() -> None:
-    """The last one says so. Frame 3 is nil (facts §1.4)."""
+    """All that is applied comes in messages of bounded size; the last one says so, and frame 3 is nil (facts §1.4)."""
     cluster = filled()
     replies = ask(cluster, 0)
     assert show(replies) == [(2, 10, 10), (2, 20, 10), (1, 30, 10)]
@@ -43,14 +43,15 @@ def test_all_that_is_applied_in_messages_of_bounded_size() -> None:
 
 
 def test_a_count_ends_the_stream_earlier() -> None:
-    """A count that reaches beyond the end does not matter."""
+    """A count ends the stream earlier, and one beyond the end of the log does not matter."""
     cluster = filled()
     assert show(ask(cluster, 5, 3)) == [(1, 8, 3)]
     assert show(ask(cluster, 28, 99)) == [(1, 30, 2)]
 
 
 def test_nothing_follows_the_end() -> None:
-    """One message with the index that is applied, which may be below the one that was asked for (facts §1.4)."""
+    """After the end of the log comes one message with the index that is applied, which may be lower than the one asked
+    for (facts §1.4)."""
     cluster = filled()
     past_end = ask(cluster, 99)
     assert show(past_end) == [(1, 30, 0)]
@@ -58,7 +59,8 @@ def test_nothing_follows_the_end() -> None:
 
 
 def test_five_messages_before_the_first_is_confirmed_and_one_for_each_that_is() -> None:
-    """REQUEST_ENTRIES_PIPELINES. When only the last one is not confirmed the stream is done."""
+    """Five messages come before the first is confirmed, then one for each; the last one need not be
+    (REQUEST_ENTRIES_PIPELINES)."""
     cluster = filled(100)
     assert show(ask(cluster, 0)) == [(2, index, 10) for index in (10, 20, 30, 40, 50)]
     assert show(ask(cluster, 10)) == [(2, 60, 10)]
@@ -74,7 +76,7 @@ def test_five_messages_before_the_first_is_confirmed_and_one_for_each_that_is() 
 
 
 def test_a_very_long_entry_slows_the_stream_down() -> None:
-    """One at a time, so that memory stays small."""
+    """Very long entries are sent one at a time, so that memory stays small."""
     cluster = filled(0)
     for _ in range(10):
         cluster.update(bytes(5000))
@@ -84,14 +86,14 @@ def test_a_very_long_entry_slows_the_stream_down() -> None:
 
 
 def test_a_follow_up_that_is_not_due_begins_a_new_stream() -> None:
-    """From where it says (facts §1.4)."""
+    """A follow-up that is not expected begins a new stream from its index (facts §1.4)."""
     cluster = filled(100)
     ask(cluster, 0)
     assert show(ask(cluster, 70)) == [(2, 80, 10), (2, 90, 10), (1, 100, 10)]
 
 
 def test_count_zero_ends_a_stream_without_a_word() -> None:
-    """Where there is no stream it means nothing."""
+    """A count of zero ends a stream without a reply, and without a stream is ignored."""
     cluster = filled(100)
     ask(cluster, 0)
     assert ask(cluster, 10, 0) == []
@@ -100,7 +102,7 @@ def test_count_zero_ends_a_stream_without_a_word() -> None:
 
 
 def test_two_clients_have_two_streams() -> None:
-    """A stream is known by route and request id."""
+    """A stream belongs to its route and request id, so two clients have two."""
     cluster = filled(100)
     ask(cluster, 0)
     message = RequestEntries(b"test", 20)
@@ -110,7 +112,7 @@ def test_two_clients_have_two_streams() -> None:
 
 
 def test_a_stream_that_nobody_follows_is_forgotten() -> None:
-    """After REQUEST_ENTRIES_TTL, and up to two seconds. Each follow-up keeps it."""
+    """A stream without follow-ups is forgotten after REQUEST_ENTRIES_TTL and up to two seconds."""
     cluster = filled(100)
     ask(cluster, 0)
     cluster.run(4.5)
@@ -122,7 +124,7 @@ def test_a_stream_that_nobody_follows_is_forgotten() -> None:
 
 
 def test_so_many_streams_and_no_more() -> None:
-    """REQUEST_ENTRIES_HIGH_WATERMARK: further ones are ignored, until there is room."""
+    """Streams beyond REQUEST_ENTRIES_HIGH_WATERMARK are ignored until there is room."""
     cluster = filled(100, max_streams=2)
     message = RequestEntries(b"test", 0)
     assert [len(cluster.ask("a", message, bytes([number]))) for number in (1, 2, 3)] == [5, 5, 0]
@@ -131,7 +133,8 @@ def test_so_many_streams_and_no_more() -> None:
 
 
 def test_a_follower_names_the_leader_and_a_leader_that_steps_down_says_nothing() -> None:
-    """Status 0; the client of a stream that is gone asks anew."""
+    """A follower answers with status 0, and a leader that steps down leaves its streams unanswered, so that clients ask
+    again."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -161,7 +164,8 @@ def chunks(replies: list[EntriesReply]) -> list[tuple[int, int, int]]:
 
 
 def test_what_was_compacted_comes_as_the_snapshot_two_chunks_ahead() -> None:
-    """count does not count; the follow-up of the last chunk begins a stream of entries."""
+    """What was compacted comes as the snapshot, two chunks ahead, without regard to count; then a stream of entries
+    follows."""
     cluster = compacted(bytes(3000))
     first = ask(cluster, 0, 1)
     assert chunks(first) == [(0, 1200, 3000), (1200, 2400, 3000)]
@@ -173,7 +177,8 @@ def test_what_was_compacted_comes_as_the_snapshot_two_chunks_ahead() -> None:
 
 
 def test_a_snapshot_is_continued_at_an_offset() -> None:
-    """An offset beyond its end is one empty chunk there (facts §1.4); so is an empty snapshot."""
+    """A snapshot can be continued at an offset; beyond its end, and if it is empty, comes one empty chunk (facts
+    §1.4)."""
     cluster = compacted(bytes(3000))
     assert chunks(ask(cluster, 0, None, 2500)) == [(2500, 3000, 3000)]
     assert chunks(ask(cluster, 0, None, 9999)) == [(3000, 3000, 3000)]
@@ -182,7 +187,7 @@ def test_a_snapshot_is_continued_at_an_offset() -> None:
 
 
 def test_a_follow_up_with_another_offset_begins_again() -> None:
-    """Something was lost on the way."""
+    """A follow-up with another offset makes the snapshot go on from there."""
     cluster = compacted(bytes(9000))
     ask(cluster, 0)
     assert chunks(ask(cluster, 0, None, 6000)) == [(6000, 7200, 9000), (7200, 8400, 9000)]
@@ -193,7 +198,7 @@ def test_a_follow_up_with_another_offset_begins_again() -> None:
 
 @pytest.mark.parametrize("capabilities", [OURS, frozenset[str]()])
 def test_a_peer_that_is_no_member_follows_the_log(capabilities: frozenset[str]) -> None:
-    """With what any leader gives to clients; it is in nobody's list, and nobody waits for it."""
+    """A peer that is not a member copies the log from any leader as a client does, and nobody waits for it."""
     cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
     cluster.elect()
     for number in range(50):
@@ -211,7 +216,7 @@ def test_a_peer_that_is_no_member_follows_the_log(capabilities: frozenset[str]) 
 
 
 def test_it_follows_the_next_leader_too() -> None:
-    """Whom the others name, or after silence the next one in the list."""
+    """The copy follows the next leader, which others name or which, after silence, is searched in the list."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.start("d", peers_of("abc"))
@@ -224,7 +229,7 @@ def test_it_follows_the_next_leader_too() -> None:
 
 
 def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
-    """The entries after it follow."""
+    """The copy of a compacted log begins with the snapshot, and the entries after it follow."""
     cluster = NodeCluster(max_message_bytes=1000)
     leader = cluster.elect()
     for number in range(50):
@@ -238,7 +243,7 @@ def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
 
 
 def test_it_becomes_a_member_with_the_log_that_it_has() -> None:
-    """Added, it votes and follows; a slow disk slowed its copy, and nothing else."""
+    """A copy that becomes a member votes and follows with the log that it has; a slow disk only slows the copying."""
     cluster = NodeCluster()
     cluster.elect()
     for number in range(10):
@@ -255,7 +260,8 @@ def test_it_becomes_a_member_with_the_log_that_it_has() -> None:
 
 
 def test_the_next_part_is_asked_for_when_this_one_is_on_the_disk() -> None:
-    """What arrives before is bounded by the window of the stream."""
+    """The next part is requested when this one is on the disk, and what arrives before is bounded by the stream's
+    window."""
     cluster = NodeCluster(max_message_bytes=1000)
     cluster.elect()
     for _ in range(200):
@@ -270,7 +276,7 @@ def test_the_next_part_is_asked_for_when_this_one_is_on_the_disk() -> None:
 
 
 def test_what_it_had_and_was_never_committed_is_replaced() -> None:
-    """What a leader gives away is applied there."""
+    """Entries of the copy that were never committed are replaced."""
     cluster = NodeCluster()
     leader = cluster.elect()
     for number in range(3):

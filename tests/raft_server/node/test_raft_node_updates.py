@@ -31,7 +31,8 @@ def outcomes(cluster: NodeCluster, request_id: bytes) -> list[tuple[bytes, Messa
 
 
 def test_accepted_at_once_and_committed_when_it_is_applied() -> None:
-    """The first word comes before any disk has it; the frames are those on the wire (facts §1.3)."""
+    """An update is accepted before any disk has it and committed when it is applied, with the frames on the wire (facts
+    §1.3)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.hold_disk(leader)
@@ -46,7 +47,8 @@ def test_accepted_at_once_and_committed_when_it_is_applied() -> None:
 
 
 def test_a_repeated_id_is_appended_once_and_the_first_who_asked_has_the_last_word() -> None:
-    """Both are told that it is accepted (facts §1.4)."""
+    """A repeated id is accepted for both callers and appended once, and the first caller gets the final answer (facts
+    §1.4)."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.hold_disk(leader)
@@ -63,7 +65,7 @@ def test_a_repeated_id_is_appended_once_and_the_first_who_asked_has_the_last_wor
 
 
 def test_an_id_is_known_to_the_next_leader() -> None:
-    """The client that heard nothing asks again, and it is not appended twice."""
+    """The next leader knows the id, so that a client that asks again does not append twice."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x", leader, make_id(7))
@@ -77,7 +79,7 @@ def test_an_id_is_known_to_the_next_leader() -> None:
 
 
 def test_an_id_whose_entry_was_cut_off_is_new() -> None:
-    """What is not in the log was not appended, whatever the disk still holds."""
+    """An id whose entry was cut off is new, whatever the disk still holds."""
     cluster = NodeCluster()
     old = cluster.elect()
     cluster.isolate(old)
@@ -103,21 +105,22 @@ def test_an_id_whose_entry_was_cut_off_is_new() -> None:
     ],
 )
 def test_ids_that_are_too_old_or_of_the_future_are_refused(age_s: float, outcome: Outcome) -> None:
-    """facts §4: exactly now - (8 h - 15 min) is too old, two seconds younger is not; 15 min 2 s ahead is too far."""
+    """An id is too old at exactly now - (8 h - 15 min), not two seconds later, and too far ahead at 15 min 2 s (facts
+    §4)."""
     cluster = NodeCluster()
     cluster.elect()
     assert cluster.update(b"x", request_id=make_id(1, cluster.wall_s - age_s))[0] == UpdateReply(outcome)
 
 
 def test_without_a_ttl_every_id_is_fresh() -> None:
-    """request_id_ttl_s = None."""
+    """With request_id_ttl_s = None every id is fresh."""
     cluster = NodeCluster(request_id_ttl_s=None)
     cluster.elect()
     assert cluster.update(b"x", request_id=make_id(1, 5.0))[0] == ACCEPTED
 
 
 def test_what_cannot_be_an_entry_is_ignored() -> None:
-    """As the Node peers do, without a word."""
+    """Data that cannot be an entry is ignored without an answer, as by the Node peers."""
     cluster = NodeCluster(max_entry_bytes=10)
     cluster.elect()
     assert cluster.update(bytes(11)) == []
@@ -126,7 +129,7 @@ def test_what_cannot_be_an_entry_is_ignored() -> None:
 
 
 def test_a_follower_names_the_leader() -> None:
-    """(false, leader), or nil when it knows none; the frames are those on the wire (facts §1.3)."""
+    """A follower answers (false, leader), with nil when it knows none, as on the wire (facts §1.3)."""
     cluster = NodeCluster()
     nobody = UpdateReply(Outcome.NOT_LEADER)
     assert cluster.update(b"x", "a") == [nobody]
@@ -137,7 +140,7 @@ def test_a_follower_names_the_leader() -> None:
 
 
 def test_a_leader_takes_no_more_than_it_may_have_uncommitted() -> None:
-    """What comes then is not answered: the client repeats it, and it is taken when there is room."""
+    """Beyond the limit of uncommitted entries updates are not answered; the client repeats them until there is room."""
     cluster = NodeCluster(max_uncommitted_bytes=1000)
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -150,7 +153,7 @@ def test_a_leader_takes_no_more_than_it_may_have_uncommitted() -> None:
 
 
 def test_the_seven_numbers_of_a_log() -> None:
-    """RequestLogInfo, whatever the role."""
+    """RequestLogInfo has the seven numbers of the log in every role."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.update(b"x")
@@ -167,7 +170,7 @@ def test_the_seven_numbers_of_a_log() -> None:
 
 
 def test_a_leadership_is_handed_over_without_a_time_out() -> None:
-    """No message waits for a timer, and nothing that was accepted is lost."""
+    """A leadership is handed over without waiting for a timer, and nothing that was accepted is lost."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target = next(name for name in "abc" if name != leader)
@@ -183,7 +186,7 @@ def test_a_leadership_is_handed_over_without_a_time_out() -> None:
 
 
 def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> None:
-    """They wait until it is known who that is."""
+    """Updates that come during a hand-over wait until the new leader is known, and go there."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target = next(name for name in "abc" if name != leader)
@@ -198,7 +201,7 @@ def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> Non
 
 
 def test_a_transfer_that_leads_nowhere_ends() -> None:
-    """The leader goes on, and takes what had to wait."""
+    """A hand-over that does not succeed ends, and the leader goes on with what had to wait."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target = next(name for name in "abc" if name != leader)
@@ -212,7 +215,7 @@ def test_a_transfer_that_leads_nowhere_ends() -> None:
 
 
 def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
-    """A leader that steps down in the middle of it, and leads again, takes updates."""
+    """A hand-over ends with its leadership: a leader that steps down and leads again takes updates."""
     cluster = NodeCluster()
     leader = cluster.elect()
     target, other = (name for name in "abc" if name != leader)
@@ -228,7 +231,7 @@ def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
 
 
 def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
-    """Everything else is refused, and nothing is sent."""
+    """A hand-over by a peer that does not lead, or to one that is not a member or does not know how, is refused."""
     cluster = NodeCluster()
     leader = cluster.elect()
     follower = next(name for name in "abc" if name != leader)
@@ -243,7 +246,7 @@ def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
 
 
 def test_timeout_now_of_somebody_else_starts_nothing() -> None:
-    """Of another term, or of one who does not lead."""
+    """TimeoutNow of another term, or of a peer that does not lead, starts no election."""
     cluster = NodeCluster()
     leader = cluster.elect()
     one, two = (name for name in "abc" if name != leader)
@@ -254,7 +257,7 @@ def test_timeout_now_of_somebody_else_starts_nothing() -> None:
 
 
 def test_answers_go_to_the_route_that_asked() -> None:
-    """With the id of the request."""
+    """An answer goes to the route that asked, with the id of the request."""
     cluster = NodeCluster("a")
     cluster.elect()
     cluster.ask("a", RequestUpdate(b"test", b"x"), make_id(3), b"route")
@@ -262,7 +265,7 @@ def test_answers_go_to_the_route_that_asked() -> None:
 
 
 def test_many_messages_at_once_are_as_many_one_by_one() -> None:
-    """All are appended in their order, and each is answered."""
+    """Many messages at once are all appended in their order, and each is answered."""
     cluster = NodeCluster()
     leader = cluster.elect()
     requests = [Request(b"client", make_id(n), RequestUpdate(b"test", b"%d" % n)) for n in range(100)]
@@ -277,7 +280,7 @@ def test_many_messages_at_once_are_as_many_one_by_one() -> None:
 
 
 def test_what_waits_for_a_disk_that_stands_still_is_bounded() -> None:
-    """Others may ask as often as they like meanwhile."""
+    """What waits for a disk that does not answer is bounded, however often others ask meanwhile."""
     cluster = NodeCluster()
     cluster.hold_disk("a")
     cluster.ask("a", RequestVote(b"test", "b", 1, 0, 0))
@@ -288,7 +291,7 @@ def test_what_waits_for_a_disk_that_stands_still_is_bounded() -> None:
 
 
 def test_reads_that_wait_are_bounded() -> None:
-    """A leader that reaches nobody refuses what it cannot keep."""
+    """A leader that reaches nobody bounds the reads that wait, and refuses more."""
     cluster = NodeCluster(check_quorum=False)
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -299,7 +302,7 @@ def test_reads_that_wait_are_bounded() -> None:
 
 
 def test_a_leader_takes_no_more_updates_than_it_can_keep_track_of() -> None:
-    """Short ones cost more than their bytes."""
+    """A leader bounds its updates by number, since short ones cost more than their bytes."""
     cluster = NodeCluster()
     leader = cluster.elect()
     cluster.isolate(leader)
@@ -321,7 +324,7 @@ def test_a_leader_takes_no_more_updates_than_it_can_keep_track_of() -> None:
     ],
 )
 def test_numbers_at_the_end_of_the_numbers_do_no_harm(message: Message) -> None:
-    """There is no term after the last one: a peer that took it could not speak any more."""
+    """A term at the end of the numbers is not adopted: a peer that took it could not send any more."""
     cluster = NodeCluster(check_quorum=False)
     cluster.ask("a", message)
     leader = cluster.elect()

@@ -16,7 +16,7 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 
 
 def test_what_is_appended_is_in_the_log() -> None:
-    """In the order of the answers, once for each request id."""
+    """Appends are in the log in the order of their answers, once for each request id."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
         request_id = RequestId.derive("test", 1, seconds=int(time.time()))
         first = log.append(b"one", request_id=request_id)
@@ -27,14 +27,14 @@ def test_what_is_appended_is_in_the_log() -> None:
 
 
 def test_one_peer_is_a_cluster() -> None:
-    """It elects itself."""
+    """One peer is a cluster, which elects itself."""
     with EmbeddedCluster(1) as cluster, RaftClient(cluster.url) as log:
         assert log.append(b"x") == 1
         assert cluster.leader() == "1"
 
 
 async def test_a_cluster_lives_in_an_event_loop() -> None:
-    """Together with the asyncio client."""
+    """A cluster runs in an event loop together with the asyncio client."""
     async with AsyncEmbeddedCluster(3) as cluster, AsyncRaftClient(cluster.url) as log:
         indexes = await asyncio.gather(*(log.append(b"%d" % n) for n in range(200)))
         assert len(set(indexes)) == 200
@@ -42,7 +42,7 @@ async def test_a_cluster_lives_in_an_event_loop() -> None:
 
 
 def test_the_name_of_the_cluster_has_to_be_given() -> None:
-    """A client of another cluster gets no answer."""
+    """A client with another name of the cluster gets no answer."""
     with EmbeddedCluster(1, cluster="a") as cluster:
         with RaftClient(cluster.url, cluster="a") as log:
             log.append(b"x")
@@ -54,7 +54,8 @@ def test_the_name_of_the_cluster_has_to_be_given() -> None:
 
 
 def test_a_killed_leader_is_replaced_and_comes_back() -> None:
-    """Nothing that was acknowledged is lost or doubled, and the peer that was away has all of it in the end."""
+    """When a leader is killed nothing acknowledged is lost or doubled, and when it is back it has all of it in the
+    end."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
         acknowledged: dict[int, bytes] = {}
         for round_number in range(3):
@@ -75,7 +76,7 @@ def test_a_killed_leader_is_replaced_and_comes_back() -> None:
 
 
 def test_a_minority_acknowledges_nothing() -> None:
-    """One peer of three elects nobody."""
+    """One peer of three elects nobody and acknowledges nothing."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
         log.append(b"x")
         cluster.kill(cluster.leader())
@@ -88,7 +89,7 @@ def test_a_minority_acknowledges_nothing() -> None:
 
 @pytest.mark.parametrize("machine", [BroadcastStateMachine, None])
 def test_subscribers_hear_what_is_applied(machine: type[BroadcastStateMachine] | None) -> None:
-    """Both state machines broadcast; a subscriber survives a change of the leader without a gap."""
+    """Both state machines broadcast, and a subscriber survives a change of the leader without a gap."""
     chosen = {} if machine is None else {"machine": machine}
     with EmbeddedCluster(3, **chosen) as cluster, RaftClient(cluster.url) as log:  # type: ignore[arg-type]
         log.append(b"0")
@@ -114,7 +115,7 @@ def test_subscribers_hear_what_is_applied(machine: type[BroadcastStateMachine] |
 
 
 def test_watches_and_questions_see_the_keys() -> None:
-    """The key/value state machine answers through ClientDispatch, with the index; a watch goes on after it."""
+    """The key/value state machine answers questions with the index, and a watch goes on after it."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
         log.append(KeyValueCodec.set("a", "1"))
         index = log.append(KeyValueCodec.compare_and_set("a", "1", "2"))
@@ -123,7 +124,7 @@ def test_watches_and_questions_see_the_keys() -> None:
 
 
 def test_a_change_of_the_members_is_made() -> None:
-    """A peer that is removed is asked for nothing any more; the others go on."""
+    """A peer that is removed is asked for nothing any more, and the others go on."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
         log.append(b"x")
         leader = cluster.leader()
@@ -135,7 +136,7 @@ def test_a_change_of_the_members_is_made() -> None:
 
 
 def test_messages_that_nobody_can_read_harm_nothing() -> None:
-    """What ends a Node peer is dropped: each of these does, and random bytes may."""
+    """A message that ends a Node peer, and random bytes, do no harm to our peers."""
     with EmbeddedCluster(1) as cluster, RaftClient(cluster.url) as log, zmq.Context() as context:
         with context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
@@ -156,19 +157,20 @@ def test_messages_that_nobody_can_read_harm_nothing() -> None:
 
 @pytest.mark.parametrize("size", [0, 10, True, "3"])
 def test_a_size_that_no_cluster_has_is_refused(size: object) -> None:
-    """Before anything is started."""
+    """An impossible size of a cluster is refused before anything is started."""
     with pytest.raises(InvalidArgumentError, match="size is a number of peers from 1 to 9"):
         EmbeddedCluster(size)  # type: ignore[arg-type]
 
 
 def test_a_setting_that_there_is_not_is_refused() -> None:
-    """The name is in the message."""
+    """The error about an unknown setting names it."""
     with pytest.raises(InvalidArgumentError, match="'hearbeat_s'"):
         EmbeddedCluster(settings={"hearbeat_s": 1.0})
 
 
 def test_controls_say_what_cannot_be_done() -> None:
-    """A peer that is not there, or runs, or a cluster that does not run."""
+    """Controls for a peer that is not there, or that runs already, or of a cluster that does not run, are errors that
+    say so."""
     cluster = EmbeddedCluster(1)
     with pytest.raises(InvalidArgumentError, match="not running"):
         cluster.leader()

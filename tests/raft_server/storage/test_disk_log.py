@@ -402,7 +402,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_an_inspection_needs_no_right_to_write(tmp_path: Path) -> None:
-    """A copy of a directory on a medium that cannot be written is inspected, and nothing is created in it."""
+    """A directory on a medium that cannot be written is inspected, and nothing is created in it."""
     with open_log(tmp_path / "peer") as log:
         write(log, entries=entries(1, 3))
     copy = tmp_path / "copy"
@@ -492,8 +492,7 @@ def test_how_often_it_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsy
 
 def test_without_syncs_a_snapshot_may_outlive_the_entries_before_it() -> None:
     """With ``off``, a power failure may take entries whose snapshot is on the disk: the log goes on after the snapshot,
-    and holds some first part of the entries otherwise.
-    """
+    and otherwise holds some first part of the entries."""
     for seed in range(20):
         disk = SimulatedDisk()
         log = DiskLog.open_in(disk, Owner("1", b"factory", START.change), fsync=Fsync.OFF)

@@ -64,9 +64,8 @@ def test_a_failed_write_or_sync_is_final(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_failed_sync_left_in_memory_becomes_durable(seed: int) -> None:
-    """After a sync that failed, the system reads as if all was written. What the next start finds counts: it survives
-    a later power failure.
-    """
+    """After a failed sync the system reads as if all was written; what the next start finds survives a later power
+    failure."""
     fail_syncs(seed, 20, errno.EIO)
 
 

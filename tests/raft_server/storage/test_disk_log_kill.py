@@ -58,7 +58,8 @@ while True:
 
 
 def test_a_process_that_is_killed_loses_nothing_that_was_durable(tmp_path: Path) -> None:
-    """The log is whole after every kill, is not older than the last job that was told, and goes on from there."""
+    """After each kill the log is whole, is not older than the last job that was acknowledged, and goes on from
+    there."""
     chance = random.Random(1)
     for life in range(8):
         command = [sys.executable, "-c", WRITER, str(tmp_path), str(life)]

@@ -82,7 +82,7 @@ class Failing:
 
 
 def test_all_that_clients_do_is_told_in_order() -> None:
-    """A client that is taken over goes before its successor comes, and its will goes out after it."""
+    """Events are told in order: a client that is taken over goes before its successor comes, and its will follows."""
     notes = Notes()
     world = World(events=notes)
     client = world.client("c", will=Will("w", b"gone"))
@@ -94,7 +94,7 @@ def test_all_that_clients_do_is_told_in_order() -> None:
 
 
 def test_a_message_is_told_with_its_topic_and_without_its_alias() -> None:
-    """The alias belongs to the connection."""
+    """A message is told with its topic, and without its alias, which belongs to the connection."""
     notes = Notes()
     client = World(events=notes).client()
     alias = PublishProperties(topic_alias=1)
@@ -103,7 +103,7 @@ def test_a_message_is_told_with_its_topic_and_without_its_alias() -> None:
 
 
 def test_a_filter_that_is_refused_is_told_so_although_it_was_granted_before() -> None:
-    """What counts is this SUBSCRIBE."""
+    """A refused filter is told as refused, although an earlier SUBSCRIBE was granted."""
     notes, rules = Notes(), Rules("a")
     world = World(events=notes, gatekeeper=rules)
     client = world.client()
@@ -117,7 +117,7 @@ def test_a_filter_that_is_refused_is_told_so_although_it_was_granted_before() ->
 
 
 def test_a_subscribe_that_ends_its_connection_is_told_as_refused() -> None:
-    """All of its filters are."""
+    """All filters of a SUBSCRIBE that ends its connection are told as refused."""
     notes = Notes()
     world = World(events=notes, topic_levels=2)
     client = world.client()
@@ -127,7 +127,7 @@ def test_a_subscribe_that_ends_its_connection_is_told_as_refused() -> None:
 
 
 def test_a_message_for_many_is_told_when_it_is_accepted() -> None:
-    """It is told when its copies are planned, and not at all if a subscriber has no room and it is refused."""
+    """A message for many is told when its copies are planned, and not if a subscriber without room refuses it."""
     notes = Notes()
     world = World(events=notes, when_full="refuse", queued_messages=1, in_flight=1)
     members = [world.client(f"m{number}", session_expiry=60) for number in range(300)]
@@ -154,7 +154,7 @@ def test_a_will_is_told_only_if_it_goes_out() -> None:
 
 
 def test_a_will_that_is_no_longer_permitted_is_not_told() -> None:
-    """The rules have changed since CONNECT."""
+    """A will that rules have forbidden since CONNECT is not told."""
     notes, rules = Notes(), Rules("w")
     world = World(events=notes, gatekeeper=rules)
     later = Will("w", b"gone", properties=WillProperties(will_delay=5))
@@ -167,7 +167,7 @@ def test_a_will_that_is_no_longer_permitted_is_not_told() -> None:
 
 
 def test_a_request_that_the_application_fails_over_is_not_told() -> None:
-    """Its publisher is told that it failed."""
+    """A request that the application fails over is not told, because its publisher is told of the failure."""
     notes = Notes()
     client = World(events=notes, application=Failing()).client()
     client.publish("request", b"1", qos=1)
@@ -175,7 +175,7 @@ def test_a_request_that_the_application_fails_over_is_not_told() -> None:
 
 
 def test_who_is_told_changes_nothing() -> None:
-    """The same packets go out with and without."""
+    """The same packets go out with and without a receiver of events."""
     answers = []
     for events in (None, Notes()):
         world = World(events=events)

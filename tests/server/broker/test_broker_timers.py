@@ -69,7 +69,7 @@ def test_cancelled_appointments_do_not_pile_up() -> None:
 
 
 def test_no_call_looks_at_all_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand clients go one after the other: nobody else waits until a list of all of them was made anew."""
+    """When ten thousand clients go one after the other, no call makes a new list of all timers."""
     looked_at, slot = 0, Timer.__dict__["due"]
 
     class Counting:

@@ -39,13 +39,13 @@ LONGEST = 400
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.__module__}.{part.__name__}")
 def test_what_drives_a_client_is_put_together_from_parts(part: type) -> None:
-    """No part inherits what another one does."""
+    """What drives a client is put together from parts, none of which inherits what another one does."""
     inherited = [cls for cls in part.__mro__[1:] if cls.__module__.startswith(("statestore_client", "raft_client"))]
     assert not inherited
 
 
 def test_no_module_of_the_clients_is_long() -> None:
-    """Of the shells, the errors, and what both shells share."""
+    """No module of the shells, the errors, and what both shells share is longer than the limit."""
     modules = [path for package in PACKAGES for path in package.glob("*.py")]
     modules += [path for package in PACKAGES for shell in ("aio", "sync") for path in package.glob(f"{shell}/*.py")]
     assert len(modules) > 40

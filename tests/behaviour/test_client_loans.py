@@ -35,7 +35,7 @@ def quiet(store: StateStoreClient) -> Link:
 
 
 def test_one_call_at_a_time_has_the_socket(store: StateStoreClient) -> None:
-    """A second call waits without it, and the next one may have it again."""
+    """One call at a time has the socket; a second call waits without it, and the next one may have it again."""
     link = quiet(store)
     with link.lock:
         link.loan.take("first")
@@ -54,7 +54,8 @@ def test_one_call_at_a_time_has_the_socket(store: StateStoreClient) -> None:
 
 
 def test_a_loan_that_nobody_is_heard_of_ends_by_itself(store: StateStoreClient) -> None:
-    """The network thread reads what other callers wait for, and the one that has fallen silent cannot read any more."""
+    """The loan of a caller that falls silent ends by itself, and the network thread reads what other callers wait
+    for."""
     link = quiet(store)
     with link.lock:
         link.loan.take("silent")
@@ -67,7 +68,7 @@ def test_a_loan_that_nobody_is_heard_of_ends_by_itself(store: StateStoreClient) 
 
 
 def test_a_caller_reads_while_the_network_thread_is_busy() -> None:
-    """A listener that takes its time holds up no call of another thread."""
+    """A listener that takes its time holds up no call of another thread, which reads the socket itself."""
     told, go_on = threading.Event(), threading.Event()
 
     def hear(state: ConnectionState, _error: Exception | None) -> None:
@@ -83,7 +84,7 @@ def test_a_caller_reads_while_the_network_thread_is_busy() -> None:
 
 
 def test_an_interrupted_change_takes_the_socket_back(store: StateStoreClient) -> None:
-    """The caller that had it reads no more from it, and the next call goes over a new connection."""
+    """After an interrupted change its caller reads no more from the socket, and the next call uses a new connection."""
     link = quiet(store)
     with link.lock:
         link.loan.take("interrupted")
@@ -100,7 +101,7 @@ def open_in_vain(store: StateStoreClient) -> None:
 
 
 def test_a_connection_that_was_being_made_when_a_change_was_interrupted_is_given_up() -> None:
-    """It is closed as soon as it stands, and the client uses the next one only."""
+    """A connection that was being made when a change was interrupted is closed, and the client uses the next one."""
     sockets: list[socket.socket] = []
     reached, go_on = threading.Event(), threading.Event()
 

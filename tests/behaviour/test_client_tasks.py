@@ -171,7 +171,7 @@ def interrupted_at(number: int, call: Callable[[], object]) -> bool:
 
 
 def test_a_wait_for_a_batch_that_is_interrupted_leaves_it_whole() -> None:
-    """At any of its lines: the thread that brings the outcome notices nothing, and it can be waited for again."""
+    """A wait for a batch that is interrupted at any of its lines can be repeated, and disturbs no other thread."""
     for number in count():
         batch = Batch(0)
         slot = batch.slot()

@@ -105,8 +105,9 @@ def fail_everywhere(seed: int, steps: int, error: int, stride: int = 1) -> Itera
 
 def fail_syncs(seed: int, steps: int, error: int) -> None:
     """Each sync fails once. The log may tell or not; then it is opened again, lives on, and the power fails."""
-    fail_at = 0
-    while True:
+    whole = FaultyDisk()
+    History(seed, whole).run(steps)
+    for fail_at in (number for number, what in enumerate(whole.log) if what.startswith("sync")):
         disk = FaultyDisk()
         disk.fail_at, disk.error = fail_at, error
         history = History(seed, disk)
@@ -118,10 +119,6 @@ def fail_syncs(seed: int, steps: int, error: int) -> None:
             history.random = chance
             history.run(2)
         history.find_again(chance)
-        syncs = [number for number, what in enumerate(disk.log) if what.startswith("sync") and number > fail_at]
-        if not syncs or fail_at >= disk.operations:
-            return
-        fail_at = syncs[0]
 
 
 def lived(seed: int, steps: int = 30) -> History:

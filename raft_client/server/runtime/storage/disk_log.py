@@ -23,13 +23,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from raft_client.errors import BusyError, InvalidArgumentError, StorageError
+from raft_client.errors import BusyError, InvalidArgumentError
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, make_directory, storage_error
 from raft_client.server.runtime.storage.log_contents import LogContents
+from raft_client.server.runtime.storage.new_log import make_log
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.recovery import FIRST_SEQUENCE, list_files, recover
+from raft_client.server.runtime.storage.recovery import recover
 from raft_client.server.runtime.storage.segment import Segment
 from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
@@ -69,8 +70,10 @@ class DiskLog(LogContents):
         self._lock = lock
         self._steps: list[Callable[[], None]] | None = None
         self._garbage: deque[str] = deque()
+        #: Segments without an index, and the next one is on the disk to stay.
+        self._ended = deque(each for each in self._segments.segments[:-1] if each.index is None)
         self._has_new_index = False
-        self._file: File  # the active segment's, for the thread that syncs
+        self._file: File = folder.open(self._segments.active.name)  # for the thread that syncs
 
     # -- open and close ------------------------------------------------------------------------------------------------
 
@@ -117,12 +120,16 @@ class DiskLog(LogContents):
         try:
             found = recover(folder)
             if found is None:
-                _make(folder, owner, random_bytes(SALT_BYTES))
+                make_log(folder, owner, random_bytes(SALT_BYTES))
                 found = recover(folder)
             assert found is not None  # noqa: S101 - it was made
             found.owner.check(owner.peer_id, owner.ident)
             log = cls(folder, found, fsync, limits or StorageLimits(), random_bytes, lock)
-            log._repair(found)
+            try:
+                log._repair(found)
+            except BaseException:
+                log._close_files()
+                raise
         except OSError as error:
             raise storage_error(error, "opening the log") from error
         return log
@@ -136,7 +143,6 @@ class DiskLog(LogContents):
         self._folder.sync()
         for name in found.stale:
             self._folder.remove(name)
-        self._file = self._folder.open(self._segments.active.name)
         if found.torn_bytes:
             self._file.truncate(self._segments.active.size)
         self._file.write(found.tail, found.tail_at)
@@ -156,12 +162,15 @@ class DiskLog(LogContents):
                 self.maintain()
                 self._end()
         finally:
-            self._failure = self._failure or StorageError("the log is closed")
-            self._segments.close()
-            self._snapshots.close()
-            self._file.close()
+            self._failure = self._failure or "the log is closed"
+            self._close_files()
             if self._lock is not None:
                 self._lock.release()
+
+    def _close_files(self) -> None:
+        self._segments.close()
+        self._snapshots.close()
+        self._file.close()
 
     def _end(self) -> None:
         """The last mark says that the last job was synced: if it is damaged later, that is seen."""
@@ -200,7 +209,7 @@ class DiskLog(LogContents):
         try:
             self._prepare(persist, last, replaces=replaces)
         except BaseException:
-            self._failure = StorageError("a job was prepared in part; open the log again")
+            self._failure = "a job was prepared in part; open the log again"
             raise
 
     def _prepare(self, persist: Persist, last: int, *, replaces: bool) -> None:
@@ -233,7 +242,7 @@ class DiskLog(LogContents):
         except OSError as error:
             raise self._fail(error, "writing the log") from error
         except BaseException:
-            self._failure = StorageError("a job was interrupted; open the log again")
+            self._failure = "a job was interrupted; open the log again"
             raise
         self._steps = None
 
@@ -311,7 +320,7 @@ class DiskLog(LogContents):
             self._do(self._garbage.extend, self._segments.replace_all(segment))
             self._recent.clear(index)
         else:
-            self._do(before.seal)
+            self._do(self._ended.append, before)
             self._segments.add(segment)
         return segment
 
@@ -368,7 +377,7 @@ class DiskLog(LogContents):
     @property
     def wants_maintenance(self) -> bool:
         """Whether :meth:`maintain` has something to do; it can wait, but memory grows meanwhile."""
-        return bool(self._garbage) or any(each.wants_index for each in self._segments.segments)
+        return bool(self._garbage or self._ended)
 
     def maintain(self) -> None:
         """Write the indexes of segments that have ended, remove files that nothing needs. Blocks.
@@ -379,13 +388,15 @@ class DiskLog(LogContents):
         try:
             while self._garbage:
                 self._folder.remove(self._garbage.popleft())
-            for segment in [each for each in self._segments.segments if each.wants_index]:
-                self._write_index(segment)
+            while self._ended:
+                self._write_index(self._ended.popleft())
         except OSError as error:
             raise self._fail(error, "maintaining the log") from error
 
     def _write_index(self, segment: Segment) -> None:
-        """It is durable before it is used: the segment may be removed then."""
+        """It is durable before it is used: the segment may be removed then. Not for one that was replaced meanwhile."""
+        if segment.header.sequence < self._segments.segments[0].header.sequence:
+            return
         name, data = segment.index_name, segment.encode_index()
         file = self._folder.open(f"{name}.tmp", create=True)
         try:
@@ -397,18 +408,3 @@ class DiskLog(LogContents):
             self._has_new_index = True
         finally:
             file.close()
-
-
-def _make(folder: Folder, owner: Owner, salt: bytes) -> None:
-    """A new directory. It counts when the owner's file is there, which is the last to come."""
-    for name in list_files(folder).data:
-        folder.remove(name)
-    segment = Segment.begin(SegmentHeader(FIRST_SEQUENCE, salt, 0, 0))
-    mark = segment.add_job(Mark(0, HardState(), True), ())
-    file = folder.open(segment.name, create=True)
-    try:
-        file.write(segment.header.encode() + b"".join(mark), 0)
-        file.sync()
-    finally:
-        file.close()
-    owner.write(folder)

@@ -30,7 +30,7 @@ class LogContents:
         self._snapshots = SnapshotStore(folder, found.snapshot, is_log_synced=is_synced)
         self._recent = RecentEntries(self._segments.active.last, recent_bytes)
         self._configurations: list[Configuration] | None = None
-        self._failure: StorageError | None = None
+        self._failure: str | None = None
 
     @property
     def peer_id(self) -> str:
@@ -119,9 +119,9 @@ class LogContents:
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise StorageError(self._failure)
 
     def _fail(self, error: OSError, doing: str) -> StorageError:
         """No more from now on."""
-        self._failure = StorageError(f"the log failed ({error}); open it again")
+        self._failure = f"the log failed ({error}); open it again"
         return storage_error(error, doing)

@@ -170,10 +170,7 @@ def _read_earlier(folder: Folder, files: FileNames, sequence: int, *, has_log: b
     if not has_log:
         return None
     name = files.logs[sequence]
-    segment = scan_segment(name, read_file(folder, name), may_be_torn=False)
-    if segment is not None:
-        segment.is_sealed = True
-    return segment
+    return scan_segment(name, read_file(folder, name), may_be_torn=False)
 
 
 def _read_index(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment:

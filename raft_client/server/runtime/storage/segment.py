@@ -55,8 +55,6 @@ class Segment:
     synced_at: int = 0
     #: Whether nothing follows the last mark.
     ends_with_mark: bool = False
-    #: Whether the segment behind it is on the disk to stay; then its index may be written.
-    is_sealed: bool = False
 
     @classmethod
     def begin(cls, header: SegmentHeader) -> Segment:
@@ -74,7 +72,7 @@ class Segment:
             raise StorageDamagedError(f"{index.name} holds no configuration: {error}", file=index.name) from None
         return cls(
             summary.header, summary.first, summary.first, last, summary.size, summary.hard_state, configs,
-            offsets=None, table=None, index=index, is_sealed=True,
+            offsets=None, table=None, index=index,
         )  # fmt: skip
 
     @property
@@ -133,16 +131,7 @@ class Segment:
             self.last = last
             self.configurations = [each for each in self.configurations if each.index <= last]
 
-    def seal(self) -> None:
-        """The segment behind it is on the disk to stay."""
-        self.is_sealed = True
-
     # -- its index -----------------------------------------------------------------------------------------------------
-
-    @property
-    def wants_index(self) -> bool:
-        """Whether its index is to be written."""
-        return self.is_sealed and self.index is None
 
     def encode_index(self) -> bytes:
         """The file. Any thread, once the segment is written no more."""

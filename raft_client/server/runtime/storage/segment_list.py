@@ -34,6 +34,7 @@ _MAX_READ: Final = 1024 * 1024
 _FOREVER: Final = 1 << 32
 
 _first = attrgetter("first")
+_sequence = attrgetter("header.sequence")
 
 
 class SegmentList:
@@ -64,8 +65,10 @@ class SegmentList:
     @property
     def prune_index(self) -> int:
         """The index before the first entry whose request id is known."""
-        known = next(each for each in (*self.retired, *self.segments) if each.header.sequence > self._forgotten)
-        return known.first - 1
+        if self.retired:
+            return self.retired[0].first - 1
+        at = bisect_right(self.segments, self._forgotten, key=_sequence)
+        return self.segments[at].first - 1
 
     @property
     def configurations(self) -> Iterator[Configuration]:

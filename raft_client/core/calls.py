@@ -20,7 +20,8 @@ from raft_client.errors import (
     RaftError,
     RequestExpiredError,
 )
-from raft_client.wire.cluster_queries import ClientDispatch, ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
+from raft_client.wire.client_dispatch import ClientDispatch
+from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.configuration import Peer
 from raft_client.wire.frames import decode_json, encode_json
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES

@@ -1,6 +1,6 @@
 """The RPCs that ask for something: frames <-> values. The table stands in :mod:`raft_client.wire.messages`.
 
-Source: ØMQ Raft protocol, RequestConfig, RequestLogInfo, BroadcastStateUrl and ClientDispatch RPC; facts §1.3 and §1.4.
+Source: ØMQ Raft protocol, RequestConfig, RequestLogInfo and BroadcastStateUrl RPC; facts §1.3 and §1.4.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from raft_client.errors import InvalidArgumentError
 from raft_client.wire.configuration import Peers, peers_from_json, peers_to_json
 from raft_client.wire.fields import (
     FrameReader,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BroadcastStateUrl",
     "BroadcastStateUrlReply",
-    "ClientDispatch",
     "ConfigReply",
     "LogInfoReply",
     "RequestConfig",
@@ -181,28 +179,3 @@ class BroadcastStateUrlReply:
         """Raises ProtocolError."""
         reader = FrameReader(frames)
         return cls(reader.text() or None if reader.more else None)
-
-
-@attrs.frozen
-class ClientDispatch:
-    """A message for a state machine of your own. Types of one byte are reserved for ØMQ Raft itself."""
-
-    type: bytes = attrs.field(validator=check_bytes)
-    ident: bytes = attrs.field(validator=check_bytes)
-    frames: tuple[bytes, ...] = ()
-
-    def __attrs_post_init__(self) -> None:
-        if len(self.type) < 2:
-            raise InvalidArgumentError("the type of a message of your own has at least two bytes")
-        if not isinstance(self.frames, tuple) or not all(isinstance(frame, bytes) for frame in self.frames):
-            raise InvalidArgumentError("frames is a tuple of bytes")
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.type, self.ident, *self.frames]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ClientDispatch:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return build(cls, reader.raw(), reader.raw(), tuple(reader.rest()))

@@ -34,10 +34,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import (
     BroadcastStateUrl,
     BroadcastStateUrlReply,
-    ClientDispatch,
     ConfigReply,
     LogInfoReply,
     RequestConfig,

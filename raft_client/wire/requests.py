@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from raft_client.errors import ProtocolError
-from raft_client.wire.cluster_queries import BroadcastStateUrl, ClientDispatch, RequestConfig, RequestLogInfo
+from raft_client.wire.client_dispatch import ClientDispatch
+from raft_client.wire.cluster_queries import BroadcastStateUrl, RequestConfig, RequestLogInfo
 from raft_client.wire.peer_extensions import PreVote, ReadIndex, TimeoutNow
 from raft_client.wire.peer_rpcs import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.request_entries import RequestEntries

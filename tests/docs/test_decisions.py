@@ -43,11 +43,14 @@ def test_every_deviation_has_a_test_that_exists() -> None:
 
 
 def test_the_newcomer_counts_right() -> None:
-    """The newcomer's record has as many rows with "yes" as it claims of its ten sentences."""
+    """The newcomer's record has as many rows with "yes" as it claims of its sentences."""
     page = NEWCOMER.read_text("utf-8")
     rows = re.findall(r"^\| \d+ \|.*\| (yes|no|) ?\|$", page, re.MULTILINE)
     assert (rows.count("yes"), rows.count("no"), rows.count("")) == (5, 5, 2)
     assert "Five of ten" in page
+    again = re.findall(r"^\| [a-j] \|.*\| (yes|no) \|$", page, re.MULTILINE)
+    assert (again.count("yes"), again.count("no")) == (8, 2)
+    assert "eight of ten" in page
 
 
 def test_the_record_of_a_message_has_no_user() -> None:

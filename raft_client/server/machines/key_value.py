@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from raft_client.codecs import Transaction
-    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.client_dispatch import ClientDispatch
     from raft_client.wire.key_changes import Change
     from raft_client.wire.log_entry import LogEntry
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.client_dispatch import ClientDispatch
     from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["StateMachine"]

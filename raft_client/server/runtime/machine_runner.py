@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import ReadGranted, Ready
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
-    from raft_client.wire.cluster_queries import ClientDispatch
+    from raft_client.wire.client_dispatch import ClientDispatch
     from raft_client.wire.state_broadcast import StateBroadcast
 
 __all__ = ["MachineRunner", "Question"]

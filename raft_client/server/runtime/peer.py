@@ -32,12 +32,8 @@ from raft_client.server.node.roles import Role
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.sockets import PeerSockets
-from raft_client.wire.cluster_queries import (
-    BroadcastStateUrl,
-    BroadcastStateUrlReply,
-    ClientDispatch,
-    RequestLogInfo,
-)
+from raft_client.wire.client_dispatch import ClientDispatch
+from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
 from raft_client.wire.requests import decode_request

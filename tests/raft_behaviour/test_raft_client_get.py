@@ -98,7 +98,7 @@ async def test_entries_are_not_missed_while_the_end_is_sought(raft: RaftShell, p
     meanwhile."""
     peers.script("1", LOG_INFO, lambda _frames: [])
     async with raft.client(peers.seeds, request_timeout=0.5) as client:
-        with pytest.raises(RequestTimeoutError, match="end of the log"):
+        with pytest.raises(RequestTimeoutError, match="where the log ends"):
             async with client.subscribe() as subscriber:
                 pass
     async with raft.client(peers.seeds) as client:

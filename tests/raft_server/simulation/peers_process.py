@@ -1,0 +1,425 @@
+"""One peer: the node under test between a simulated network, clock, disk and state machine.
+
+It does what a :class:`~raft_client.server.node.ready.Ready` says, in the order that it says, and nothing else. All
+messages go as frames; the audit looks at each that leaves and at each thing that is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from peers_audit import Audit, TermAt
+from peers_dealers import Dealers
+from peers_disk import DamagedLogError, SimulatedLog
+from peers_network import Frames, Network
+from peers_world import PeerClock, World
+
+from raft_client.errors import ProtocolError
+from raft_client.server.node.node import RaftNode
+from raft_client.server.node.ready import (
+    Answer,
+    Ask,
+    Connect,
+    Disconnect,
+    Output,
+    Persist,
+    ReadGranted,
+    Ready,
+    Reconnect,
+    Reply,
+    Request,
+)
+from raft_client.server.node.roles import Role
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.node.state import NodeState
+from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.wire.configuration import ConfigChange
+from raft_client.wire.hello import Capability, Hello, is_hello
+from raft_client.wire.messages import (
+    AppendEntries,
+    AppendReply,
+    LogInfoReply,
+    RequestLogInfo,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
+from raft_client.wire.requests import decode_request
+
+__all__ = ["SimulatedPeer"]
+
+#: What a sync takes, and waking up late.
+_SYNC_S = 0.0008
+_MAX_REMEMBERED = 64
+_MAX_SPINS = 50
+
+
+class SimulatedPeer:
+    """``make_node`` builds the node; mutants give another one."""
+
+    make_node: Callable[..., RaftNode] = RaftNode
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        audit: Audit,
+        settings: NodeSettings,
+        clock: PeerClock,
+        log: SimulatedLog,
+        *,
+        keeps_state: bool,
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._audit = audit
+        self.name = settings.peer_id
+        self.settings = settings
+        self.clock = clock
+        self.log = log
+        self.keeps_state = keeps_state  # the state machine is on a disk, too
+        self.applied = 0
+        self.node: Any = None
+        self.is_damaged = False
+        self.disk_fails_at: float | None = None  # the next job fails, after this share of it
+        self.stalled_until = 0.0
+        self._random = world.stream("peer", self.name)
+        self._paused_until = 0.0
+        self._backlog: list[Callable[[], None]] = []
+        self._lives = 0
+        self._armed = math.inf
+        self._spins = 0
+        self._dealers: Dealers
+        self._asked: dict[tuple[bytes, bytes], Any] = {}  # what was asked, for the audit of what leaves
+        self._job: Persist | None = None
+        self._after_job: list[Output] = []
+        self._led_in: int | None = None
+        self._role_seen: Role | None = None
+        self._commit_seen = 0
+        self._reads: dict[object, Callable[[ReadGranted], None]] = {}
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        return self.node is not None
+
+    @property
+    def state(self) -> NodeState:
+        """The node's inside: what it believes, at every step."""
+        state: NodeState = self.node._state
+        return state
+
+    @property
+    def is_leader(self) -> bool:
+        return self.is_up and self.state.role is Role.LEADER
+
+    def start(self) -> None:
+        if self.is_up or self.is_damaged:
+            return
+        try:
+            self.log.reopen()
+        except DamagedLogError:
+            self.is_damaged = True
+            self._world.note(self.name, "finds its log damaged and does not start")
+            return
+        snapshot = self.log.snapshot
+        hello = Hello(self.name, self._lives, tuple(Capability))
+        self._dealers = Dealers(
+            self._world, self._network, self._audit, hello, self.settings.ident, self._hear, self._learn
+        )
+        if not self.keeps_state:
+            self.applied = 0
+        self.log.wall_s = self.clock.wall_s
+        rng = self._world.stream("node", self.name, self._lives)
+        self.node = self.make_node(
+            self.settings, self.log, applied_index=self.applied, rng=rng, now=self.clock.now, wall_s=self.clock.wall_s
+        )
+        self._world.note(self.name, "starts at", self.log.hard_state, "last", self.log.last_index, "snapshot", snapshot)
+        self._network.is_bound[self.name] = self._receive
+        self._pump()
+
+    def crash(self, share: float = 1.0) -> None:
+        """kill -9 and a power failure in one: of the job under way the first ``share`` is on the disk."""
+        if not self.is_up:
+            return
+        if self._job is not None:
+            self._sync(self._job, share)
+        self._world.note(self.name, "crashes" + ("" if self._job is None else f" with {share:.2f} of {self._job}"))
+        self._end()
+
+    def _end(self) -> None:
+        self.node, self._job, self._led_in, self._commit_seen = None, None, None, 0
+        self._after_job, self._backlog, self._paused_until = [], [], 0.0
+        self._armed = math.inf
+        self._lives += 1
+        self._network.is_bound.pop(self.name, None)
+        self._dealers.close()
+        self._asked.clear()
+        self._reads.clear()
+
+    # -- pauses --------------------------------------------------------------------------------------------------------
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP: what comes in waits, and the clock goes on."""
+        if self.is_up:
+            self._paused_until = max(self._paused_until, self._world.now + seconds)
+            self._world.after(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        backlog, self._backlog = self._backlog, []
+        for what in backlog:
+            self._do(what)
+
+    def _do(self, what: Callable[[], None]) -> None:
+        if self._world.now < self._paused_until:
+            self._backlog.append(what)
+        elif self.is_up:
+            self._call(what)
+            self._pump()
+
+    def _call(self, what: Callable[[], Any]) -> Any:
+        """What is read from a damaged disk ends the process."""
+        self.log.wall_s = self.clock.wall_s
+        try:
+            return what()
+        except DamagedLogError:
+            self._world.note(self.name, "reads what is damaged, and ends")
+            self._end()
+            self.is_damaged = True
+            return None
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _receive(self, route: bytes, frames: Frames) -> None:
+        try:
+            message = decode_request(frames[0], frames[1:])
+        except ProtocolError as error:
+            self._audit.violated(f"wire: {self.name} gets from {route!r} what cannot be read: {error}")
+            return
+        if isinstance(message, RequestLogInfo) and is_hello(frames[0]):
+            self._answer_hello(route, frames[0])
+            return
+        if isinstance(message, AppendEntries | RequestVote):
+            if len(self._asked) > _MAX_REMEMBERED:
+                self._asked.clear()
+            self._asked[route, frames[0]] = message
+        if self._world.is_traced:
+            self._world.note(self.name, "<-", route.decode(), frames[0].hex(), message)
+        self._do(lambda: self.node.step(Request(route, frames[0], message), self.clock.now, self.clock.wall_s))
+
+    def _answer_hello(self, route: bytes, request_id: bytes) -> None:
+        """The shell's part: what this peer knows beyond the document."""
+        info = LogInfoReply(is_leader=False, leader_id=None, current_term=0, first_index=0, last_applied=0,
+                            commit_index=0, last_index=0, snapshot_bytes=0, prune_index=0)  # fmt: skip
+        if self.is_up:
+            self._network.answer(self.name, route, [request_id, *info.to_frames(), self._dealers.hello.to_frame()])
+
+    def _hear(self, reply: Reply) -> None:
+        self._do(lambda: self.node.step(reply, self.clock.now, self.clock.wall_s))
+
+    def _learn(self, peer: str, known: frozenset[str]) -> None:
+        self._do(lambda: self.node.peer_knows(peer, known, self.clock.now))
+
+    def _send(self, output: Output) -> None:
+        match output:
+            case Answer():
+                self._check(output)
+                self._network.answer(self.name, output.route, [output.request_id, *output.message.to_frames()])
+            case Ask():
+                self._dealers.ask(output)
+            case Connect():
+                self._dealers.connect(output.peer.id)
+            case Reconnect():
+                self._dealers.connect(output.peer_id)
+            case Disconnect():
+                self._dealers.disconnect(output.peer_id)
+
+    # -- what is to be done --------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        while self.is_up:
+            self._watch()
+            ready = self._call(self.node.ready)
+            if ready is None or not self._perform(ready):
+                break
+        if self.is_up:
+            self._arm()
+
+    def _perform(self, ready: Ready) -> bool:
+        """Whether there was anything to do."""
+        for output in ready.send:
+            self._send(output)
+        if ready.persist is not None:
+            self._write(ready.persist, ready.send_after)
+        elif self._job is not None:
+            self._after_job.extend(ready.send_after)
+        else:
+            for output in ready.send_after:
+                self._send(output)
+        if ready.restore is not None:
+            self._restore(ready.restore)
+        for entry in ready.apply:
+            self._audit.applies(self.name, entry, self.applied + 1, self.log.durable.term_at(entry.index))
+            self.applied = entry.index
+        if ready.restore is not None or ready.apply:
+            self.node.applied(self.applied, self.clock.now)
+        for granted in ready.reads:
+            self._reads.pop(granted.token, lambda _: None)(granted)
+        return bool(ready.send or ready.persist or ready.send_after or ready.restore or ready.apply or ready.reads)
+
+    def _restore(self, meta: SnapshotMeta) -> None:
+        self._audit.restores(self.name, meta.index, self.log.read_snapshot(0, meta.size), self.applied)
+        self.applied = meta.index
+
+    def _watch(self) -> None:
+        """What the audit has to know of the node's state."""
+        state = self.state
+        if state.role is not self._role_seen:
+            self._role_seen = state.role
+            self._world.note(self.name, "is", state.role.value, "in term", state.term)
+        if state.role is Role.LEADER and state.term != self._led_in:
+            self._led_in = state.term
+            self._audit.elected(self.name, state.term, state.log.configurations[-1], self._has)
+        if state.commit_index == self._commit_seen:
+            return
+        self._commit_seen = state.commit_index
+        if self._led_in == state.term:  # also if it stepped down at once, because this removed it
+            self.on_commit(self.name, state.term, state.commit_index, state.log.term_at, state.configuration)
+        else:
+            self._audit.follows(self.name, state.commit_index)
+
+    def _has(self, index: int, term: int) -> bool:
+        log = self.state.log
+        return index + 1 < log.first_index or log.term_at(index) == term
+
+    #: Set by the cluster, which knows all disks.
+    on_commit: Callable[[str, int, int, TermAt, ConfigChange], None]
+
+    # -- the disk ------------------------------------------------------------------------------------------------------
+
+    def _write(self, job: Persist, after: tuple[Output, ...]) -> None:
+        if self._job is not None:
+            self._audit.violated(f"Ready: {self.name} writes before the former job is durable")
+        if job.truncate_after is not None:
+            is_leader, last = self.state.role is Role.LEADER, self.log.last_index
+            self._audit.truncated(
+                self.name, job.truncate_after, last, self.log.term_at, is_leader=is_leader, applied=self.applied
+            )
+        self._job, self._after_job = job, list(after)
+        if self.disk_fails_at is not None:
+            share, self.disk_fails_at = self.disk_fails_at, None
+            self._world.after(_SYNC_S, self._fail, self._lives, share)
+            return
+        self._world.after(_SYNC_S * (0.5 + self._random.random()), self._synced, self._lives)
+
+    def _fail(self, life: int, share: float) -> None:
+        """An error on write or sync; nobody knows how much of the job is on the disk."""
+        if life != self._lives or self._job is None:
+            return
+        self._sync(self._job, share)
+        self._job = None
+        self._world.note(self.name, f"its disk fails after {share:.2f} of a job")
+        self.node.fail(self.clock.now)
+        for output in self.node.ready().send:
+            self._send(output)
+        self._end()
+
+    def _synced(self, life: int) -> None:
+        if life != self._lives:
+            return
+        if self._world.now < self.stalled_until:
+            self._world.at(self.stalled_until, self._synced, life)
+            return
+        self._do(self._advance)
+
+    def _advance(self) -> None:
+        job, after = self._job, self._after_job
+        if job is None:
+            return
+        self._sync(job, 1.0)
+        self._job, self._after_job = None, []
+        self.node.advance(self.clock.now)
+        for output in after:
+            self._send(output)
+
+    def _sync(self, job: Persist, share: float) -> None:
+        """Everything that is written is looked at when it is in the log."""
+        before = self.log.durable.hard_state
+        self.log.write(job)
+        self.log.sync(job, share)
+        if self.log.durable.hard_state is not before:
+            self._audit.persisted(self.name, before, self.log.durable.hard_state)
+        tail = self.log.cache.entries[:1] if job.install is not None else []  # what a snapshot leaves in the log
+        for entry in (*tail, *job.entries):
+            self._audit.appended(self.name, entry, self.log.term_at(entry.index - 1))
+
+    def _check(self, answer: Answer) -> None:
+        """A reply leaves: its promise must be on the disk."""
+        reply, disk = answer.message, self.log.durable
+        if not isinstance(reply, AppendReply | VoteReply | SnapshotReply):
+            return
+        self._audit.tells_term(self.name, reply.term, disk.hard_state)
+        asked = self._asked.get((answer.route, answer.request_id))
+        if isinstance(reply, VoteReply) and reply.granted and isinstance(asked, RequestVote):
+            self._audit.promises_vote(self.name, asked.candidate_id, asked.term, disk.hard_state)
+        if isinstance(reply, AppendReply) and reply.success and isinstance(asked, AppendEntries):
+            last = asked.prev_index + len(asked.entries)
+            term = asked.entries[-1].term if asked.entries else asked.prev_term
+            if last >= disk.before and disk.hard_state.term == asked.term:
+                self._audit.promises_entries(self.name, last, term, disk.term_at(last))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        deadline = self.node.next_deadline()
+        if deadline < self._armed:
+            self._armed = deadline
+            late = 0.001 * self._random.random()
+            self._world.at(self.clock.true_time(deadline) + late, self._wake, self._lives, deadline)
+
+    def _wake(self, life: int, deadline: float) -> None:
+        if life == self._lives and self._armed == deadline:
+            self._armed = math.inf
+            self._do(lambda: self.node.tick(self.clock.now, self.clock.wall_s))
+            self._look_for_a_spin()
+
+    def _look_for_a_spin(self) -> None:
+        """Time moves between two calls here, so a deadline that a tick leaves behind again and again is a mistake."""
+        self._spins = self._spins + 1 if self._armed <= self.clock.now else 0
+        if self._spins > _MAX_SPINS:
+            self._audit.violated(f"time: {self.name} asks again and again to be called at {self._armed}, which is past")
+
+    # -- for deviations ------------------------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """The state machine makes a snapshot of what it applied."""
+        if not self.is_up or self._job is not None or not hasattr(self.node, "compactable_index"):
+            return
+        index = min(self.node.compactable_index(), self.applied)
+        term = self.log.term_at(index)
+        if term is None or index <= self.log.durable.before:
+            return
+        configuration = [each for each in self.log.configurations if each.index <= index][-1]
+        data = self._audit.state_after(index)
+        meta = SnapshotMeta(index, term, len(data), configuration)
+        self._world.note(self.name, "compacts up to", index)
+        self.log.compact(meta, data)
+        self._do(lambda: self.node.compacted(meta))
+
+    def read(self, token: object, heard: Callable[[ReadGranted], None]) -> None:
+        if self.is_up and hasattr(self.node, "read"):
+            self._reads[token] = heard
+            self._do(lambda: self.node.read(token, self.clock.now))
+
+    def transfer(self, to: str) -> None:
+        if self.is_up and hasattr(self.node, "transfer"):
+            self._do(lambda: self.node.transfer(to, self.clock.now))
+
+    def reconnect(self, to: str) -> None:
+        """TCP broke: the socket connects again by itself, under another routing id."""
+        if self.is_up and self._dealers.is_connected(to):
+            self._dealers.connect(to)
+            self._do(lambda: self.node.peer_lost(to, self.clock.now))

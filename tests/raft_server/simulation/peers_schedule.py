@@ -1,0 +1,141 @@
+"""One schedule: a seed decides who is there and what goes wrong and when. Then all heals, and has to come right.
+
+``python peers_schedule.py SEED`` prints what happens in a schedule, and its deviations cut down if it fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from zlib import crc32
+
+import attrs
+from peers_cluster import Cluster
+from peers_deviations import Deviation, invent_deviations
+from peers_profile import Profile, invent_profile
+from peers_world import World
+
+__all__ = ["Outcome", "Plan", "plan", "run", "shrink"]
+
+#: Twenty of the longest election time-outs: within these, what healed has come right. Without pre-vote, two candidates
+#: of which only one can win may disturb each other for as long as their time-outs stay in step.
+_COMES_RIGHT_S = 6.0
+_WITHOUT_PRE_VOTE_S = 60.0
+_LOOK_S = 0.02
+
+
+@attrs.frozen
+class Plan:
+    """All that there is to a schedule."""
+
+    seed: int
+    profile: Profile
+    deviations: tuple[Deviation, ...]
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.profile}", *map(str, self.deviations)]
+        return "\n".join(lines)
+
+
+@attrs.frozen
+class Outcome:
+    """What came of it. ``digest`` is the same whenever the same plan runs the same code."""
+
+    violation: str | None
+    digest: int
+    messages: int
+    applied: int
+    leaders: int
+    came_right_s: float
+
+
+def plan(seed: int) -> Plan:
+    """What the seed decides."""
+    random = World(seed).stream("plan")
+    profile = invent_profile(random)
+    deviations = invent_deviations(random, profile)
+    length_s = max([profile.length_s, *(each.at + 0.01 for each in deviations)])
+    return Plan(seed, attrs.evolve(profile, length_s=length_s), tuple(deviations))
+
+
+def run(schedule: Plan, *, trace: bool = False) -> Outcome:
+    """From beginning to end, or to the first violation."""
+    cluster = Cluster(schedule.seed, schedule.profile, trace=trace)
+    world, audit = cluster.world, cluster.audit
+    for deviation in schedule.deviations:
+        world.at(deviation.at, _deviate, cluster, deviation)
+    violations = audit.violations
+    came_right_s = 0.0
+    try:
+        world.run(schedule.profile.length_s, lambda: bool(violations))
+        came_right_s = 0.0 if violations else _heal(cluster)
+    except Exception as error:
+        if trace:
+            raise
+        audit.violated(f"an exception: {error!r}")
+    applied = audit.applied
+    digest = crc32(repr((cluster.network.messages, world.now, [e.frame for e in applied], violations)).encode())
+    return Outcome(
+        violations[0] if violations else None,
+        digest,
+        cluster.network.messages,
+        len(applied),
+        len(audit.leaders),
+        came_right_s,
+    )
+
+
+def _deviate(cluster: Cluster, deviation: Deviation) -> None:
+    cluster.world.note("world", deviation)
+    getattr(cluster, deviation.what)(*deviation.words)
+
+
+def _heal(cluster: Cluster) -> float:
+    world, audit = cluster.world, cluster.audit
+    began = world.now
+    cluster.heal()
+    looked_at = 0.0
+
+    def is_right() -> bool:
+        nonlocal looked_at
+        if audit.violations:
+            return True
+        if world.now < looked_at + _LOOK_S:
+            return False
+        looked_at = world.now
+        return cluster.has_come_right()
+
+    has_pre_vote = cluster.profile.settings["pre_vote"] and not cluster.profile.node_peers
+    limit = _COMES_RIGHT_S if has_pre_vote else _WITHOUT_PRE_VOTE_S
+    came_right = world.run(began + limit, is_right)
+    if not came_right and cluster.can_decide():
+        audit.violated(f"liveness: after {limit} s: {cluster.what_is_wrong()}")
+    if came_right and not audit.violations:
+        for name in cluster.members():
+            audit.ends(name, cluster._peer(name).applied)
+    return world.now - began
+
+
+def shrink(failing: Plan) -> Plan:
+    """Leave out whatever can be left out, as long as it fails."""
+    kept: Sequence[Deviation] = failing.deviations
+    size = max(1, len(kept) // 2)
+    while True:
+        at = 0
+        while at < len(kept):
+            fewer = (*kept[:at], *kept[at + size :])
+            if run(attrs.evolve(failing, deviations=fewer)).violation is not None:
+                kept = fewer
+            else:
+                at += size
+        if size == 1:
+            return attrs.evolve(failing, deviations=tuple(kept))
+        size //= 2
+
+
+if __name__ == "__main__":
+    chosen = plan(int(sys.argv[1]))
+    if run(chosen).violation is not None:
+        chosen = shrink(chosen)
+    print(chosen)  # noqa: T201 - a program for people
+    print(run(chosen, trace=True))  # noqa: T201 - as above

@@ -1,0 +1,355 @@
+"""The simulation is worth something: peers that are broken in the ways of published bugs are found.
+
+Each mutant is one mistake that a Raft implementation has had, or that somebody could make in ours.
+``RAFT_MUTANT_LIMIT`` is how many schedules may be needed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from peers_disk import DamagedLogError, Image, SimulatedLog
+from peers_process import SimulatedPeer
+from peers_schedule import plan, run
+
+from raft_client.server.node import following, quorum, reads
+from raft_client.server.node.commit import Commit
+from raft_client.server.node.debounce import Debounce
+from raft_client.server.node.election import Election
+from raft_client.server.node.limits import Limits
+from raft_client.server.node.log import Log
+from raft_client.server.node.membership import Membership
+from raft_client.server.node.peer_requests import PeerRequests
+from raft_client.server.node.reads import Reads
+from raft_client.server.node.ready import Persist
+from raft_client.server.node.replication import Replication
+from raft_client.server.node.roles import Role
+from raft_client.server.node.state import NodeState
+from raft_client.server.node.transfer import Transfer
+
+_LIMIT = int(os.environ.get("RAFT_MUTANT_LIMIT", "4000"))
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------
+
+
+def _heartbeat_of_a_higher_term_beside_the_main_loop(patch: pytest.MonkeyPatch) -> None:
+    """hashicorp/raft 695: the term is taken over without being written."""
+
+    def set_term(state: NodeState, term: int, voted_for: str = "") -> None:
+        if voted_for or term <= state.term:
+            original(state, term, voted_for)
+        else:
+            state.term, state.voted_for = term, voted_for
+
+    original = NodeState.set_term
+    patch.setattr(NodeState, "set_term", set_term)
+
+
+def _followers_stick_to_a_leader_that_reaches_nobody(patch: pytest.MonkeyPatch) -> None:
+    """openraft 2080: who hears a leader votes for nobody else, and that leader never doubts itself."""
+    patch.setattr(NodeState, "hears_leader", property(lambda state: state.is_leader or state.now < state.quiet_until))
+    _never_checks_its_quorum(patch)
+
+
+def _never_checks_its_quorum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replication, "quorum_heard_at", property(lambda self: self._state.now))
+
+
+def _does_not_learn_the_term_from_a_pre_vote(patch: pytest.MonkeyPatch) -> None:
+    """After a restart in a lower term it asks for one that the others have passed, for ever."""
+
+    def on_pre_vote_reply(election: Election, link: Any, question: Any, reply: Any) -> None:
+        original(election, link, question, attrs.evolve(reply, term=0))
+
+    original = Election.on_pre_vote_reply
+    patch.setattr(Election, "on_pre_vote_reply", on_pre_vote_reply)
+
+
+def _votes_from_the_page_cache(patch: pytest.MonkeyPatch) -> None:
+    """What was written counts, before it is synced."""
+
+    def write(peer: SimulatedPeer, job: Persist, after: tuple[Any, ...]) -> None:
+        for output in after:
+            peer._send(output)
+        original(peer, job, ())
+
+    original = SimulatedPeer._write
+    patch.setattr(SimulatedPeer, "_write", write)
+
+
+def _votes_for_whoever_asks(patch: pytest.MonkeyPatch) -> None:
+    """However short the candidate's log is."""
+    patch.setattr(Election, "_is_up_to_date", lambda *_: True)
+
+
+def _counts_its_own_vote_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    def settle(election: Election) -> bool:
+        election._votes.setdefault(election._state.id, True)
+        return original(election)
+
+    original = Election.settle
+    patch.setattr(Election, "settle", settle)
+
+
+# -- logs and commits --------------------------------------------------------------------------------------------------
+
+
+def _commits_entries_of_an_old_term(patch: pytest.MonkeyPatch) -> None:
+    """Figure 8 of the paper."""
+
+    def settle(commit: Commit) -> None:
+        state = commit._state
+        if state.is_leader:
+            state.commit_index = max(state.commit_index, commit._replication.committed_index)
+
+    patch.setattr(Commit, "settle", settle)
+
+
+def _counts_its_own_disk_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The leader's own entries count before they are durable."""
+
+    def match_of(self: Replication, peer_id: str) -> int:
+        return self._state.log.last_index if peer_id == self._state.id else original(self, peer_id)
+
+    original = Replication._match_of
+    patch.setattr(Replication, "_match_of", match_of)
+
+
+def _takes_any_reply_for_the_one_it_waits_for(patch: pytest.MonkeyPatch) -> None:
+    """openraft 1501: a delayed conflict is taken for a log that was reverted, and a delayed success for a new one."""
+
+    def answered(requests: PeerRequests, reply: Any) -> Any:
+        link = requests.get(reply.peer_id)
+        if link is None or link.question is None:
+            return None
+        return original(requests, attrs.evolve(reply, request_id=link.question.request_id))
+
+    original = PeerRequests.answered
+    patch.setattr(PeerRequests, "answered", answered)
+
+
+def _no_debounce(patch: pytest.MonkeyPatch) -> None:
+    """An old copy of a question is carried out again, and cuts what came after it, as Node peers would."""
+
+    def append_to_log(state: NodeState, message: Any) -> Any:
+        log = state.log
+        if log.term_at(message.prev_index) == message.prev_term and message.prev_index >= state.commit_index:
+            log.truncate_after(message.prev_index)
+        return original(state, message)
+
+    original = following._append_to_log
+    patch.setattr(Debounce, "is_repeated", lambda debounce, peer_id, request: _remember(debounce, peer_id, request))
+    patch.setattr(following, "_append_to_log", append_to_log)
+
+
+def _remember(debounce: Debounce, peer_id: str, request: Any) -> bool:
+    debounce._last.pop(peer_id, None)
+    return False
+
+
+def _appends_without_looking_back(patch: pytest.MonkeyPatch) -> None:
+    """The term before the entries is not compared."""
+
+    def append_to_log(state: NodeState, message: Any) -> Any:
+        here = state.log.term_at(message.prev_index)
+        return original(state, attrs.evolve(message, prev_term=message.prev_term if here is None else here))
+
+    original = following._append_to_log
+    patch.setattr(following, "_append_to_log", append_to_log)
+
+
+def _forgets_request_ids(patch: pytest.MonkeyPatch) -> None:
+    """A repeated update is appended again."""
+    patch.setattr(Log, "index_of_request", lambda _log, _request_id: None)
+
+
+# -- disks -------------------------------------------------------------------------------------------------------------
+
+
+def _retries_a_sync_that_failed(patch: pytest.MonkeyPatch) -> None:
+    """The second try succeeds, because the page cache has forgotten what it was about."""
+
+    def fail(peer: SimulatedPeer, life: int, share: float) -> None:
+        if life == peer._lives and peer._job is not None:
+            peer.log.write(peer._job)
+            job, after = peer._job, peer._after_job
+            peer._job, peer._after_job = None, []
+            peer.log.sync(job, 0.0)
+            peer.node.advance(peer.clock.now)
+            for output in after:
+                peer._send(output)
+            peer._pump()
+
+    patch.setattr(SimulatedPeer, "_fail", fail)
+
+
+def _leads_with_a_disk_that_is_stuck(patch: pytest.MonkeyPatch) -> None:
+    """etcd 15247: heartbeats go on, and nothing can be committed."""
+    patch.setattr(NodeState, "disk_stalled", property(lambda _state: False))
+    patch.setattr(
+        Limits, "next_deadline", property(lambda self: self._quorum_lost_at if self._state.is_leader else math.inf)
+    )
+
+
+def _takes_damage_for_the_end_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    """A replica that lost what it had acknowledged votes, and may lead."""
+
+    def reopen(log: SimulatedLog) -> None:
+        try:
+            original(log)
+        except DamagedLogError:
+            assert log.damaged_at is not None
+            log.durable.apply(log.damaged_at - 1)
+            log.damaged_at = None
+            original(log)
+
+    original = SimulatedLog.reopen
+    patch.setattr(SimulatedLog, "reopen", reopen)
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def _a_snapshot_keeps_a_tail_that_conflicts(patch: pytest.MonkeyPatch) -> None:
+    """hashicorp/raft 697: what follows the snapshot's end stays, whatever stands before it."""
+
+    def install(image: Image, meta: Any, data: bytes) -> None:
+        if image.before < meta.index < image.last_index:
+            entry = image.entries[meta.index - image.before - 1]
+            image.entries[meta.index - image.before - 1] = type(entry).of(b"?", term=meta.term, index=meta.index)
+        original(image, meta, data)
+
+    original = Image.install
+    patch.setattr(Image, "install", install)
+
+    def install_in_memory(log: Log, meta: Any) -> None:
+        if log.snapshot is None and meta.index < log.last_index:
+            patched = log.term_at
+            log.term_at = lambda index: meta.term if index == meta.index else patched(index)  # type: ignore[method-assign]
+            original_in_memory(log, meta)
+            del log.term_at  # type: ignore[method-assign]
+        else:
+            original_in_memory(log, meta)
+
+    original_in_memory = Log.install
+    patch.setattr(Log, "install", install_in_memory)
+
+
+def _a_snapshot_keeps_stale_members(patch: pytest.MonkeyPatch) -> None:
+    """openraft 1808: the log is compacted beyond its last CONFIG entry, and the snapshot has an older one."""
+    patch.setattr(Membership, "compactable_index", lambda membership: membership._state.applied_index)
+    patch.setattr(Log, "configuration_for", lambda log, _index: log.configurations[0])
+    original = SimulatedLog.compact
+
+    def compact(log: SimulatedLog, meta: Any, data: bytes) -> None:
+        original(log, attrs.evolve(meta, configuration=log.configurations[0]), data)
+
+    patch.setattr(SimulatedLog, "compact", compact)
+
+
+# -- changes of the cluster, transfers, reads --------------------------------------------------------------------------
+
+
+def _one_majority_decides_during_a_transition(patch: pytest.MonkeyPatch) -> None:
+    """The new members decide alone."""
+    patch.setattr(quorum, "_lists", lambda change: iter((change.new,)))
+
+
+def _a_removed_leader_leaves_too_early(patch: pytest.MonkeyPatch) -> None:
+    """openraft 2091: who is not in the newest configuration gives up, though it is not committed, and then crashes."""
+
+    def settle_membership(state: NodeState) -> None:
+        if not state.is_member(state.id) and state.role is not Role.STOPPED:
+            state.role = Role.CLIENT
+        else:
+            original(state)
+
+    original = NodeState.settle_membership
+    patch.setattr(NodeState, "settle_membership", settle_membership)
+
+
+def _a_transfer_outlives_its_leadership(patch: pytest.MonkeyPatch) -> None:
+    """hashicorp/raft 696: it is interrupted by a step-down, and the next time updates wait for ever."""
+
+    def settle(transfer: Transfer) -> None:
+        transfer.ends_at = math.inf
+        may_tell = transfer._state.is_leader and not transfer._told
+        if transfer.target in transfer._replication.followers and may_tell:
+            transfer._tell(transfer.target)
+
+    patch.setattr(Transfer, "settle", settle)
+    patch.setattr(Transfer, "_end", lambda _transfer: None)
+
+
+def _a_read_is_confirmed_by_the_answer_to_an_older_question(patch: pytest.MonkeyPatch) -> None:
+    """A repetition's answer says nothing about now."""
+
+    def begin(reads: Reads, read: Any) -> None:
+        read.number = -1
+        original(reads, read)
+
+    original = Reads._begin
+    patch.setattr(Reads, "_begin", begin)
+
+
+def _a_lease_lasts_longer_than_an_election(patch: pytest.MonkeyPatch) -> None:
+    """Somebody else may lead when it ends."""
+    patch.setattr(reads, "_LEASE_SHARE", 3.0)
+
+
+def _a_lease_begins_with_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """Rather than with the question, which may be much older."""
+    patch.setattr(Replication, "quorum_asked_at", Replication.quorum_heard_at)
+
+
+def _a_read_sees_the_commit_index_of_a_new_leader(patch: pytest.MonkeyPatch) -> None:
+    """Before anything of its own term is committed, it may be old."""
+    patch.setattr(Commit, "is_current", property(lambda _commit: True))
+
+
+MUTANTS: list[Plant] = [
+    _heartbeat_of_a_higher_term_beside_the_main_loop,
+    _followers_stick_to_a_leader_that_reaches_nobody,
+    _does_not_learn_the_term_from_a_pre_vote,
+    _votes_from_the_page_cache,
+    _votes_for_whoever_asks,
+    _counts_its_own_vote_before_it_is_on_disk,
+    _commits_entries_of_an_old_term,
+    _counts_its_own_disk_too_early,
+    _takes_any_reply_for_the_one_it_waits_for,
+    _no_debounce,
+    _appends_without_looking_back,
+    _forgets_request_ids,
+    _retries_a_sync_that_failed,
+    _leads_with_a_disk_that_is_stuck,
+    _takes_damage_for_the_end_of_the_log,
+    _a_snapshot_keeps_a_tail_that_conflicts,
+    _a_snapshot_keeps_stale_members,
+    _one_majority_decides_during_a_transition,
+    _a_removed_leader_leaves_too_early,
+    _a_transfer_outlives_its_leadership,
+    _a_read_is_confirmed_by_the_answer_to_an_older_question,
+    _a_lease_lasts_longer_than_an_election,
+    _a_lease_begins_with_the_answer,
+    _a_read_sees_the_commit_index_of_a_new_leader,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__.strip("_"))
+def test_the_simulation_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
+    """Within a few thousand schedules, always the same ones."""
+    plant(monkeypatch)
+    for seed in range(1, _LIMIT + 1):
+        outcome = run(plan(seed))
+        if outcome.violation is not None:
+            figures(f"found by schedule {seed}: {outcome.violation}")
+            return
+    pytest.fail(f"{_LIMIT} schedules saw nothing")

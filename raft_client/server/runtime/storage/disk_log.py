@@ -2,8 +2,7 @@
 
 A job is :meth:`DiskLog.write`, which prepares it in memory, and :meth:`DiskLog.sync`, which does it: in the steady
 state one write to the end of one file, and one fdatasync. A vote is the same. What is in which file, and how it is
-found again, says :mod:`.recovery`; formats are told at the head of :mod:`.segment_format`, :mod:`.segment_index`,
-:mod:`.snapshot_file` and :mod:`.owner`.
+found again, says :mod:`.recovery`; each format stands at the head of the module that reads and writes it.
 
 Threads: everything is called in one thread, the loop's, but
 
@@ -33,7 +32,7 @@ from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.recovery import recover
 from raft_client.server.runtime.storage.segment import Segment
 from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
-from raft_client.server.runtime.storage.segment_index import SegmentIndex
+from raft_client.server.runtime.storage.segment_index import write_index
 from raft_client.wire.configuration import ConfigChange, Peers, decode_config
 from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
 
@@ -394,17 +393,8 @@ class DiskLog(LogContents):
             raise self._fail(error, "maintaining the log") from error
 
     def _write_index(self, segment: Segment) -> None:
-        """It is durable before it is used: the segment may be removed then. Not for one that was replaced meanwhile."""
+        """The segment may be removed after it. Not for one that was replaced meanwhile."""
         if segment.header.sequence < self._segments.segments[0].header.sequence:
             return
-        name, data = segment.index_name, segment.encode_index()
-        file = self._folder.open(f"{name}.tmp", create=True)
-        try:
-            file.write(data, 0)
-            file.sync()
-            self._folder.replace(name, f"{name}.tmp")
-            self._folder.sync()
-            segment.use_index(SegmentIndex.read(name, file))
-            self._has_new_index = True
-        finally:
-            file.close()
+        segment.use_index(write_index(self._folder, segment.index_name, segment.encode_index()))
+        self._has_new_index = True

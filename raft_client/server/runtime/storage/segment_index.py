@@ -37,9 +37,9 @@ from raft_client.server.runtime.storage.segment_format import SegmentHeader
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 
 if TYPE_CHECKING:
-    from raft_client.server.runtime.storage.filesystem import File
+    from raft_client.server.runtime.storage.filesystem import File, Folder
 
-__all__ = ["SegmentIndex", "Summary", "encode_index", "index_name"]
+__all__ = ["SegmentIndex", "Summary", "encode_index", "index_name", "write_index"]
 
 _VERSION: Final = 1
 _MAGIC: Final = b"zmqraftI"
@@ -218,3 +218,16 @@ class SegmentIndex:
         if len(data) < size or _U32.unpack(data[-_U32.size :])[0] != zlib.crc32(records, number):
             raise StorageDamagedError(f"{self.name} has a damaged block of ids", file=self.name, offset=blocks_at + at)
         return records
+
+
+def write_index(folder: Folder, name: str, data: bytes) -> SegmentIndex:
+    """The file is durable under its name when this returns, and it is there as a whole or not at all."""
+    file = folder.open(f"{name}.tmp", create=True)
+    try:
+        file.write(data, 0)
+        file.sync()
+        folder.replace(name, f"{name}.tmp")
+        folder.sync()
+        return SegmentIndex.read(name, file)
+    finally:
+        file.close()

@@ -1,9 +1,8 @@
 """One TCP connection: bytes to packets, outboxes to bytes, and a decent end.
 
 **Back-pressure.** When the socket takes no more, the peer is not read any longer either: a peer that does not take its
-answers may not cause new ones. (Its keep-alive goes on: a peer that takes nothing at all for one and a half of them is
-disconnected.) What is encoded for it is bounded by the outbox limit of the broker and the write buffer
-here: a large payload stays where it is, shared with others, and is handed to the socket piece by piece.
+answers may not cause new ones. (Its keep-alive goes on, so one that takes nothing is disconnected.) What is encoded for
+it is bounded by the broker's outbox limit and the write buffer: a large payload is shared and sent piece by piece.
 
 **Turns.** A chunk of 256 KiB holds thousands of packets, and some packets take milliseconds (a SCAN, a message to
 thousands of subscriptions). When a connection has had its turn, the others get theirs before it goes on; meanwhile it

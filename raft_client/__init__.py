@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from raft_client.aio.entries import AsyncEntries
     from raft_client.aio.subscriber import AsyncSubscriber
     from raft_client.aio.watch import AsyncWatch
-    from raft_client.codecs import KeyValueCodec
+    from raft_client.codecs import Compare, KeyValueCodec, Transaction
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
     from raft_client.core.connection_state import ConnectionState
     from raft_client.core.entries_stream import SnapshotPolicy
@@ -43,6 +43,7 @@ __all__ = [
     "Change",
     "ChangeKind",
     "ClusterConfig",
+    "Compare",
     "ConfigChange",
     "ConnectionState",
     "Entries",
@@ -70,6 +71,7 @@ __all__ = [
     "Subscriber",
     "SubscriptionState",
     "Suspended",
+    "Transaction",
     "Tree",
     "Watch",
     "WatchCounts",
@@ -92,6 +94,7 @@ _HOMES = {
     "Change": "wire.key_changes",
     "ChangeKind": "wire.key_changes",
     "ClusterConfig": "core.results",
+    "Compare": "codecs",
     "ConfigChange": "wire.configuration",
     "ConnectionState": "core.connection_state",
     "Entries": "sync.entries",
@@ -119,6 +122,7 @@ _HOMES = {
     "Subscriber": "sync.subscriber",
     "SubscriptionState": "core.freshness",
     "Suspended": "core.watch_events",
+    "Transaction": "codecs",
     "Tree": "core.selectors",
     "Watch": "sync.watch",
     "WatchCounts": "core.watch_state",

@@ -201,7 +201,7 @@ def test_an_empty_directory_name() -> None:
 
 def test_directories_that_cannot_be_looked_at(tmp_path: Path) -> None:
     """A directory without data, and one that a server has open, are refused."""
-    with pytest.raises(DataDirectoryError, match="no data directory"):
+    with pytest.raises(DataDirectoryError, match="is not a data directory"):
         _run("sessions", "list", "--data", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     with EmbeddedServer(data=tmp_path), pytest.raises(DataInUseError, match="Stop that one"):

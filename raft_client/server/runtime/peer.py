@@ -145,10 +145,9 @@ class RaftPeer:
         self._turn()
 
     async def close(self) -> None:
-        """Stop taking part, wait for the disk, and give everything back."""
-        if self._is_closed:
-            return
-        self._stop()
+        """Stop taking part, wait for the disk, and give everything back. After a failure, too, and more than once."""
+        if not self._is_closed:
+            self._stop()
         await self._disk.close()
         self._storage.close()
 
@@ -208,9 +207,12 @@ class RaftPeer:
             self._node.fail(now)
             self._fail(error)
             return
-        self._node.advance(now)
-        send_after, self._send_after = self._send_after, ()
-        self._send(send_after)
+        try:
+            self._node.advance(now)
+            send_after, self._send_after = self._send_after, ()
+            self._send(send_after)
+        except Exception as failed:  # noqa: BLE001  # as in a turn
+            self._fail(failed)
         self._turn()
 
     def _stop(self) -> None:

@@ -1,0 +1,72 @@
+"""A peer whose disk or state machine fails: it says nothing more, says why, and gives everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from raft_client import AsyncRaftClient, LogEntry, NoLeaderError, Peer
+from raft_client.errors import StorageError
+from raft_client.server.machines.broadcast import BroadcastStateMachine
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.storage.disk_log import DiskLog
+
+PEERS = (Peer("1", "tcp://127.0.0.1:1"),)
+
+
+class FailingLog(DiskLog):
+    """Its disk fails when it is told to."""
+
+    fails = False
+
+    def sync(self) -> None:
+        if self.fails:
+            raise StorageError("the disk is gone")
+        super().sync()
+
+
+class FailingMachine(BroadcastStateMachine):
+    """It cannot apply an entry of clients."""
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        if any(entry.is_state for entry in entries):
+            raise ZeroDivisionError("a defect")
+        super().apply(entries)
+
+
+def open_log(path: Path) -> FailingLog:
+    return FailingLog.open(path, peer_id="1", ident=b"", peers=PEERS)
+
+
+async def test_a_peer_whose_disk_fails_ends_and_gives_its_directory_back(tmp_path: Path) -> None:
+    """Nothing is acknowledged after the failure, the reason is kept, and another process may open the directory."""
+    log = open_log(tmp_path)
+    peer = RaftPeer(NodeSettings(peer_id="1"), log, BroadcastStateMachine(), url="tcp://127.0.0.1:*")
+    await peer.start()
+    async with AsyncRaftClient(peer.url) as client:
+        assert await client.append(b"x") == 1
+        log.fails = True
+        with pytest.raises(NoLeaderError):
+            await client.append(b"y", timeout=1.0)
+    await peer.ended.wait()
+    assert isinstance(peer.failure, StorageError)
+    await peer.close()
+    await peer.close()
+    with open_log(tmp_path) as again:
+        assert again.last_index >= 1
+
+
+async def test_a_peer_whose_state_machine_fails_ends(tmp_path: Path) -> None:
+    """The others would go on without knowing that this one differs; so it stops speaking, and says why."""
+    peer = RaftPeer(NodeSettings(peer_id="1"), open_log(tmp_path), FailingMachine(), url="tcp://127.0.0.1:*")
+    await peer.start()
+    async with AsyncRaftClient(peer.url) as client:
+        with pytest.raises(NoLeaderError):
+            await client.append(b"x", timeout=1.0)
+    await peer.ended.wait()
+    assert isinstance(peer.failure, ZeroDivisionError)
+    await peer.close()
+    open_log(tmp_path).close()

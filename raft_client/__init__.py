@@ -1,4 +1,7 @@
-"""A client for ØMQ Raft clusters: a replicated log with idempotent appends, streams, subscriptions and watches."""
+"""A client for ØMQ Raft clusters: a replicated log with idempotent appends, streams, subscriptions and watches.
+
+The peers of such a cluster are in :mod:`raft_client.server`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

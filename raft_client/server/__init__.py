@@ -12,24 +12,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
     from raft_client.server.machines.broadcast import BroadcastStateMachine
-    from raft_client.server.machines.key_value import KeyValueStateMachine
+    from raft_client.server.machines.key_value import Applied, KeyValueStateMachine
     from raft_client.server.machines.state_machine import StateMachine
+    from raft_client.server.node.settings import NodeSettings
+    from raft_client.server.runtime.storage.options import Fsync
+    from raft_client.wire.client_dispatch import ClientDispatch
 
 __all__ = [
+    "Applied",
     "AsyncEmbeddedCluster",
     "BroadcastStateMachine",
+    "ClientDispatch",
     "EmbeddedCluster",
+    "Fsync",
     "KeyValueStateMachine",
+    "NodeSettings",
     "StateMachine",
 ]
 
 #: Where each name is. They load when they are used: the pure rooms, which are below this one, need no sockets.
 _PLACES = {
-    "AsyncEmbeddedCluster": "embedded_cluster",
-    "BroadcastStateMachine": "machines.broadcast",
-    "EmbeddedCluster": "embedded_cluster",
-    "KeyValueStateMachine": "machines.key_value",
-    "StateMachine": "machines.state_machine",
+    "Applied": "server.machines.key_value",
+    "AsyncEmbeddedCluster": "server.embedded_cluster",
+    "BroadcastStateMachine": "server.machines.broadcast",
+    "ClientDispatch": "wire.client_dispatch",
+    "EmbeddedCluster": "server.embedded_cluster",
+    "Fsync": "server.runtime.storage.options",
+    "KeyValueStateMachine": "server.machines.key_value",
+    "NodeSettings": "server.node.settings",
+    "StateMachine": "server.machines.state_machine",
 }
 
 
@@ -37,4 +48,4 @@ def __getattr__(name: str) -> Any:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{place}"), name)
+    return getattr(import_module(f"raft_client.{place}"), name)

@@ -29,8 +29,17 @@ def zmq_raft() -> Path:
 
 
 @pytest.fixture
+def our_peers() -> Iterator[list[str]]:
+    """The URLs of three peers of this package, with an empty log."""
+    from raft_client.server import EmbeddedCluster
+
+    with EmbeddedCluster(3) as cluster:
+        yield list(cluster.seeds)
+
+
+@pytest.fixture
 def real_peers(zmq_raft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The URLs of three real peers, with an empty log."""
+    """The URLs of three Node peers, with an empty log."""
     from raft_cluster import RaftCluster
 
     with RaftCluster(tmp_path_factory.mktemp("peers")) as cluster:

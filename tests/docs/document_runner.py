@@ -65,14 +65,14 @@ EXEMPT: Final = (
     r"sudo apt-get install( [a-z0-9+-]+)+",
     r"openssl req -x509( [\w=:,./-]+)+",
     r"npm_config_zmq_external=true npm install",
-    r"zmqraft serve( --[a-z]+ \S+)+",
+    r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
+    r"zmqraft serve( --[a-z]+ \S+)+( &)?",
     r"zmqraft (add-peer|remove-peer) \d( tcp://\S+)?",
     r"export ZMQRAFT_URL=tcp://10\.0\.0\.1:8047",
-    r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
 )
 
 _PORT: Final = "1883"
-#: The peers in the example configuration of the Node package.
+#: Of the peers that the tutorial starts.
 _PEER_PORTS: Final = ("8047", "8147", "8247")
 _COMMAND_TIMEOUT_S: Final = 60.0
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")

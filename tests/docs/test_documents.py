@@ -94,11 +94,29 @@ def test_every_raft_block_runs_against_real_peers(
     run_document(path, tmp_path, server.url, real_peers, real=True)
 
 
-@pytest.mark.interop
-def test_the_tutorial_starts_the_peers_that_the_tests_start(zmq_raft: Path) -> None:
-    """The tutorial installs the packages that the tests install, and its peers have the addresses that the pages
-    use."""
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("path", RAFT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_raft_block_runs_against_our_peers(
+    path: Path, server: EmbeddedServer, our_peers: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the document's code does the same with the peers of this package, which the tutorial starts."""
+    monkeypatch.chdir(tmp_path)
+    run_document(path, tmp_path, server.url, our_peers, real=True)
+
+
+def test_the_tutorial_starts_peers_with_the_addresses_of_the_pages() -> None:
+    """Three peers, each told of all three, and each with a directory of its own."""
     text = (DOCS / "tutorial" / "replicated-log.md").read_text()
+    started = re.findall(r"^\$ zmqraft serve --id (\d) --data raft/(\d) (.*) &$", text, re.MULTILINE)
+    members = " ".join(f"--peer {n}=tcp://127.0.0.1:{port}" for n, port in enumerate((8047, 8147, 8247), 1))
+    assert started == [(str(n), str(n), members) for n in (1, 2, 3)]
+
+
+@pytest.mark.interop
+def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> None:
+    """The page about clusters installs the packages that the tests install, and their peers have the addresses that
+    the pages use."""
+    text = (DOCS / "how-to" / "run-a-cluster.md").read_text()
     (shown,) = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     installed = json.loads((zmq_raft / "package.json").read_text())
     assert {k: json.loads(shown)[k] for k in ("dependencies", "overrides")}.items() <= installed.items()

@@ -9,6 +9,7 @@ import time
 import pytest
 import zmq
 
+import raft_client.server
 from raft_client import AsyncRaftClient, KeyValueCodec, NoLeaderError, RaftClient, RequestId
 from raft_client.errors import InvalidArgumentError
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
@@ -179,3 +180,11 @@ def test_controls_say_what_cannot_be_done() -> None:
             cluster.kill("7")
         with pytest.raises(InvalidArgumentError, match="no peer '1' was killed"):
             cluster.restart("1")
+
+
+def test_every_public_name_of_the_peers_is_there() -> None:
+    """They load when they are used, each from its module; another name is an AttributeError."""
+    for name in raft_client.server.__all__:
+        assert getattr(raft_client.server, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        raft_client.server.nothing  # noqa: B018  # looking is the test

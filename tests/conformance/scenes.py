@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker_driver import Allowed, World
-from handmade import Peer, Seen, ack, join
+from handmade import Seen, ack
+from handmade_peer import Peer, join
 
 from statestore_client.server.broker import Admitted, Credentials, Refusal
 

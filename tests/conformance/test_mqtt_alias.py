@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from broker_driver import World
-from handmade import Peer, join, normative, publish
+from handmade import publish
+from handmade_peer import Peer, join
+from normative import normative
 
 ALIAS, ALIAS_MAXIMUM, MAXIMUM_SIZE = 0x23, 0x22, 0x27
 

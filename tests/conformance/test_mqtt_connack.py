@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, Peer, Will, connect, disconnect, join, normative, publish, subscribe
+from handmade import Will, connect, disconnect, publish, subscribe
+from handmade_peer import Peer, join
+from normative import BOTH, normative
 from scenes import Doorman, said
 
 from statestore_client.server.broker import BrokerLimits

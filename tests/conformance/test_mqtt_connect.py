@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, Peer, Will, connect, frame, join, normative, publish, subscribe, text
+from handmade import Will, connect, frame, publish, subscribe, text
+from handmade_peer import Peer, join
+from normative import BOTH, normative
 from scenes import Doorman, said
 
 LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import (
-    BOTH,
-    Peer,
-    Will,
-    ack,
-    connect,
-    frame,
-    join,
-    normative,
-    properties,
-    publish,
-    subscribe,
-    text,
-    unsubscribe,
-)
+from handmade import Will, ack, connect, frame, properties, publish, subscribe, text, unsubscribe
+from handmade_peer import Peer, join
+from normative import BOTH, normative
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, ack, frame, join, normative, publish
+from handmade import ack, frame, publish
+from handmade_peer import join
+from normative import BOTH, normative
 from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_of
 
 # -- messages from clients ---------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from broker_driver import Allowed, World
-from handmade import BOTH, Peer, Seen, Will, auth, connect, disconnect, frame, join, normative, publish, subscribe
+from handmade import Seen, Will, auth, connect, disconnect, frame, publish, subscribe
+from handmade_peer import Peer, join
+from normative import BOTH, normative
 
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, ack, join, normative, subscribe
+from handmade import ack, subscribe
+from handmade_peer import join
+from normative import BOTH, normative
 from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, RECEIVE_MAXIMUM, back, finish, kinds, reader_of
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import pytest
 from broker_driver import World
 from handmade import (
-    Peer,
     Will,
     ack,
     auth,
@@ -29,6 +28,7 @@ from handmade import (
     text,
     unsubscribe,
 )
+from handmade_peer import Peer
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from handmade import BOTH, Seen, Will, connect, disconnect, frame, normative, publish, read, split, subscribe, text
+from handmade import Seen, Will, connect, disconnect, frame, publish, read, split, subscribe, text
+from normative import BOTH, normative
 from runtime_tools import TIMEOUT_S
 from waiting import eventually
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import attrs
 from broker_driver import World
 from durable_driver import DurableWorld
-from handmade import Peer, Seen, Will, ack, connect, disconnect, publish, subscribe, unsubscribe
+from handmade import Seen, Will, ack, connect, disconnect, publish, subscribe, unsubscribe
+from handmade_peer import Peer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_broker import Copy, Naive

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import Allowed, World
-from handmade import BOTH, ack, frame, join, normative, publish, text
+from handmade import ack, frame, publish, text
+from handmade_peer import join
+from normative import BOTH, normative
 
 from statestore_client.server.broker import Admitted, Credentials
 

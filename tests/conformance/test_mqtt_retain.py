@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 from broker_driver import World
 from durable_driver import DurableWorld, MemoryStorage
-from handmade import BOTH, ack, join, normative, publish, subscribe
+from handmade import ack, publish, subscribe
+from handmade_peer import join
+from normative import BOTH, normative
 
 from statestore_client.server.journal import Stream, Subject
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from broker_driver import World
-from handmade import ack, join, normative, subscribe
+from handmade import ack, subscribe
+from handmade_peer import join
+from normative import normative
 
 IDENTIFIER = 0x0B
 NO_LOCAL = 0x04

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from broker_driver import World
-from handmade import BOTH, Peer, Will, disconnect, join, normative
+from handmade import Will, disconnect
+from handmade_peer import Peer, join
+from normative import BOTH, normative
 
 DELAY, EXPIRY = 0x18, 0x11
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from model_peer import IDENT, ModelPeer, snapshot_bytes
-from test_raft_core_entries_stream import Link, log_of
+from stream_link import Link, log_of
 
 from raft_client.core.entries_stream import EntriesStream
 from raft_client.core.verdicts import Finished

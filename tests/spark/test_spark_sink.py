@@ -1,4 +1,4 @@
-"""The sink and its siblings inside real Spark jobs."""
+"""The sink inside real Spark jobs: batches, micro-batches, and tasks that come too late."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import pyarrow
 import pytest
+from spark_frames import NEW, OLD, frame, save
 
 from statestore_client import (
     FencingTokenTooOldError,
-    HlcTimestamp,
-    InvalidArgumentError,
-    SettingsError,
     StateStoreClient,
 )
 from statestore_client.spark import (
     WriteReport,
-    get_value,
-    latest_by_key,
-    lookup,
-    partition_writer,
-    report_accumulator,
     write_rows,
 )
 from statestore_client.wire.commands import Set
@@ -34,17 +26,6 @@ if TYPE_CHECKING:
     from recording_server import RecordingServer
 
 pytestmark = pytest.mark.spark
-
-OLD, NEW = HlcTimestamp(1000, 0, "lock"), HlcTimestamp(2000, 0, "lock")
-
-
-def frame(spark: SparkSession, rows: int = 10) -> DataFrame:
-    """``k0`` to ``k9`` with ``v0`` to ``v9``, in two partitions."""
-    return spark.range(0, rows, 1, 2).selectExpr("concat('k', id) key", "concat('v', id) value")
-
-
-def save(df: DataFrame, server: RecordingServer, **options: Any) -> None:
-    df.write.format("statestore_client").mode("append").options(url=server.url, **options).save()
 
 
 # -- the sink ----------------------------------------------------------------------------------------------------------
@@ -258,193 +239,3 @@ def test_older_rows_of_another_job_do_not_win(
     report = store.get("r")
     assert report is not None
     assert json.loads(report.value)["not_applied"] == 5
-
-
-# -- foreachPartition --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.classic
-def test_partition_writer_reports_to_an_accumulator(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient
-) -> None:
-    """The partition writer counts the written rows of all partitions."""
-    report = report_accumulator(spark)
-    frame(spark, 500).foreachPartition(partition_writer(server.url, fencing_token=NEW, report=report))
-    assert report.value == WriteReport(written=500)
-    assert len(list(store.scan("k*"))) == 500
-
-
-@pytest.mark.classic
-def test_partition_writer_reports_a_rejected_token(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient
-) -> None:
-    """With an accumulator the partition writer reports a rejected token, and no task is repeated."""
-    store.set_many([(f"k{i}", "new") for i in range(10)], fencing_token=NEW)
-    before = len(server.sets)
-    report = report_accumulator(spark)
-    frame(spark).foreachPartition(partition_writer(server.url, fencing_token=OLD, report=report))
-    assert report.value.rejected == len(server.sets) - before == 2
-    with pytest.raises(FencingTokenTooOldError):
-        report.value.raise_for_error()
-
-
-@pytest.mark.classic
-def test_partition_writer_reports_a_missing_column(spark: SparkSession, server: RecordingServer) -> None:
-    """The partition writer's error names a column that its rows lack."""
-    report = report_accumulator(spark)
-    frame(spark).foreachPartition(partition_writer(server.url, value_column="state", report=report))
-    assert str(report.value.error) == "the rows have no column 'state'"
-    assert not server.requests
-
-
-# -- write_rows and latest_by_key --------------------------------------------------------------------------------------
-
-
-def test_write_rows_raises_the_typed_error(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient
-) -> None:
-    """write_rows() raises the typed error on the driver after one attempt, also with error_mode=continue if the job is
-    at fault."""
-    store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
-    for error_mode in ("fail", "continue"):
-        with pytest.raises(FencingTokenTooOldError):
-            write_rows(frame(spark), server.url, fencing_token=OLD, error_mode=error_mode)
-    with pytest.raises(SettingsError, match="there is no column 'x'"):
-        write_rows(frame(spark), server.url, key_column="x")
-
-
-def test_rejected_rows_are_a_warning(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With error_mode=continue the counts are returned, and a warning tells how many rows were rejected, and why the
-    first."""
-    store.set_many([(f"k{i}", "new") for i in range(4)], fencing_token=NEW)
-    report = write_rows(frame(spark), server.url, error_mode="continue")
-    assert (report.written, report.rejected) == (6, 4)
-    assert f"4 of 10 rows were rejected and are not in the state store at {server.url}; the first: " in caplog.text
-    assert "FencingTokenRequiredError: a fencing token is required for this request" in caplog.text
-
-
-def test_versions_below_a_locks_token_are_a_warning(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A job of whole-number versions changes no key written under a lock, whose token is newer, and a warning says
-    so."""
-    with store.lock("job") as lease:
-        store.set_many([(f"k{i}", "locked") for i in range(3)], fencing_token=lease.fencing_token)
-    versioned = spark.sql("select concat('k', id) key, 'x' value, 2147483647 sequence from range(3)")
-    report = write_rows(versioned, server.url, version_column="sequence")
-    assert report == WriteReport(not_applied=3)
-    assert "none of 3 rows changed the state store" in caplog.text
-    assert "a lock's fencing token is newer than every whole number in 'sequence'" in caplog.text
-
-
-def test_a_key_twice_in_a_job_is_an_error(spark: SparkSession, server: RecordingServer) -> None:
-    """A key that is in two rows of a job is an error, also in two partitions, and beside one that a collation holds
-    equal."""
-    rows = spark.sql("select if(id = 999, 'k1', concat('k', id)) key, 'v' value from range(0, 1000, 1, 4)")
-    with pytest.raises(InvalidArgumentError, match=r"^the column 'key' has the key b'k1' twice, and nothing tells"):
-        write_rows(rows, server.url)
-    folded = spark.sql(
-        "select concat(if(id % 2 = 0, 'a', 'A'), id div 4) collate UTF8_LCASE key, 'v' value from range(8)"
-    )
-    with pytest.raises(InvalidArgumentError, match=r"has the key b'[aA][01]' twice"):
-        write_rows(folded, server.url)
-    assert write_rows(folded.where("key collate UTF8_BINARY = 'a0'").limit(1), server.url).written == 1
-
-
-def test_order_by_chooses_among_the_rows_of_a_key(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient
-) -> None:
-    """order_by chooses among the rows of a key over the whole job, and a row without a key is refused, not left out."""
-    events = "select concat('k', id % 7) key, cast(id as string) value, id seq from range(0, 1000, 1, 4)"
-    assert write_rows(spark.sql(events), server.url, order_by="seq").written == 7
-    assert {item.value for item in store.get_many([f"k{i}" for i in range(7)]) if item} == {
-        str(i).encode() for i in range(993, 1000)
-    }
-    with pytest.raises(InvalidArgumentError, match="the column 'key' has a null"):
-        write_rows(spark.sql("select cast(null as string) key, 'v' value, 1 seq"), server.url, order_by=["seq"])
-    with pytest.raises(SettingsError, match="order_by and duplicate_keys='error' exclude each other"):
-        write_rows(spark.sql(events), server.url, order_by="seq", duplicate_keys="error")
-
-
-def test_what_sees_one_partition_refuses_to_promise_more(spark: SparkSession, server: RecordingServer) -> None:
-    """The sink and the partition writer refuse order_by and name the function that sees the whole job."""
-    from pyspark.errors import PySparkException
-
-    with pytest.raises(PySparkException, match=r"duplicateKeys=error needs all rows of the job.*write_rows"):
-        save(frame(spark), server, duplicateKeys="error")
-    with pytest.raises(SettingsError, match="duplicate_keys='error' needs all rows of the job"):
-        partition_writer(server.url, duplicate_keys="error")
-
-
-def test_latest_by_key_keeps_one_row(spark: SparkSession) -> None:
-    """latest_by_key() keeps the row that is greatest by all columns, nulls first, and leaves out rows without a key."""
-    rows = [("a", 1, 5), ("a", 2, 0), ("a", 2, 3), ("b", 1, None), ("b", 1, 1), (None, 9, 9)]
-    events = spark.createDataFrame(rows, "device string, at int, seq int")
-    newest = latest_by_key(events, key="device", order_by=["at", "seq"]).collect()
-    assert sorted(tuple(row) for row in newest) == [("a", 2, 3), ("b", 1, 1)]
-    one_column = latest_by_key(events, key="device", order_by="seq").collect()
-    assert sorted(tuple(row) for row in one_column) == [("a", 1, 5), ("b", 1, 1)]
-
-
-@pytest.mark.parametrize("rows", [[("a", "1")], iter([("a", "1")]), pyarrow.table({"key": ["a"]}).to_pandas()])
-def test_what_is_no_dataframe_of_spark_is_told_what_to_do(rows: Any) -> None:
-    """Rows, as in foreachPartition, and a pandas table given in place of a DataFrame are a typed error that says what
-    to do."""
-    for call in (
-        lambda: write_rows(rows, "mqtt://127.0.0.1:1"),
-        lambda: lookup(rows, "mqtt://127.0.0.1:1", key="key"),
-        lambda: latest_by_key(rows, key="key", order_by="at"),
-    ):
-        with pytest.raises(SettingsError, match=r"takes a DataFrame of Spark, not .* use partition_writer"):
-            call()
-
-
-# -- look-ups ----------------------------------------------------------------------------------------------------------
-
-
-def test_lookup_adds_values_and_versions(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """A look-up adds values and versions, nulls for missing, null and empty keys, and asks for each key of a batch
-    once."""
-    done = store.set("a", b"\x00\xff")
-    df = spark.createDataFrame([("a", 1), ("b", 2), ("a", 3), (None, 4), ("", 5)], "device string, n int").coalesce(1)
-    rows = lookup(df, server.url, key="Device", value_as="state").orderBy("n").collect()
-    assert [(row["n"], row["state"], row["version"]) for row in rows] == [
-        (1, b"\x00\xff", str(done.version)),
-        (2, None, None),
-        (3, b"\x00\xff", str(done.version)),
-        (4, None, None),
-        (5, None, None),
-    ]
-    assert sorted(server.gets) == [b"a", b"b"]
-
-
-def test_lookup_checks_columns(spark: SparkSession, server: RecordingServer) -> None:
-    """A missing or wrong key column, or a name that is taken, fails before anything runs."""
-    df = frame(spark)
-    with pytest.raises(SettingsError, match="there is no column 'device'"):
-        lookup(df, server.url, key="device")
-    with pytest.raises(SettingsError, match=r"the column 'id' \(key\) must be a string or binary, not bigint"):
-        lookup(spark.range(1), server.url, key="id")
-    with pytest.raises(SettingsError, match="already has a column 'value'; choose another name with value_as"):
-        lookup(df, server.url, key="key")
-
-
-def test_get_value_inside_a_udf(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """All get_value() calls of a worker's UDFs share a connection, and a missing key gives None."""
-    from pyspark.sql.functions import udf
-
-    store.set("k1", "found")
-    url = server.url
-
-    read = udf(lambda key: (get_value(url, key) or b"missing").decode(), "string")
-    rows = frame(spark, 6).coalesce(1).select("key", read("key").alias("state")).collect()
-    assert {row["key"]: row["state"] for row in rows} == {f"k{i}": "found" if i == 1 else "missing" for i in range(6)}
-    assert len({client for client, _ in server.requests if client.startswith("spark-")}) == 1
-
-
-@pytest.mark.parametrize("key", [None, "", b""])
-def test_get_value_of_a_null_is_none(key: str | bytes | None) -> None:
-    """get_value() of a null or empty key returns None without a request, so that a row without a key fails no job."""
-    assert get_value("mqtt://127.0.0.1:1", key, retry_timeout=0) is None

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import msgpack
 import pytest
+from hex_frames import frames
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,12 +16,6 @@ from raft_client.wire import messages as m
 from raft_client.wire.configuration import Peer
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId
-
-
-def frames(text: str) -> list[bytes]:
-    """``"01 | 5e |  | a133"`` as frames; nothing between two bars is an empty frame."""
-    return [bytes.fromhex(part) for part in text.split("|")]
-
 
 #: An entry of the published document and a checkpoint of it.
 ENTRY = "5956dc8826f27e10dcccab20002a000000000000666f6f"

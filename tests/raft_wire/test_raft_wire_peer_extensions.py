@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hex_frames import frames
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,12 +22,6 @@ from raft_client.wire.peer_extensions import (
 )
 from raft_client.wire.requests import decode_request
 from raft_client.wire.update_requests import ConfigProposal
-
-
-def frames(text: str) -> list[bytes]:
-    """``"01 | 5e |  | a133"`` as frames; nothing between two bars is an empty frame."""
-    return [bytes.fromhex(part) for part in text.split("|")]
-
 
 GOLDEN: list[tuple[str, Any]] = [
     ("0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),

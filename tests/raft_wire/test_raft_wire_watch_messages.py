@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hex_frames import frames
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,12 +23,6 @@ from raft_client.wire.watch_messages import (
     decode_watch_reply,
     decode_watch_request,
 )
-
-
-def frames(text: str) -> list[bytes]:
-    """``"01 | 5e |  | a133"`` as frames; nothing between two bars is an empty frame."""
-    return [bytes.fromhex(part) for part in text.split("|")]
-
 
 REQUESTS: list[tuple[str, Any]] = [
     ("0057|63|00||6b|", BeginWatch(b"c", b"k")),

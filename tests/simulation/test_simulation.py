@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 import attrs
 import pytest
+from seeded_schedules import printed_by_two_processes
 from sim_schedule import Outcome, run_schedule
 
 from statestore_client.core import locks, watches
@@ -76,22 +75,8 @@ def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> No
 
 def test_a_seed_always_gives_the_same_schedule() -> None:
     """A seed gives the same schedule in any process, also with other hashes and so other orders in sets."""
-    here = str(Path(__file__).parent)
-    program = (
-        f"import sys; sys.path.insert(0, {here!r})\n"
-        "from sim_schedule import run_schedule\n"
-        "print([run_schedule(seed).digest for seed in range(30)])"
-    )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": str(n), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for n in range(2)
-    }
-    assert len(printed) == 1
+    program = "from sim_schedule import run_schedule; print([run_schedule(seed).digest for seed in range(30)])"
+    assert len(printed_by_two_processes(Path(__file__).parent, program)) == 1
 
 
 # -- the checker sees bugs ---------------------------------------------------------------------------------------------

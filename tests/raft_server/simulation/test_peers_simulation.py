@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from peers_schedule import Outcome, plan, run, shrink
+from seeded_schedules import printed_by_two_processes
 
 _SEED = int(os.environ.get("RAFT_SEED", "1"))
 _SCHEDULES = int(os.environ.get("RAFT_SCHEDULES", "20000"))
@@ -58,19 +57,5 @@ def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> No
 
 def test_a_seed_always_gives_the_same_schedule() -> None:
     """In any process: with other hashes, and so other orders in sets."""
-    here = str(Path(__file__).parent)
-    program = (
-        f"import sys; sys.path.insert(0, {here!r})\n"
-        "from peers_schedule import plan, run\n"
-        "print([run(plan(seed)).digest for seed in range(30)])"
-    )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": str(n), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for n in range(2)
-    }
-    assert len(printed) == 1
+    program = "from peers_schedule import plan, run; print([run(plan(seed)).digest for seed in range(30)])"
+    assert len(printed_by_two_processes(Path(__file__).parent, program)) == 1

@@ -4,46 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
+from peer_processes import SERVE, Peers
 
 from raft_client import RaftClient
-
-COMMAND = [sys.executable, "-m", "raft_client.cli", "serve"]
-
-
-class Peers:
-    """Three peers with fixed addresses; each can be ended and started again."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.urls = {name: f"tcp://127.0.0.1:{reserved_port()}" for name in ("1", "2", "3")}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-
-    @property
-    def url(self) -> str:
-        return ",".join(self.urls.values())
-
-    def command(self, name: str, *more: str) -> list[str]:
-        members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
-        return [*COMMAND, "--id", name, *members, "--data", str(self.directory / name), *more]
-
-    def start(self, name: str) -> None:
-        process = self.running[name] = subprocess.Popen(self.command(name), stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
-
-    def end(self, name: str, number: signal.Signals) -> int:
-        process = self.running.pop(name)
-        process.send_signal(number)
-        code = process.wait(60)
-        assert process.stdout is not None
-        process.stdout.close()
-        return code
 
 
 @pytest.fixture
@@ -55,7 +22,7 @@ def peers(tmp_path: Path) -> Iterator[Peers]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*SERVE, *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:

@@ -1,0 +1,20 @@
+"""The commands of the Makefile reach the tests that they are for."""
+
+from __future__ import annotations
+
+import re
+from configparser import ConfigParser
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_tox_hands_on_what_the_makefile_sets() -> None:
+    """A variable that tox keeps from the tests has no effect, and nobody notices."""
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    passed = config["testenv"]["pass_env"].split()
+    assigned = set(re.findall(r"\b([A-Z_]+)=\S+ (?=.*\$\(BIN\)/tox)", (ROOT / "Makefile").read_text()))
+    assert {"STATESTORE_KILLS", "RAFT_KILLS"} <= assigned
+    assert [name for name in sorted(assigned) if not any(fnmatch(name, pattern) for pattern in passed)] == []

@@ -48,7 +48,7 @@ class _Writer(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Callable[[str], None]) -> None:
-    """Nor does it double one: an append that is repeated keeps its id, also if all peers were away meanwhile."""
+    """A kill neither loses nor doubles an append: a repetition keeps its id, also if all peers were away meanwhile."""
     random, over = Random(_SEED), threading.Event()
     peers = Peers(tmp_path)
     try:

@@ -66,7 +66,7 @@ class Cluster:
             rate = 1.0 + world.stream("drift", name).uniform(-profile.drift, profile.drift)
             clock = PeerClock(world, name, rate=rate, wall_rate=profile.wall_rate)
             peer = SimulatedPeer(world, self.network, self.audit, settings, clock, log, keeps_state=profile.keeps_state)
-            peer.on_commit = self._leader_commits
+            peer.reports.on_commit = self._leader_commits
             self.python[name] = peer
 
     def _begin(self) -> None:

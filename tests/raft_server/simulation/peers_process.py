@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from peers_audit import Audit, TermAt
+from peers_audit import Audit
 from peers_dealers import Dealers
 from peers_disk import DamagedLogError, SimulatedLog
 from peers_network import Frames, Network
+from peers_reports import PeerReports
 from peers_world import PeerClock, World
 
 from raft_client.errors import ProtocolError
@@ -35,24 +36,14 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
-from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.hello import Capability, Hello, is_hello
-from raft_client.wire.messages import (
-    AppendEntries,
-    AppendReply,
-    LogInfoReply,
-    RequestLogInfo,
-    RequestVote,
-    SnapshotReply,
-    VoteReply,
-)
+from raft_client.wire.messages import LogInfoReply, RequestLogInfo
 from raft_client.wire.requests import decode_request
 
 __all__ = ["SimulatedPeer"]
 
 #: What a sync takes, and waking up late.
 _SYNC_S = 0.0008
-_MAX_REMEMBERED = 64
 _MAX_SPINS = 50
 
 
@@ -79,6 +70,7 @@ class SimulatedPeer:
         self.settings = settings
         self.clock = clock
         self.log = log
+        self.reports = PeerReports(world, audit, self.name, log)
         self.keeps_state = keeps_state  # the state machine is on a disk, too
         self.applied = 0
         self.node: Any = None
@@ -92,12 +84,8 @@ class SimulatedPeer:
         self._armed = math.inf
         self._spins = 0
         self._dealers: Dealers
-        self._asked: dict[tuple[bytes, bytes], Any] = {}  # what was asked, for the audit of what leaves
         self._job: Persist | None = None
         self._after_job: list[Output] = []
-        self._led_in: int | None = None
-        self._role_seen: Role | None = None
-        self._commit_seen = 0
         self._reads: dict[object, Callable[[ReadGranted], None]] = {}
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -151,13 +139,13 @@ class SimulatedPeer:
         self._end()
 
     def _end(self) -> None:
-        self.node, self._job, self._led_in, self._commit_seen = None, None, None, 0
+        self.node, self._job = None, None
         self._after_job, self._backlog, self._paused_until = [], [], 0.0
         self._armed = math.inf
         self._lives += 1
         self._network.is_bound.pop(self.name, None)
         self._dealers.close()
-        self._asked.clear()
+        self.reports.forget()
         self._reads.clear()
 
     # -- pauses --------------------------------------------------------------------------------------------------------
@@ -202,13 +190,11 @@ class SimulatedPeer:
         if isinstance(message, RequestLogInfo) and is_hello(frames[0]):
             self._answer_hello(route, frames[0])
             return
-        if isinstance(message, AppendEntries | RequestVote):
-            if len(self._asked) > _MAX_REMEMBERED:
-                self._asked.clear()
-            self._asked[route, frames[0]] = message
+        request = Request(route, frames[0], message)
+        self.reports.asked(request)
         if self._world.is_traced:
             self._world.note(self.name, "<-", route.decode(), frames[0].hex(), message)
-        self._do(lambda: self.node.step(Request(route, frames[0], message), self.clock.now, self.clock.wall_s))
+        self._do(lambda: self.node.step(request, self.clock.now, self.clock.wall_s))
 
     def _answer_hello(self, route: bytes, request_id: bytes) -> None:
         """The shell's part: what this peer knows beyond the document."""
@@ -226,7 +212,7 @@ class SimulatedPeer:
     def _send(self, output: Output) -> None:
         match output:
             case Answer():
-                self._check(output)
+                self.reports.leaves(output)
                 self._network.answer(self.name, output.route, [output.request_id, *output.message.to_frames()])
             case Ask():
                 self._dealers.ask(output)
@@ -241,7 +227,7 @@ class SimulatedPeer:
 
     def _pump(self) -> None:
         while self.is_up:
-            self._watch()
+            self.reports.believes(self.state)
             ready = self._call(self.node.ready)
             if ready is None or not self._perform(ready):
                 break
@@ -273,30 +259,6 @@ class SimulatedPeer:
     def _restore(self, meta: SnapshotMeta) -> None:
         self._audit.restores(self.name, meta.index, self.log.read_snapshot(0, meta.size), self.applied)
         self.applied = meta.index
-
-    def _watch(self) -> None:
-        """What the audit has to know of the node's state."""
-        state = self.state
-        if state.role is not self._role_seen:
-            self._role_seen = state.role
-            self._world.note(self.name, "is", state.role.value, "in term", state.term)
-        if state.role is Role.LEADER and state.term != self._led_in:
-            self._led_in = state.term
-            self._audit.elected(self.name, state.term, state.log.configurations[-1], self._has)
-        if state.commit_index == self._commit_seen:
-            return
-        self._commit_seen = state.commit_index
-        if self._led_in == state.term:  # also if it stepped down at once, because this removed it
-            self.on_commit(self.name, state.term, state.commit_index, state.log.term_at, state.configuration)
-        else:
-            self._audit.follows(self.name, state.commit_index)
-
-    def _has(self, index: int, term: int) -> bool:
-        log = self.state.log
-        return index + 1 < log.first_index or log.term_at(index) == term
-
-    #: Set by the cluster, which knows all disks.
-    on_commit: Callable[[str, int, int, TermAt, ConfigChange], None]
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
@@ -355,21 +317,6 @@ class SimulatedPeer:
         tail = self.log.cache.entries[:1] if job.install is not None else []  # what a snapshot leaves in the log
         for entry in (*tail, *job.entries):
             self._audit.appended(self.name, entry, self.log.term_at(entry.index - 1))
-
-    def _check(self, answer: Answer) -> None:
-        """A reply leaves: its promise must be on the disk."""
-        reply, disk = answer.message, self.log.durable
-        if not isinstance(reply, AppendReply | VoteReply | SnapshotReply):
-            return
-        self._audit.tells_term(self.name, reply.term, disk.hard_state)
-        asked = self._asked.get((answer.route, answer.request_id))
-        if isinstance(reply, VoteReply) and reply.granted and isinstance(asked, RequestVote):
-            self._audit.promises_vote(self.name, asked.candidate_id, asked.term, disk.hard_state)
-        if isinstance(reply, AppendReply) and reply.success and isinstance(asked, AppendEntries):
-            last = asked.prev_index + len(asked.entries)
-            term = asked.entries[-1].term if asked.entries else asked.prev_term
-            if last >= disk.before and disk.hard_state.term == asked.term:
-                self._audit.promises_entries(self.name, last, term, disk.term_at(last))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -135,6 +135,10 @@ class RaftCluster:
         """Ids of the peers whose process was started and not killed."""
         return list(self._processes)
 
+    def pid(self, peer: str) -> int:
+        """Of the process of a peer that is running."""
+        return self._processes[peer].pid
+
     def start(self, peer: str) -> None:
         """Start or restart a peer on the data it has; returns when it answers."""
         self.launch(peer)

@@ -1,0 +1,185 @@
+"""Three peers of this package beside three Node peers, on the same machine and disks, in turns.
+
+    python tests/bench/bench_raft_peers.py [--quick] [--rounds 3] [--failovers 5]
+
+Needs Node and the npm package zmq-raft; without them nothing is measured. Each peer is a process. With both kinds, a
+majority has synced an append before it is acknowledged.
+
+* append: our client with one and with 64 in flight, hand-written pyzmq with 64, 100 bytes each;
+* latency of appends one at a time, from the blocking client;
+* processor time of the leader and of a follower for an append, while 64 are in flight;
+* read: entries of 100 bytes, delivered as objects;
+* failover: kill -9 the leader and append at once, until the append is acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import raft_works as works
+from bench_raft import by_hand, load, settle, sync_failover
+from measure import Options, Report, Sample, interleaved, percentile, ratio, timed
+
+from raft_client import RaftClient
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from mixed_cluster import MixedCluster
+from raft_cluster import RaftCluster, why_not
+
+SIZE: Final = 100
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+Clusters = Mapping[str, RaftCluster]
+
+
+def cpu_s(cluster: RaftCluster, peer: str) -> float:
+    """User and system time of a peer's process, of all its threads, in seconds (proc(5))."""
+    fields = Path(f"/proc/{cluster.pid(peer)}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def appends(report: Report, options: Options, clusters: Clusters) -> None:
+    """Rates, with our client and by hand."""
+    for window, work, count, bar in (
+        (1, works.aio_append, 1_000, 1.0),
+        (64, works.aio_append, 20_000, 2.0),
+        (64, None, 20_000, 2.5),
+    ):
+        tag = f"append {window}" if work else f"raw append {window}"
+        count = options.scaled(count)
+        samples = interleaved(
+            {
+                f"{kind}: {tag}": partial(work, ",".join(cluster.seeds), count, SIZE, window)
+                if work
+                else partial(by_hand, cluster, works.raw_append, count, SIZE, window)
+                for kind, cluster in clusters.items()
+            },
+            options.rounds,
+        )
+        report.rates(samples)
+        report.bar(f"{tag}, ours / Node", ratio(samples[f"ours: {tag}"], samples[f"Node: {tag}"]), bar)
+
+
+def latencies(report: Report, options: Options, clusters: Clusters) -> None:
+    """One at a time."""
+
+    def run(cluster: RaftCluster) -> Sample:
+        count = options.scaled(1_000)
+        with RaftClient(",".join(cluster.seeds)) as client:
+            client.append(b"warm")
+            with timed(count) as timer:
+                for _ in range(count):
+                    began = time.perf_counter()
+                    client.append(b"v" * SIZE)
+                    timer.latencies_s.append(time.perf_counter() - began)
+        return timer.sample
+
+    samples = interleaved({kind: partial(run, cluster) for kind, cluster in clusters.items()}, options.rounds)
+    for percent in (50, 99):
+        own = {kind: [1000 * percentile(s.latencies_s, percent) for s in each] for kind, each in samples.items()}
+        for kind, values in own.items():
+            print(f"{kind}: p{percent} one at a time {statistics.median(values):.2f} ms")
+        report.bar(f"p{percent} one at a time, ours / Node", _paired(own["ours"], own["Node"]), 0.5, at_most=True)
+
+
+def processor(report: Report, options: Options, clusters: Clusters) -> None:
+    """Of the peers themselves. Rounds in which the leader changed are repeated."""
+    count = options.scaled(20_000)
+    spent: dict[str, dict[str, list[float]]] = {kind: {"leader": [], "follower": []} for kind in clusters}
+    for _ in range(options.rounds):
+        for kind, cluster in clusters.items():
+            leader, used = _processor_of(cluster, count)
+            for peer, seconds in used.items():
+                spent[kind]["leader" if peer == leader else "follower"].append(1e6 * seconds / count)
+    for role, bar in (("leader", 0.45), ("follower", 0.4)):
+        for kind in clusters:
+            print(f"{kind}: processor time of a {role} {statistics.median(spent[kind][role]):.0f} µs an append")
+        measured = statistics.median(spent["ours"][role]) / statistics.median(spent["Node"][role])
+        report.bar(f"processor time of a {role}, ours / Node", measured, bar, at_most=True)
+
+
+def _processor_of(cluster: RaftCluster, count: int) -> tuple[str, dict[str, float]]:
+    while True:
+        leader = cluster.leader()
+        before = {peer: cpu_s(cluster, peer) for peer in cluster.urls}
+        works.aio_append(",".join(cluster.seeds), count, SIZE, 64)
+        used = {peer: cpu_s(cluster, peer) - before[peer] for peer in cluster.urls}
+        if cluster.leader() == leader:
+            return leader, used
+
+
+def reads(report: Report, options: Options, clusters: Clusters) -> None:
+    """From the beginning of what was written for it."""
+    stretches = {
+        kind: works.fill(",".join(cluster.seeds), options.scaled(50_000), SIZE) for kind, cluster in clusters.items()
+    }
+    samples = interleaved(
+        {
+            f"{kind}: read {SIZE} B": partial(works.aio_read, ",".join(cluster.seeds), stretches[kind])
+            for kind, cluster in clusters.items()
+        },
+        2 * options.rounds + 1,
+    )
+    report.rates(samples)
+    report.bar(
+        "entries read, ours / Node", ratio(*(samples[f"{kind}: read {SIZE} B"] for kind in ("ours", "Node"))), 1.0
+    )
+
+
+def failovers(report: Report, options: Options, clusters: Clusters) -> None:
+    """With a blocking client that has just been opened and has appended once."""
+    taken: dict[str, list[float]] = {kind: [] for kind in clusters}
+    for _ in range(3 if options.quick else options.number("failovers")):
+        for kind, cluster in clusters.items():
+            taken[kind].append(1000 * sync_failover(cluster, ",".join(cluster.seeds)))
+            settle(cluster)
+    for kind, values in taken.items():
+        print(f"{kind}: failover {statistics.median(values):,.0f} ms [{min(values):.0f}-{max(values):.0f}]")
+    measured = statistics.median(taken["ours"]) / statistics.median(taken["Node"])
+    report.bar("failover, ours / Node", measured, 1.0, at_most=True)
+
+
+def _paired(ours: Sequence[float], peers: Sequence[float]) -> float:
+    """The median of the ratios, round by round."""
+    return statistics.median(our / peer for our, peer in zip(ours, peers, strict=True))
+
+
+PARTS: Final[tuple[Callable[[Report, Options, Clusters], None], ...]] = (
+    appends,
+    latencies,
+    processor,
+    reads,
+    failovers,
+)
+
+
+def main() -> int:
+    options = Options.parse(__doc__, failovers=(int, 5, "kills of a leader, of each kind"))
+    report = Report(options)
+    if (reason := why_not()) is not None:
+        print(f"nothing measured: {reason}")
+        return report.finish()
+    load("before")
+    for part in PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in ("Node", "ours"):
+                Path(folder, kind).mkdir()
+            with (
+                RaftCluster(Path(folder, "Node")) as node,
+                MixedCluster(Path(folder, "ours"), ours={"1", "2", "3"}) as ours,
+            ):
+                part(report, options, {"ours": ours, "Node": node})
+    load("after")
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
+from raft_client.wire.peer_urls import is_peer_url
 
 if TYPE_CHECKING:
     from raft_client.wire.configuration import Peers
@@ -87,13 +88,15 @@ def _check_url(url: JsonValue) -> str:
     _require(isinstance(url, str) and url != "", "peer url must be a non empty string")
     text = str(url)
     found = _URL.fullmatch(text)
-    if found is None or found["protocol"].lower() != "tcp:":
+    if found is None or found["protocol"] != "tcp:":
         raise PeersRefusedError(_ASSERTION, "peer url protocol must be tcp:")
     _require(found["auth"] is None, "peer url must have no auth")
     _require(found["path"] is None, "peer url must have no path")
     _require(found["hash"] is None, "peer url must have no hash")
     _require(0 < int(found["port"] or 0) <= _MAX_PORT, "peer url port must be in range 1-65535")
-    _require(_is_address(found["host"].strip("[]")), "peer url must have a valid ip address in hostname")
+    is_address = _is_address(found["host"].strip("[]"))
+    # What libzmq refuses would end every peer that wants to connect to it, again after each start.
+    _require(is_address and is_peer_url(text), "peer url must have a valid ip address in hostname")
     return text
 
 

@@ -159,7 +159,7 @@ class PeerSockets:
         if self._publisher is not None:
             self._publisher.close(linger=0)
         self._router = self._publisher = None
-        self._context.term()
+        self._context.destroy(linger=0)  # not term(): that waits for ever for a socket that could not connect
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq.Socket[bytes]:

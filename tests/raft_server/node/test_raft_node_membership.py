@@ -196,6 +196,8 @@ def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:
         ([["x", "tcp://0.0.0.0:1"]], "AssertionError", "peer url must not be a placeholder address"),
         ([["x", "tcp://[::]:1"]], "AssertionError", "peer url must not be a placeholder address"),
         ([["x", "tcp://localhost:1"]], "AssertionError", "peer url must have a valid ip address in hostname"),
+        ([["x", "tcp://[fe80::1%a b]:1"]], "AssertionError", "peer url must have a valid ip address in hostname"),
+        ([["x", "TCP://127.0.0.1:1"]], "AssertionError", "peer url protocol must be tcp:"),
         ([["x", "tcp://127.0.0.1:1"], ["x", "tcp://127.0.0.1:2"]], "AssertionError", "peer id must be unique"),
         ([["x", "tcp://127.0.0.1:1"], ["y", "tcp://127.0.0.1:1"]], "AssertionError", "peer url must be unique"),
         ([["a", "tcp://127.0.0.1:1"]], "AssertionError", "new peers must be consistent with current configuration"),

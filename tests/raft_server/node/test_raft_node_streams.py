@@ -283,7 +283,7 @@ def test_what_it_had_and_was_never_committed_is_replaced() -> None:
         cluster.update(b"%d" % number)
     cluster.start("d", peers_of("abc"))
     log = cluster.logs["d"]
-    log.log = [LogEntry.of(b"lost", term=0, index=index) for index in (1, 2, 3, 4)]
+    log.log[:] = [LogEntry.of(b"lost", term=0, index=index) for index in (1, 2, 3, 4)]
     cluster.stop("d")
     cluster.start("d")
     cluster.run(1.0)

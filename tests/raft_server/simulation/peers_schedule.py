@@ -1,6 +1,7 @@
 """One schedule: a seed decides who is there and what goes wrong and when. Then all heals, and has to come right.
 
-``python peers_schedule.py SEED`` prints what happens in a schedule, and its deviations cut down if it fails.
+``PYTHONPATH=tests python tests/raft_server/simulation/peers_schedule.py SEED`` prints what happens in a schedule, and
+its deviations cut down if it fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Thousands of schedules of failures, each from its seed, with the real node: nothing that must hold is broken.
 
 ``RAFT_SEED`` is the first seed and ``RAFT_SCHEDULES`` the number of schedules. A schedule that fails is cut down to the
-deviations that it needs, and printed; ``python tests/raft_server/simulation/peers_schedule.py SEED`` traces it.
+deviations that it needs, and printed; ``PYTHONPATH=tests python tests/raft_server/simulation/peers_schedule.py SEED``
+traces it.
 """
 
 from __future__ import annotations

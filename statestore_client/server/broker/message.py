@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session.aliases import Alias
     from statestore_client.wire.instant import Instant
 
-__all__ = ["OVERHEAD_BYTES", "Message", "message_of", "property_bytes"]
+__all__ = ["OVERHEAD_BYTES", "Message", "forwarded_properties", "message_of", "property_bytes"]
 
 #: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
 _Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
@@ -88,7 +88,7 @@ class Message:
             return _patched(encoded[1], packet_id) if qos else encoded[1]
         given, block = self.properties, self.block
         if ids or expiry != given.message_expiry:
-            given, block = _forwarded(given, ids, expiry), None
+            given, block = forwarded_properties(given, ids, expiry), None
         flags = qos << 1 | retain
         frame = self._frame(given, version, flags, packet_id, self.topic, block)
         self._encoded = (key, frame)
@@ -99,7 +99,7 @@ class Message:
     ) -> bytes:
         """The same PUBLISH with DUP set, for a client that may have seen it before (MQTT 5.0, 3.3.1.1)."""
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
-        properties = _forwarded(self.properties, ids, expiry)
+        properties = forwarded_properties(self.properties, ids, expiry)
         return self._frame(properties, version, 8 | qos << 1 | retain, packet_id)
 
     def aliased(self, flags: int, ids: tuple[int, ...], packet_id: int, now: Instant, *, alias: Alias) -> bytes:
@@ -107,7 +107,7 @@ class Message:
         byte. It is that connection's alone: nothing is remembered.
         """
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
-        properties = _forwarded(self.properties, ids, expiry, alias.number)
+        properties = forwarded_properties(self.properties, ids, expiry, alias.number)
         return self._frame(properties, MQTT_5_0, flags, packet_id, "" if alias.is_known else self.topic)
 
     def _frame(
@@ -147,10 +147,13 @@ def _lengthened(frame: bytes, more: int) -> bytes:
     return b"".join((frame[:1], encode_variable(len(frame) - at + more), frame[at:]))
 
 
-def _forwarded(
+def forwarded_properties(
     given: PublishProperties, ids: tuple[int, ...], expiry: int | None, alias: int | None = None
 ) -> PublishProperties:
-    """The properties with the time that is left and the subscriber's identifiers; all others unchanged."""
+    """The properties with the time that is left and the receiver's identifiers and alias; all others unchanged.
+
+    attrs.evolve() takes six times as long. (docs/decisions, 36)
+    """
     return PublishProperties(
         given.payload_format,
         expiry,

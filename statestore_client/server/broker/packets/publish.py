@@ -19,14 +19,13 @@ from statestore_client.mqtt.packets import (
     Puback,
     Pubcomp,
     Publish,
-    PublishProperties,
     Pubrec,
     Pubrel,
     ReasonCode,
 )
 from statestore_client.server.broker.application import Application
 from statestore_client.server.broker.connection import PUBCOMP, PUBREC
-from statestore_client.server.broker.message import message_of
+from statestore_client.server.broker.message import forwarded_properties, message_of
 from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.reports import DENIALS
@@ -304,15 +303,7 @@ class PublishHandler:
 
 def _without_alias(packet: Publish, topic: str) -> Publish:
     """A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4)."""
-    given = packet.properties
-    properties = PublishProperties(
-        given.payload_format,
-        given.message_expiry,
-        given.content_type,
-        given.response_topic,
-        given.correlation_data,
-        given.user_properties,
-    )
+    properties = forwarded_properties(packet.properties, (), packet.properties.message_expiry)
     return Publish(topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id, properties)
 
 

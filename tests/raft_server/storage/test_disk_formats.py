@@ -20,9 +20,10 @@ from raft_client.server.node.stored_log import Configuration, HardState, Snapsho
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.segment import Segment, scan_segment
+from raft_client.server.runtime.storage.segment import SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import SegmentIndex, Summary, encode_index, index_name
+from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter, StoredSnapshot, snapshot_name
 from raft_client.wire.configuration import ConfigChange, Peer
 from raft_client.wire.log_entry import LogEntry
@@ -114,8 +115,8 @@ jobs = st.lists(
 def segment_of(parts: list[tuple[int, int, str, list[bytes]]]) -> tuple[bytes, list[LogEntry], HardState]:
     """A segment after the entry 20 with these jobs: where each one cuts, its hard state and its data."""
     header = SegmentHeader(7, SALT, 20, 3)
-    segment = Segment.begin(header)
-    data = header.encode() + b"".join(segment.add_job(Mark(20, HardState(), True), ()))
+    writer = SegmentWriter.begin(header)
+    data = header.encode() + b"".join(writer.add_job(Mark(20, HardState(), True), ()))
     expected: list[LogEntry] = []
     last = 20
     for cut, term, vote, contents in parts:
@@ -124,26 +125,24 @@ def segment_of(parts: list[tuple[int, int, str, list[bytes]]]) -> tuple[bytes, l
             LogEntry.of(each, term=term, index=last + n, request_id=RequestId(bytes(11) + bytes([n])))
             for n, each in enumerate(contents, 1)
         ]
-        data += b"".join(segment.add_job(Mark(last, HardState(term, vote), True), tuple(new)))
+        data += b"".join(writer.add_job(Mark(last, HardState(term, vote), True), tuple(new)))
         expected = [each for each in expected if each.index <= last] + new
         last += len(new)
-    return data, expected, segment.hard_state
+    return data, expected, writer.segment.hard_state
 
 
 @given(jobs)
 def test_a_segment_is_read_as_it_was_written(parts: list[tuple[int, int, str, list[bytes]]]) -> None:
     """A segment is read as it was written, whatever its jobs cut and append: places, ids and hard state."""
     data, expected, state = segment_of(parts)
-    found = scan_segment("0000000000000007.log", data, may_be_torn=False)
-    assert found is not None
+    writer = scan_segment("0000000000000007.log", data)
+    found, tables = writer.segment, writer.tables
     assert (found.size, found.hard_state) == (len(data), state)
     assert found.last - found.first + 1 == len(expected)
-    assert found.offsets is not None
-    assert found.table is not None
-    for entry, offset in zip(expected, found.offsets, strict=True):
+    for entry, offset in zip(expected, tables.offsets, strict=True):
         assert data[offset + 12 :].startswith(entry.frame)
     newest = {entry.frame[:12]: entry.index for entry in expected}
-    assert {raw: found.table.get(raw, found.last) for raw in newest} == newest
+    assert {raw: tables.requests.get(raw, found.last) for raw in newest} == newest
 
 
 @given(jobs, st.data())
@@ -153,17 +152,17 @@ def test_a_segment_that_ends_early_is_a_first_part(
     """A segment that is cut off holds what was complete; if it is not the last one, that is damage."""
     data, _, _ = segment_of(parts)
     end = choice.draw(st.integers(0, len(data)))
-    found = scan_segment("0000000000000007.log", data[:end], may_be_torn=True)
-    if found is None:
+    writer = scan_last_segment("0000000000000007.log", data[:end])
+    if writer is None:
         assert end < HEADER_BYTES + 37
         return
+    found = writer.segment
     assert found.size <= end
-    again = scan_segment("0000000000000007.log", data[: found.size], may_be_torn=False)
-    assert again is not None
+    again = scan_segment("0000000000000007.log", data[: found.size]).segment
     assert (again.first, again.last) == (found.first, found.last)
     if found.size < end:
         with pytest.raises(StorageDamagedError):
-            scan_segment("0000000000000007.log", data[:end], may_be_torn=False)
+            scan_segment("0000000000000007.log", data[:end])
 
 
 @given(

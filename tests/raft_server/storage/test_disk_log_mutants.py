@@ -13,9 +13,9 @@ from log_history import ViolationError
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import SnapshotMeta
-from raft_client.server.runtime.storage import disk_log, segment, segment_format
+from raft_client.server.runtime.storage import disk_log, segment, segment_format, segment_scan
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.recovery import Recovered, recover
+from raft_client.server.runtime.storage.recovery import FileNames, Recovered, recover
 from raft_client.server.runtime.storage.segment_list import SegmentList
 from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter
 from raft_client.server.runtime.storage.snapshot_store import SnapshotStore
@@ -65,9 +65,9 @@ def sync_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _recover_as(patch: pytest.MonkeyPatch, **changes: Any) -> None:
-    def careless(folder: Any) -> Recovered | None:
-        found = recover(folder)
-        for name, value in changes.items() if found is not None else ():
+    def careless(folder: Any, files: FileNames) -> Recovered:
+        found = recover(folder, files)
+        for name, value in changes.items():
             setattr(found, name, value)
         return found
 
@@ -91,7 +91,7 @@ def nothing_is_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
     def careless(log: DiskLog, found: Recovered) -> None:
         found.snapshot_is_ahead = False
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(type(log._folder.open(log._segments.active.name)), "sync", lambda _file: None)
+            inner.setattr(type(log._folder.open(log._segments.last.name)), "sync", lambda _file: None)
             inner.setattr(DiskLog, "maintain", lambda _log: None)
             repair(log, found)
 
@@ -103,7 +103,6 @@ def _prepare_as(patch: pytest.MonkeyPatch, change: Callable[[DiskLog, Persist, S
 
     def careless(log: DiskLog, persist: Persist, last: int, *, replaces: bool) -> None:
         prepare(log, persist, last, replaces=replaces)
-        assert log._steps is not None
         change(log, persist, log._steps)
 
     patch.setattr(DiskLog, "_prepare", careless)
@@ -163,13 +162,13 @@ def old_files_go_before_the_snapshot_stays(patch: pytest.MonkeyPatch) -> None:
 
 def every_bad_record_is_a_torn_one(patch: pytest.MonkeyPatch) -> None:
     """What was acknowledged is cut off."""
-    patch.setattr(segment, "is_power_loss", lambda *_: True)
-    patch.setattr(segment, "_is_synced_behind", lambda *_: False)
+    patch.setattr(segment_scan, "is_power_loss", lambda *_: True)
+    patch.setattr(segment_scan, "_is_synced_behind", lambda *_: False)
 
 
 def torn_tails_in_the_middle(patch: pytest.MonkeyPatch) -> None:
     """A bad record ends any segment."""
-    patch.setattr(segment, "_check_torn", lambda *_, **__: None)
+    patch.setattr(segment_scan, "_is_cut_off", lambda *_: False)
 
 
 def no_checksums(patch: pytest.MonkeyPatch) -> None:
@@ -185,7 +184,8 @@ def no_checksums(patch: pytest.MonkeyPatch) -> None:
 
 def marks_do_not_cut_earlier_segments(patch: pytest.MonkeyPatch) -> None:
     """What was cut off is there after the next start."""
-    patch.setattr(segment.Segment, "cut", lambda *_: None)
+    cut = segment.Segment.cut
+    patch.setattr(segment.Segment, "cut", lambda each, last: None if each.index else cut(each, last))
 
 
 def ids_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:

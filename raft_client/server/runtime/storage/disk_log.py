@@ -29,8 +29,8 @@ from raft_client.server.runtime.storage.log_contents import LogContents
 from raft_client.server.runtime.storage.new_log import make_log
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.recovery import recover
-from raft_client.server.runtime.storage.segment import Segment
+from raft_client.server.runtime.storage.recovery import is_new, list_files, recover
+from raft_client.server.runtime.storage.segment import Segment, SegmentTables, SegmentWriter
 from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import write_index
 from raft_client.wire.configuration import ConfigChange, Peers, decode_config
@@ -67,12 +67,12 @@ class DiskLog(LogContents):
         self._limits = limits
         self._random_bytes = random_bytes
         self._lock = lock
-        self._steps: list[Callable[[], None]] | None = None
+        self._steps: list[Callable[[], None]] = []  # of the job that is not done
         self._garbage: deque[str] = deque()
         #: Segments without an index, and the next one is on the disk to stay.
         self._ended = deque(each for each in self._segments.segments[:-1] if each.index is None)
         self._has_new_index = False
-        self._file: File = folder.open(self._segments.active.name)  # for the thread that syncs
+        self._file: File = folder.open(self._segments.last.name)  # for the thread that syncs
 
     # -- open and close ------------------------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class DiskLog(LogContents):
     ) -> Self:
         """As :meth:`open`, any folder that nobody else uses."""
         try:
-            found = recover(folder)
-            if found is None:
+            files = list_files(folder)
+            if is_new(folder, files):
                 make_log(folder, owner, random_bytes(SALT_BYTES))
-                found = recover(folder)
-            assert found is not None  # noqa: S101 - it was made
+                files = list_files(folder)
+            found = recover(folder, files)
             found.owner.check(owner.peer_id, owner.ident)
             log = cls(folder, found, fsync, limits or StorageLimits(), random_bytes, lock)
             try:
@@ -143,13 +143,12 @@ class DiskLog(LogContents):
         for name in found.stale:
             self._folder.remove(name)
         if found.torn_bytes:
-            self._file.truncate(self._segments.active.size)
+            self._file.truncate(self._segments.last.size)
         self._file.write(found.tail, found.tail_at)
         self._file.sync()
         if found.stale:
             self._folder.sync()
         if found.snapshot_is_ahead and found.snapshot is not None:
-            self._steps = []
             self._begin_segment(found.snapshot.meta.index, found.snapshot.meta.term, replaces_all=True)
             self.sync()
         self.maintain()
@@ -157,7 +156,7 @@ class DiskLog(LogContents):
     def close(self) -> None:
         """End it. All that was synced stays, and with ``Fsync.OFF`` all that was written. Safe to call twice."""
         try:
-            if self._failure is None and self._steps is None:
+            if self._failure is None and not self._steps:
                 self.maintain()
                 self._end()
         finally:
@@ -175,10 +174,10 @@ class DiskLog(LogContents):
         """The last mark says that the last job was synced: if it is damaged later, that is seen."""
         try:
             self._file.sync()
-            active = self._segments.active
+            active, last = self._segments.active, self._segments.last
             if not active.ends_with_mark or self._fsync is Fsync.OFF:
-                at = active.size
-                self._file.write(b"".join(active.add_job(Mark(active.last, active.hard_state, True), ())), at)
+                at = last.size
+                self._file.write(b"".join(active.add_job(Mark(last.last, last.hard_state, True), ())), at)
                 self._file.sync()
         except OSError as error:
             raise self._fail(error, "closing the log") from error
@@ -198,13 +197,12 @@ class DiskLog(LogContents):
         if the job before was not synced, and StorageError.
         """
         self._check_usable()
-        if self._steps is not None:
+        if self._steps:
             raise BusyError("the job before was not synced")
         meta = persist.install
         self._snapshots.check(persist.chunk, meta)
         replaces = meta is not None and not self._has(meta)
         last = self._check_entries(persist, replaces=replaces)
-        self._steps = []
         try:
             self._prepare(persist, last, replaces=replaces)
         except BaseException:
@@ -236,14 +234,14 @@ class DiskLog(LogContents):
         """
         self._check_usable()
         try:
-            for step in self._steps or ():
+            for step in self._steps:
                 step()
         except OSError as error:
             raise self._fail(error, "writing the log") from error
         except BaseException:
             self._failure = "a job was interrupted; open the log again"
             raise
-        self._steps = None
+        self._steps = []
 
     def _has(self, meta: SnapshotMeta) -> bool:
         """Whether the log has the last entry that the snapshot replaces. Raises InvalidArgumentError, StorageError."""
@@ -272,14 +270,14 @@ class DiskLog(LogContents):
 
     def _append(self, last: int, hard_state: HardState, entries: tuple[LogEntry, ...]) -> None:
         """Cut the log after ``last``, and go on with ``entries``."""
-        active = self._segments.active
-        if active.size >= self._limits.segment_bytes or active.last - active.first + 1 >= self._limits.segment_entries:
-            active = self._begin_segment(self.last_index, self.term_at(self.last_index) or 0)
+        end = self._segments.last
+        if end.size >= self._limits.segment_bytes or end.last - end.first + 1 >= self._limits.segment_entries:
+            self._begin_segment(self.last_index, self.term_at(self.last_index) or 0)
         if last < self.last_index:
             self._segments.truncate(last)
             self._recent.truncate(last)
-        at = active.size
-        parts = active.add_job(Mark(last, hard_state, self._fsync is not Fsync.OFF), entries)
+        at = self._segments.last.size
+        parts = self._segments.active.add_job(Mark(last, hard_state, self._fsync is not Fsync.OFF), entries)
         self._recent.extend(entries)
         self._configurations = None
         if self._fsync is Fsync.ALWAYS:
@@ -303,28 +301,27 @@ class DiskLog(LogContents):
         self._configurations = None
         self._do(self._garbage.extend, gone)
 
-    def _begin_segment(self, index: int, term: int, *, replaces_all: bool = False) -> Segment:
+    def _begin_segment(self, index: int, term: int, *, replaces_all: bool = False) -> None:
         """The next one, after the entry ``index``. It is on the disk to stay before anything else is written to it."""
-        before = self._segments.active
+        before = self._segments.last
         sequence = before.header.sequence + 1
-        segment = Segment.begin(SegmentHeader(sequence, self._random_bytes(SALT_BYTES), index, term, replaces_all))
-        mark = segment.add_job(Mark(index, before.hard_state, True), ())
+        header = SegmentHeader(sequence, self._random_bytes(SALT_BYTES), index, term, replaces_all)
+        active = SegmentWriter.begin(header)
+        mark = active.add_job(Mark(index, before.hard_state, True), ())
         if self._fsync is Fsync.OFF:
             self._do(self._sync_file)
-        self._do(self._create_file, segment.name)
-        self._do(self._write_file, segment.header.encode() + b"".join(mark), 0)
+        self._do(self._create_file, header.name)
+        self._do(self._write_file, header.encode() + b"".join(mark), 0)
         self._do(self._sync_file)
         self._do(self._folder.sync)
         if replaces_all:
-            self._do(self._garbage.extend, self._segments.replace_all(segment))
+            self._do(self._garbage.extend, self._segments.replace_all(active))
             self._recent.clear(index)
         else:
             self._do(self._ended.append, before)
-            self._segments.add(segment)
-        return segment
+            self._segments.add(active)
 
     def _do(self, step: Callable[..., None], *args: object) -> None:
-        assert self._steps is not None  # noqa: S101 - a job is being prepared
         self._steps.append(partial(step, *args))
 
     # -- steps of a job, in the thread of sync() -----------------------------------------------------------------------
@@ -393,8 +390,10 @@ class DiskLog(LogContents):
             raise self._fail(error, "maintaining the log") from error
 
     def _write_index(self, segment: Segment) -> None:
-        """The segment may be removed after it. Not for one that was replaced meanwhile."""
-        if segment.header.sequence < self._segments.segments[0].header.sequence:
+        """The segment may be removed after it. Not for one that has it, or that was replaced meanwhile."""
+        tables = segment.contents
+        is_gone = segment.header.sequence < self._segments.segments[0].header.sequence
+        if is_gone or not isinstance(tables, SegmentTables):
             return
-        segment.use_index(write_index(self._folder, segment.index_name, segment.encode_index()))
+        segment.contents = write_index(self._folder, segment.index_name, segment.encode_index(tables))
         self._has_new_index = True

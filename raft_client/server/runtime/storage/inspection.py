@@ -13,9 +13,9 @@ import attrs
 from raft_client.errors import StorageDamagedError, StorageError
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, storage_error
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.recovery import list_files, read_file, recover
-from raft_client.server.runtime.storage.segment import scan_segment
+from raft_client.server.runtime.storage.recovery import is_new, list_files, read_file, recover
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
+from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def inspect_folder(folder: Folder) -> Inspection:
         _note(problems, partial(_with_file, folder, name, _check_snapshot))
     found = None
     try:
-        found = recover(folder)
+        found = None if is_new(folder, files) else recover(folder, files)
     except StorageError as error:
         _add(problems, error)
     if found is None:
@@ -92,9 +92,9 @@ def inspect_folder(folder: Folder) -> Inspection:
     return Inspection(
         tuple(problems),
         found.owner,
-        segments.active.hard_state,
+        segments.last.hard_state,
         segments.first_index,
-        segments.active.last,
+        segments.last.last,
         snapshot,
         found.torn_bytes,
         tuple(found.stale),
@@ -117,7 +117,8 @@ def _add(problems: list[Problem], error: StorageError) -> None:
 
 
 def _check_log(folder: Folder, name: str, *, is_last: bool) -> None:
-    scan_segment(name, read_file(folder, name), may_be_torn=is_last)
+    scan = scan_last_segment if is_last else scan_segment
+    scan(name, read_file(folder, name))
 
 
 def _with_file(folder: Folder, name: str, check: Callable[[str, File], None]) -> None:

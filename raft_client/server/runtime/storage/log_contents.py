@@ -28,7 +28,7 @@ class LogContents:
         self._owner = found.owner
         self._segments = found.segments
         self._snapshots = SnapshotStore(folder, found.snapshot, is_log_synced=is_synced)
-        self._recent = RecentEntries(self._segments.active.last, recent_bytes)
+        self._recent = RecentEntries(self._segments.last.last, recent_bytes)
         self._configurations: list[Configuration] | None = None
         self._failure: str | None = None
 
@@ -40,7 +40,7 @@ class LogContents:
     @property
     def hard_state(self) -> HardState:
         """As it was persisted last."""
-        return self._segments.active.hard_state
+        return self._segments.last.hard_state
 
     @property
     def configurations(self) -> Sequence[Configuration]:
@@ -64,7 +64,7 @@ class LogContents:
     @property
     def last_index(self) -> int:
         """Of the newest entry; that of the snapshot if no entry follows it; 0 if there is nothing."""
-        return self._segments.active.last
+        return self._segments.last.last
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry, or of the snapshot that ends there; 0 for 0; None if unknown. Raises StorageError."""

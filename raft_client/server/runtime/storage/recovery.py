@@ -16,16 +16,17 @@ import attrs
 from raft_client.errors import StorageDamagedError
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.owner import OWNER_NAME, Owner
-from raft_client.server.runtime.storage.segment import Segment, scan_segment
+from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
 from raft_client.server.runtime.storage.segment_list import SegmentList
+from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
 
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder
 
-__all__ = ["FIRST_SEQUENCE", "FileNames", "Recovered", "list_files", "read_file", "recover"]
+__all__ = ["FIRST_SEQUENCE", "FileNames", "Recovered", "is_new", "list_files", "read_file", "recover"]
 
 FIRST_SEQUENCE: Final = 1
 _LOG: Final = re.compile(r"([0-9a-f]{16})\.log")
@@ -87,27 +88,35 @@ def read_file(folder: Folder, name: str) -> bytes:
         file.close()
 
 
-def recover(folder: Folder) -> Recovered | None:
-    """None if the directory was never made whole: it may be made anew.
+def is_new(folder: Folder, files: FileNames) -> bool:
+    """Whether the directory was never made whole: it may be made anew.
+
+    Raises StorageDamagedError if it was, and does not say any more whose it is; and OSError.
+    """
+    if files.has_owner:
+        return False
+    _check_unused(folder, files)
+    return True
+
+
+def recover(folder: Folder, files: FileNames) -> Recovered:
+    """Of a directory that is not new.
 
     Raises StorageDamagedError with the file and the byte, StorageVersionError, and OSError.
     """
-    files = list_files(folder)
-    if not files.has_owner:
-        _check_unused(folder, files)
-        return None
     owner = Owner.read(folder)
-    last, data = _read_last(folder, files)
-    retired, present = _read_earlier_ones(folder, files, last)
-    _check_in_a_row([*retired, *present])
-    segments = SegmentList(folder, retired, present)
+    active, data = _read_last(folder, files)
+    last = active.segment
+    retired, ended = _read_earlier_ones(folder, files, last)
+    _check_in_a_row([*retired, *ended, last])
+    segments = SegmentList(folder, retired, ended, active)
     snapshot = _read_snapshot(folder, files)
     is_ahead = _is_ahead(segments, snapshot)
-    used = {each.name for each in present} | {each.index_name for each in (*retired, *present)}
+    used = {each.name for each in segments.segments} | {each.index_name for each in (*retired, *segments.segments)}
     if snapshot is not None:
         used.add(snapshot.name)
     stale = [name for name in files.data if name not in used]
-    tail_at = last.synced_at if last.synced_at > HEADER_BYTES else 0
+    tail_at = active.synced_at if active.synced_at > HEADER_BYTES else 0
     tail = data[tail_at : last.size]
     return Recovered(owner, segments, snapshot, is_ahead, stale, tail, tail_at, len(data) - last.size)
 
@@ -117,13 +126,13 @@ def _check_unused(folder: Folder, files: FileNames) -> None:
     begun = None
     if files.logs.keys() == {FIRST_SEQUENCE}:
         name = files.logs[FIRST_SEQUENCE]
-        begun = scan_segment(name, read_file(folder, name), may_be_torn=True)
-    is_used = begun is not None and (begun.last > 0 or begun.hard_state != HardState())
+        begun = scan_last_segment(name, read_file(folder, name))
+    is_used = begun is not None and (begun.segment.last > 0 or begun.segment.hard_state != HardState())
     if is_used or files.indexes or files.snapshots or files.logs.keys() - {FIRST_SEQUENCE}:
         raise StorageDamagedError(f"the file {OWNER_NAME} is missing beside a log", file=OWNER_NAME)
 
 
-def _read_last(folder: Folder, files: FileNames) -> tuple[Segment, bytes]:
+def _read_last(folder: Folder, files: FileNames) -> tuple[SegmentWriter, bytes]:
     """The last segment and its file."""
     sequence = max(files.logs, default=0)
     newest_index = max(files.indexes, default=0)
@@ -131,22 +140,20 @@ def _read_last(folder: Folder, files: FileNames) -> tuple[Segment, bytes]:
         raise _missing(newest_index + 1)
     name = files.logs[sequence]
     data = read_file(folder, name)
-    segment = scan_segment(name, data, may_be_torn=True)
-    if segment is not None:
-        return segment, data
+    found = scan_last_segment(name, data)
+    if found is not None:
+        return found, data
     before = files.logs.get(sequence - 1)
     if before is None or sequence - 1 in files.indexes:
         raise StorageDamagedError(f"{name} holds nothing, but it had begun", file=name)
     data = read_file(folder, before)
-    segment = scan_segment(before, data, may_be_torn=False)
-    assert segment is not None  # noqa: S101 - only one that may be torn is none
-    return segment, data
+    return scan_segment(before, data), data
 
 
 def _read_earlier_ones(folder: Folder, files: FileNames, last: Segment) -> tuple[list[Segment], list[Segment]]:
     """Those of which the index is left, and those that have their entries; back to where a snapshot replaced all."""
     retired: list[Segment] = []
-    present = [last]
+    ended: list[Segment] = []
     segment = last
     while not segment.header.replaces_all:
         sequence = segment.header.sequence - 1
@@ -155,8 +162,8 @@ def _read_earlier_ones(folder: Folder, files: FileNames, last: Segment) -> tuple
         if found is None:
             break
         segment = found
-        (present if has_log else retired).append(segment)
-    return retired[::-1], present[::-1]
+        (ended if has_log else retired).append(segment)
+    return retired[::-1], ended[::-1]
 
 
 def _read_earlier(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment | None:
@@ -170,7 +177,7 @@ def _read_earlier(folder: Folder, files: FileNames, sequence: int, *, has_log: b
     if not has_log:
         return None
     name = files.logs[sequence]
-    return scan_segment(name, read_file(folder, name), may_be_torn=False)
+    return scan_segment(name, read_file(folder, name)).segment
 
 
 def _read_index(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment:
@@ -232,7 +239,7 @@ def _is_ahead(segments: SegmentList, snapshot: StoredSnapshot | None) -> bool:
         return False  # what is before the first entry was committed: it is the same everywhere
     if not snapshot.may_be_ahead:
         reason = f"{snapshot.name} was made of this log, but the log has not the entry {meta.index}"
-        raise StorageDamagedError(reason, file=segments.active.name, offset=segments.active.size)
+        raise StorageDamagedError(reason, file=segments.last.name, offset=segments.last.size)
     return True
 
 

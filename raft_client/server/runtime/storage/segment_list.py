@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import StorageDamagedError
 from raft_client.server.runtime.storage.filesystem import storage_error
+from raft_client.server.runtime.storage.segment import SegmentTables
 from raft_client.server.runtime.storage.segment_format import RECORD_HEADER_BYTES, read_entry
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.stored_log import Configuration, SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
-    from raft_client.server.runtime.storage.segment import Segment
+    from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
     from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["SegmentList"]
@@ -40,22 +41,25 @@ _sequence = attrgetter("header.sequence")
 class SegmentList:
     """``segments`` have their entries; of those in ``retired`` only the request ids are left. Oldest first, both.
 
+    ``active`` writes the last one.
+
     Invariant: the entries of all, one segment after the other, are the log, without a gap.
     """
 
-    def __init__(self, folder: Folder, retired: list[Segment], segments: list[Segment]) -> None:
+    def __init__(self, folder: Folder, retired: list[Segment], ended: list[Segment], active: SegmentWriter) -> None:
         self._folder = folder
         self.retired = retired
-        self.segments = segments
+        self.segments = [*ended, active.segment]
+        self.active = active
         self._files: OrderedDict[str, File] = OrderedDict()
         self._offsets: OrderedDict[int, array[int]] = OrderedDict()
         self._horizon: list[int] | None = None
         self._forgotten = 0  # the sequence up to which request ids do not count any more
 
     @property
-    def active(self) -> Segment:
+    def last(self) -> Segment:
         """The one that is written."""
-        return self.segments[-1]
+        return self.active.segment
 
     @property
     def first_index(self) -> int:
@@ -77,9 +81,10 @@ class SegmentList:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def add(self, segment: Segment) -> None:
+    def add(self, active: SegmentWriter) -> None:
         """The one that is written from now on."""
-        self.segments.append(segment)
+        self.segments.append(active.segment)
+        self.active = active
         self._horizon = None
 
     def truncate(self, last: int) -> None:
@@ -87,12 +92,12 @@ class SegmentList:
         for segment in self.segments[:-1]:
             segment.cut(last)
 
-    def replace_all(self, segment: Segment) -> list[str]:
-        """A snapshot took the place of the log, and ``segment`` goes on after it. Returns what may be removed."""
+    def replace_all(self, active: SegmentWriter) -> list[str]:
+        """A snapshot took the place of the log, and ``active`` goes on after it. Returns what may be removed."""
         gone = [each for segment in self.segments for each in (segment.name, segment.index_name)]
         gone += [segment.index_name for segment in self.retired]
         self._forget_files(gone)
-        self.retired, self.segments = [], [segment]
+        self.retired, self.segments, self.active = [], [active.segment], active
         self._horizon = None
         return gone
 
@@ -144,7 +149,7 @@ class SegmentList:
 
         Raises StorageError.
         """
-        if self.first_index <= index <= self.active.last:
+        if self.first_index <= index <= self.last.last:
             return next(self.read(index, index, 0)).term
         first = self.segments[0]
         return first.header.term if index == first.header.index == first.first - 1 else None
@@ -194,15 +199,14 @@ class SegmentList:
         return data + file.read(missing, offset + len(data)) if missing > 0 else data
 
     def _offsets_of(self, segment: Segment) -> array[int]:
-        offsets = segment.offsets
-        if offsets is not None:
-            return offsets
+        contents = segment.contents
+        if isinstance(contents, SegmentTables):
+            return contents.offsets
         sequence = segment.header.sequence
         offsets = self._offsets.get(sequence)
         if offsets is None:
-            assert segment.index is not None  # noqa: S101 - it has the one or the other
             try:
-                offsets = segment.index.read_offsets(self._file(segment.index_name))
+                offsets = contents.read_offsets(self._file(segment.index_name))
             except OSError as error:
                 raise storage_error(error, f"reading {segment.index_name}") from error
             self._offsets[sequence] = offsets
@@ -229,23 +233,23 @@ class SegmentList:
         return None
 
     def _find_in(self, segment: Segment, raw: bytes, seconds: int) -> int | None:
-        table = segment.table
-        if table is not None:
-            return table.get(raw, segment.last)
-        index = segment.index
-        if index is None or not index.may_have(seconds):
+        contents = segment.contents
+        if isinstance(contents, SegmentTables):
+            return contents.requests.get(raw, segment.last)
+        if not contents.may_have(seconds):
             return None
         try:
-            return index.find(raw, segment.last, self._file(index.name))
+            return contents.find(raw, segment.last, self._file(contents.name))
         except OSError as error:
-            raise storage_error(error, f"reading {index.name}") from error
+            raise storage_error(error, f"reading {contents.name}") from error
 
     def _seconds_up_to(self) -> list[int]:
         """For each segment, the newest time of an id in it or before it: no need to look any further back."""
         if self._horizon is None:
             horizon, newest = [], 0
             for segment in (*self.retired, *self.segments):
-                newest = max(newest, _FOREVER if segment.index is None else segment.index.max_seconds)
+                index = segment.index
+                newest = max(newest, _FOREVER if index is None else index.max_seconds)
                 horizon.append(newest)
             self._horizon = horizon
         return self._horizon

@@ -73,11 +73,16 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> None:
         """The thread of the jobs. Not durable before :meth:`install`: a snapshot that is not whole is not kept."""
-        if chunk.is_first or self._incoming is None:
-            if self._incoming is not None:
-                self._incoming.close()
+        if chunk.is_first and self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+        self._writer().write(chunk.data)
+
+    def _writer(self) -> SnapshotFileWriter:
+        """Of the one that arrives."""
+        if self._incoming is None:
             self._incoming = SnapshotFileWriter(self._folder, _INCOMING_NAME)
-        self._incoming.write(chunk.data)
+        return self._incoming
 
     def begin_install(self, meta: SnapshotMeta) -> list[str]:
         """What arrived is the newest one from now on. Returns what may be removed then."""
@@ -87,8 +92,7 @@ class SnapshotStore:
 
     def install(self, meta: SnapshotMeta, replaces: bool) -> None:
         """The thread of the jobs. It is durable, and has its name, when this returns."""
-        assert self._incoming is not None  # noqa: S101 - its last chunk was written
-        writer, self._incoming = self._incoming, None
+        writer, self._incoming = self._writer(), None
         try:
             writer.finish(meta, may_be_ahead=replaces or not self._is_log_synced)
         finally:

@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "add-peer": "cluster:add_peer",
     "append": "appending:append",
     "bench": "benching:bench",
+    "check": "checking:check_data",
     "config": "cluster:config",
     "del": "keys:delete_key",
     "dump": "dumping:dump",

@@ -49,6 +49,11 @@ class Inspection:
     #: Files that an interrupted change left behind, and that will be removed.
     stale: tuple[str, ...] = ()
 
+    @property
+    def entry_count(self) -> int:
+        """How many entries there are; 0 if the directory cannot be opened."""
+        return 0 if self.first_index is None or self.last_index is None else self.last_index + 1 - self.first_index
+
 
 def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
     """Raises StorageInUseError if a peer has it open, StorageError if it cannot be read."""

@@ -10,7 +10,7 @@ from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
 
-__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change"]
+__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change", "on_one_line"]
 
 #: Called with each new state and, when it is suspended, the reason.
 StateListener: TypeAlias = Callable[[ConnectionState, RaftError | None], object]
@@ -27,11 +27,11 @@ def log_change(seeds: Sequence[str], change: StateChanged) -> None:
         level, text = logging.INFO, f"the leader is {change.leader.id} at {change.leader.url}"
     elif change.state is ConnectionState.SUSPENDED:
         level, text = logging.WARNING, f"suspended: {change.error}"
-    logger.log(level, "raft client of %s: %s", ",".join(seeds), _on_one_line(text))
+    logger.log(level, "raft client of %s: %s", ",".join(seeds), on_one_line(text))
 
 
-def _on_one_line(text: str) -> str:
-    """Names of leaders come from peers, and may hold line breaks."""
+def on_one_line(text: str) -> str:
+    """For the log: names of leaders, and what errors quote, come from peers, and may hold line breaks."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 

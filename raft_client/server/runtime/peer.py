@@ -17,6 +17,7 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from raft_client.errors import ProtocolError, RaftError
+from raft_client.reports import on_one_line
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import (
     Answer,
@@ -168,21 +169,42 @@ class RaftPeer:
         self._loop.add_reader(descriptor, self._turn)
 
     def _turn(self) -> None:
+        self._unless_closed(self._take_turn)
+
+    def _on_synced(self, error: Exception | None) -> None:
+        self._unless_closed(lambda: self._go_on(error))
+
+    def _unless_closed(self, act: Callable[[], None]) -> None:
+        """A peer that has lost its way must not go on speaking: whatever goes wrong ends it."""
         if self._is_closed:
             return
         try:
-            came = self._drain()
-            # Only now: if the process stood still after a message had come, a lease may be over that was not before.
-            now, wall_s = time.monotonic(), time.time()
-            self._node.steps(list(self._incoming(came, now)), now, wall_s)
-            self._node.tick(now, wall_s)
-            self._carry_out(now)
-            self._forget_requests(now, wall_s)
-            self._set_timer(now)
-        except BaseException as error:  # a peer that has lost its way must not go on speaking
+            act()
+        except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _take_turn(self) -> None:
+        came = self._drain()
+        # Only now: if the process stood still after a message had come, a lease may be over that was not before.
+        now, wall_s = time.monotonic(), time.time()
+        self._node.steps(list(self._incoming(came, now)), now, wall_s)
+        self._node.tick(now, wall_s)
+        self._carry_out(now)
+        self._forget_requests(now, wall_s)
+        self._set_timer(now)
+
+    def _go_on(self, error: Exception | None) -> None:
+        """The disk has done its job, or could not."""
+        now = time.monotonic()
+        if error is not None:
+            self._node.fail(now)
+            raise error
+        self._node.advance(now)
+        send_after, self._send_after = self._send_after, ()
+        self._send(send_after)
+        self._take_turn()
 
     def _forget_requests(self, now: float, wall_s: float) -> None:
         ttl_s = self.settings.request_id_ttl_s
@@ -199,22 +221,6 @@ class RaftPeer:
         deadline = min(self._node.next_deadline(), self._machine.next_deadline() or math.inf)
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
 
-    def _on_synced(self, error: Exception | None) -> None:
-        if self._is_closed:
-            return
-        now = time.monotonic()
-        if error is not None:
-            self._node.fail(now)
-            self._fail(error)
-            return
-        try:
-            self._node.advance(now)
-            send_after, self._send_after = self._send_after, ()
-            self._send(send_after)
-        except Exception as failed:  # noqa: BLE001  # as in a turn
-            self._fail(failed)
-        self._turn()
-
     def _stop(self) -> None:
         self._is_closed = True
         if self._timer is not None:
@@ -223,7 +229,8 @@ class RaftPeer:
         self.ended.set()
 
     def _fail(self, error: BaseException) -> None:
-        logger.critical("peer %s ends: %s", self.settings.peer_id, error, exc_info=not isinstance(error, RaftError))
+        line = on_one_line(f"peer {self.settings.peer_id} ends: {error}")
+        logger.critical("%s", line, exc_info=not isinstance(error, RaftError))
         self.failure = error
         self._stop()
 
@@ -363,9 +370,8 @@ class RaftPeer:
         was_leader = self._role is not None and self._role[0] is Role.LEADER
         self._role = role
         status = node.status()
-        logger.info(
-            "peer %s: %s in term %d, leader %s", self.settings.peer_id, status.role.value, status.term, status.leader_id
-        )
+        what = f"{status.role.value} in term {status.term}, leader {status.leader_id}"
+        logger.info("%s", on_one_line(f"peer {self.settings.peer_id}: {what}"))
         if status.role is Role.LEADER:
             self._machine.lead(status, now)
         elif was_leader:

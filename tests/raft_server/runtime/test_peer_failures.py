@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import zmq
+from waiting import until
 
 from raft_client import AsyncRaftClient, LogEntry, NoLeaderError, Peer
 from raft_client.errors import StorageError
@@ -13,6 +16,7 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.wire.peer_rpcs import AppendEntries
 
 PEERS = (Peer("1", "tcp://127.0.0.1:1"),)
 
@@ -70,3 +74,20 @@ async def test_a_peer_whose_state_machine_fails_ends(tmp_path: Path) -> None:
     assert isinstance(peer.failure, ZeroDivisionError)
     await peer.close()
     open_log(tmp_path).close()
+
+
+async def test_the_name_of_a_leader_does_not_break_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader is called what it says it is called; a line break in its name begins no line of the log."""
+    members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2\nforged", "tcp://127.0.0.1:2"))
+    log = DiskLog.open(tmp_path, peer_id="1", ident=b"", peers=members)
+    heartbeat = AppendEntries(b"", "2\nforged", 7, 0, 0, 0, ())
+    with caplog.at_level(logging.INFO, "raft_client.server"), zmq.Context() as context:
+        async with RaftPeer(NodeSettings(peer_id="1"), log, BroadcastStateMachine(), url="tcp://127.0.0.1:*") as peer:
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 0
+                dealer.connect(peer.url)
+                dealer.send_multipart([b"\x01", *heartbeat.to_frames()])
+                await until(lambda: "forged" in caplog.text, "the leader in the log")
+    assert not [record for record in caplog.records if "\n" in record.getMessage()]

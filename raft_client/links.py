@@ -1,6 +1,7 @@
 """The sockets of one client: a DEALER for each peer that is talked to, a SUB for each that is listened to.
 
-The only module that imports zmq. It never blocks, has no thread of its own (libzmq has) and decides nothing.
+The only module of a client, with :mod:`raft_client.zmq_messages`, that imports zmq. It never blocks, has no thread of
+its own (libzmq has) and decides nothing.
 
 Rules:
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -27,6 +27,7 @@ import zmq
 from zmq import zmq_poll
 
 from raft_client.settings import RaftSettings
+from raft_client.zmq_messages import monitored_events, receive_message, send_message
 
 __all__ = ["Link", "LinkError", "Links"]
 
@@ -40,9 +41,6 @@ _LOST: Final = int(
 )
 _NEVER: Final = -1
 _NO_LIMIT: Final = 0
-# Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
-_DONTWAIT: Final = int(zmq.DONTWAIT)
-_DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _READABLE: Final = int(zmq.POLLIN)
 
 _monitor_numbers = count(1)
@@ -59,8 +57,6 @@ class Link:
     __slots__ = (
         "_monitor",
         "_polled",
-        "_receive",
-        "_send",
         "_socket",
         "descriptor",
         "is_closed",
@@ -77,9 +73,6 @@ class Link:
         self.is_closed = False
         self._socket = socket
         self._monitor = monitor
-        # zmq.Socket.send() only adds options that are not used here, and there are four frames to an append.
-        self._send: Callable[[bytes, int], Any] = super(zmq.Socket, socket).send
-        self._receive: Callable[[int, bool], Any] = socket.recv
         self._polled = [(socket, _READABLE)]
         #: The descriptor for what is received, and that for the end. To be watched for readability.
         self.descriptor: int = socket.fileno()
@@ -92,45 +85,28 @@ class Link:
 
     def send(self, frames: list[bytes]) -> bool:
         """Hand a message to libzmq; False when the link is gone."""
-        send = self._send
-        last = len(frames) - 1
-        try:
-            for position, frame in enumerate(frames):
-                send(frame, _DONTWAIT if position == last else _DONTWAIT_MORE)
-        except zmq.ZMQError:
-            return False
-        return True
+        return send_message(self._socket, frames)
 
     def receive(self, *, was_readable: bool = False) -> list[list[bytes]]:
         """All messages that have arrived. ``was_readable``: its descriptor was, so there is
         most likely one, and nobody asks first.
 
-        A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
         zmq_poll() asks for ZMQ_EVENTS in half the time of getsockopt().
         """
         messages: list[list[bytes]] = []
-        receive, polled = self._receive, self._polled
+        socket, polled = self._socket, self._polled
         while not self.is_closed and (was_readable or zmq_poll(polled, 0)):
             was_readable = False
-            try:
-                frame = receive(_DONTWAIT, False)
-            except zmq.Again:  # it was readable for something else, and with this the socket has been found empty
+            message = receive_message(socket)
+            if message is None:  # it was readable for something else
                 break
-            message = [frame.bytes]
-            while frame.more:
-                frame = receive(_DONTWAIT, False)
-                message.append(frame.bytes)
             messages.append(message)
         return messages
 
     def is_lost(self) -> bool:
         """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
-        lost = False
-        while self._monitor is not None and not self._monitor.closed and self._monitor.poll(0):
-            # The event is the first 16 bits (zmq_socket_monitor(3)); zmq.utils.monitor would load asyncio to say so.
-            event = int.from_bytes(self._monitor.recv_multipart(_DONTWAIT)[0][:2], sys.byteorder)
-            lost = lost or bool(event & _LOST)
-        return lost
+        events = [] if self._monitor is None else list(monitored_events(self._monitor))
+        return any(event & _LOST for event in events)
 
     def close(self) -> None:
         """At once; what was not sent is dropped."""

@@ -1,7 +1,7 @@
 """The sockets of one peer: a ROUTER for all who ask, a DEALER to each other peer, a PUB for broadcasts.
 
-Beside :mod:`raft_client.links`, which has those of a client, the only module that imports zmq. It never blocks, has no
-thread of its own (libzmq has) and decides nothing.
+:mod:`raft_client.links` has those of a client. It never blocks, has no thread of its own (libzmq has) and decides
+nothing.
 
 Rules:
 
@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ import zmq
 from zmq import zmq_poll
 
 from raft_client.errors import TransportError
+from raft_client.zmq_messages import monitored_events, receive_message, send_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +37,6 @@ _MAX_FRAME_BYTES: Final = 11 * 1024 * 1024
 #: What is taken from one socket at once, and one message more.
 _MOST_AT_ONCE_BYTES: Final = 32 * 1024 * 1024
 _RECONNECT_MS: Final = 50
-_DONTWAIT: Final = int(zmq.DONTWAIT)
-_DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _READABLE: Final = int(zmq.POLLIN)
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
@@ -68,7 +66,7 @@ class Dealer:
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """False if it is not connected, or takes no more."""
-        return _send(self._socket, frames)
+        return send_message(self._socket, frames)
 
     def receive(self) -> Iterator[list[bytes]]:
         """What has come."""
@@ -76,9 +74,7 @@ class Dealer:
 
     def turns(self) -> Iterator[bool]:
         """True for each connection that began, False for each that ended, in their order."""
-        while self._monitor.poll(0):
-            # The event is the first 16 bits (zmq_socket_monitor(3)).
-            event = int.from_bytes(self._monitor.recv_multipart(_DONTWAIT)[0][:2], sys.byteorder)
+        for event in monitored_events(self._monitor):
             yield bool(event & _CONNECTED)
 
     def close(self) -> None:
@@ -135,12 +131,12 @@ class PeerSockets:
 
     def answer(self, frames: Sequence[bytes]) -> bool:
         """Through the ROUTER; the first frame is the route. A route that is gone takes nothing."""
-        return self._router is not None and _send(self._router, frames)
+        return self._router is not None and send_message(self._router, frames)
 
     def publish(self, frames: Sequence[bytes]) -> None:
         """To whoever listens."""
         if self._publisher is not None:
-            _send(self._publisher, frames)
+            send_message(self._publisher, frames)
 
     def is_readable(self) -> bool:
         """Whether something came that nobody has taken: look before sleeping."""
@@ -172,31 +168,12 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
     return socket
 
 
-def _send(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
-    # zmq.Socket.send() only adds options that are not used here, and there are five frames to an answer.
-    send = super(zmq.Socket, socket).send
-    last = len(frames) - 1
-    try:
-        for position, frame in enumerate(frames):
-            send(frame, _DONTWAIT if position == last else _DONTWAIT_MORE)
-    except zmq.ZMQError:
-        return False
-    return True
-
-
 def _receive(socket: zmq.Socket[bytes], limit: int = 1_000) -> Iterator[list[bytes]]:
     left = _MOST_AT_ONCE_BYTES
-    # A frame knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
-    receive = socket.recv
     for _ in range(limit):
-        try:
-            frame = receive(_DONTWAIT, False)
-        except zmq.Again:
+        message = receive_message(socket)
+        if message is None:
             return
-        message = [frame.bytes]
-        while frame.more:
-            frame = receive(_DONTWAIT, False)
-            message.append(frame.bytes)
         yield message
         left -= sum(map(len, message))
         if left < 0:

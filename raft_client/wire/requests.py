@@ -61,6 +61,9 @@ _OTHERS: Final = {
     )
 }
 _PEER_ID_BYTES: Final = 3
+#: A request id comes back with each answer: a longer one would fill the queues of those who do not read theirs. A hello
+#: is the longest that there is.
+_MAX_ID_BYTES: Final = 1024
 
 
 def decode_request(request_id: bytes, frames: Sequence[bytes]) -> AnyRequest:
@@ -72,6 +75,8 @@ def decode_request(request_id: bytes, frames: Sequence[bytes]) -> AnyRequest:
     """
     if len(frames) < 2:
         raise ProtocolError("a message without type or cluster ident")
+    if len(request_id) > _MAX_ID_BYTES:
+        raise ProtocolError(f"a request id of {len(request_id)} bytes; the longest has {_MAX_ID_BYTES}")
     message_type = frames[0]
     if kind := _OTHERS.get(message_type):
         return kind.from_frames(frames)

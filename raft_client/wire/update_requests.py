@@ -137,6 +137,11 @@ class ConfigUpdate:
         return build(cls, reader.raw(), peers_from_json(reader.json()))
 
 
+#: Of the list of a ConfigProposal: a peer takes some 60. A list as long as a frame may be, of empty values, is 1 GB in
+#: memory, and a peer that reads it does nothing else for ten seconds.
+_MAX_PEERS_BYTES: Final = 16 * 1024
+
+
 @attrs.frozen
 class ConfigProposal:
     """A ConfigUpdate as a peer receives it: any json, for clients may be wrong, and are told so (status 2).
@@ -158,7 +163,11 @@ class ConfigProposal:
     def from_frames(cls, frames: Sequence[bytes]) -> ConfigProposal:
         """Raises ProtocolError."""
         reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), reader.json())
+        ident = reader.raw()
+        size = len(frames[2]) if reader.more else 0
+        if size > _MAX_PEERS_BYTES:
+            raise ProtocolError(f"a list of peers of {size} bytes; the longest has {_MAX_PEERS_BYTES}", frame=2)
+        return build(cls, ident, reader.json())
 
 
 #: The status of a ConfigUpdate on the wire; 1 is ACCEPTED without an index and COMMITTED with one.

@@ -170,6 +170,15 @@ def test_the_door_refuses_what_ends_a_node_peer(request_id: bytes, text: str) ->
         decode_request(request_id, frames(text))
 
 
+def test_the_door_refuses_what_costs_more_to_read_than_to_send() -> None:
+    """A list of peers in which every byte is a value, and a request id that would come back in each answer."""
+    with pytest.raises(ProtocolError, match="a list of peers of 20005 bytes"):
+        decode_request(UPDATE_ID, [b"\x26", b"", b"\xdd" + (20_000).to_bytes(4, "big") + b"\x90" * 20_000])
+    with pytest.raises(ProtocolError, match="a request id of 1025 bytes"):
+        decode_request(bytes(1025), [b"\x25", b""])
+    assert decode_request(bytes(1024), [b"\x25", b""]) == m.RequestLogInfo(b"")
+
+
 TYPES = frames("5e|25|3c|2a|3d|26|3f|2b|24|0050|0054|0052|57|6162")
 
 

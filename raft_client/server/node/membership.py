@@ -16,7 +16,7 @@ members in what follows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.peer_lists import PeersRefusedError, parse_peers
 from raft_client.server.node.request_ids import is_fresh
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from raft_client.wire.messages import ConfigUpdate
 
 __all__ = ["Membership"]
+
+#: The last one that a request id can hold, in the year 2106.
+_LAST_SECOND: Final = 2**32 - 1
 
 
 class Membership:
@@ -117,7 +120,8 @@ class Membership:
         )
 
     def _new_id(self) -> RequestId:
-        return self._ids.next(int(self._state.wall_s))
+        # A clock may show anything, and what is committed has to be finished all the same.
+        return self._ids.next(min(max(int(self._state.wall_s), 0), _LAST_SECOND))
 
     # -- what follows --------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from raft_client.server.node.ready import (
 from raft_client.server.node.roles import Role
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
+from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
 from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, RequestLogInfo
@@ -62,8 +63,6 @@ _LEAST_FRAMES: Final = 4
 _TURN: Final = 1_000
 #: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
 _REMEMBERED_REQUESTS: Final = 64
-#: Ids of updates that are too old to be taken are forgotten this often.
-_FORGET_S: Final = 10.0
 
 
 class _Came(NamedTuple):
@@ -118,7 +117,7 @@ class RaftPeer:
         self._send_after: tuple[Output, ...] = ()
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._forget_at = 0.0
+        self._horizon = RequestHorizon(settings.request_id_ttl_s)
         self._is_closed = False
 
     async def start(self) -> None:
@@ -192,7 +191,8 @@ class RaftPeer:
         self._node.steps(list(self._incoming(came, now)), now, wall_s)
         self._node.tick(now, wall_s)
         self._carry_out(now)
-        self._forget_requests(now, wall_s)
+        if (before_s := self._horizon.due(now, wall_s)) is not None:
+            self._storage.forget_requests(before_s)
         self._set_timer(now)
 
     def _go_on(self, error: Exception | None) -> None:
@@ -205,12 +205,6 @@ class RaftPeer:
         send_after, self._send_after = self._send_after, ()
         self._send(send_after)
         self._take_turn()
-
-    def _forget_requests(self, now: float, wall_s: float) -> None:
-        ttl_s = self.settings.request_id_ttl_s
-        if ttl_s is not None and now >= self._forget_at:
-            self._forget_at = now + _FORGET_S
-            self._storage.forget_requests(wall_s - ttl_s)
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:

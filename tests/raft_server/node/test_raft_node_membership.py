@@ -67,6 +67,19 @@ def test_a_peer_is_added_through_both_configurations() -> None:
     assert cluster.nodes["d"].role is Role.FOLLOWER
 
 
+@pytest.mark.parametrize("wall_s", [-1e9, 5e9])
+def test_a_change_ends_whatever_the_clock_shows(wall_s: float) -> None:
+    """A clock that shows 1938 or 2128, which no request id can hold, does not end the leader that appends Cnew."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.start("d", peers_of("abc"))
+    cluster.isolate(leader)
+    assert propose(cluster, "abcd", leader) == [ConfigUpdateReply(Outcome.ACCEPTED)]
+    cluster.wall_s = wall_s
+    cluster.heal()
+    cluster.run_until(lambda: all(members(cluster, name) == "abcd" for name in "abcd"))
+
+
 def test_a_change_needs_majorities_of_both_lists() -> None:
     """During a change neither the new peers alone nor the old ones alone commit anything (Raft, Figure 4.8)."""
     cluster = NodeCluster()

@@ -177,7 +177,7 @@ class RaftNode:
 
     def _on_request(self, request: Request) -> None:
         message = request.message
-        if getattr(message, "ident", None) != self._state.settings.ident or not _is_possible(message):
+        if not _is_possible(message):
             return
         match message:
             case AppendEntries():

@@ -45,7 +45,10 @@ __all__ = [
 
 @attrs.frozen
 class Request:
-    """A message at the ROUTER. ``route`` is the routing id of its sender, ``request_id`` the frame to answer with."""
+    """A message at the ROUTER. ``route`` is the routing id of its sender, ``request_id`` the frame to answer with.
+
+    Whoever received it has seen that its ident is that of this cluster (facts §1.1).
+    """
 
     route: bytes
     request_id: bytes

@@ -216,13 +216,6 @@ def test_a_bridge_is_elected() -> None:
     assert cluster.data("c") == [b"x", b"y"]
 
 
-def test_another_cluster_is_not_heard() -> None:
-    """A message with another ident is dropped (facts §1.1)."""
-    cluster = NodeCluster()
-    assert cluster.ask("a", RequestVote(b"other", "b", 7, 0, 0)) == []
-    assert cluster.nodes["a"].term == 0
-
-
 def test_a_leader_whose_disk_stands_still_steps_down() -> None:
     """A leader whose disk does not answer steps down, and does not stand for election until it does."""
     cluster = NodeCluster()

@@ -2,7 +2,7 @@
 
 ::
 
-    node = RaftNode(settings, stored, applied_index=0, rng=random.Random(), now=now, wall_s=wall_s)
+    node = RaftNode(NodeState(settings, stored, applied_index=0, rng=random.Random(), now=now, wall_s=wall_s))
     node.step(request or reply, now, wall_s)      what arrived; steps() for many
     node.tick(now, wall_s)                        when next_deadline() has come
     ready = node.ready()                          what is to be done, see raft_client.server.node.ready
@@ -35,7 +35,6 @@ from raft_client.server.node.ready import Persist, Ready, Reply, Request
 from raft_client.server.node.replication import Replication
 from raft_client.server.node.roles import Role
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
-from raft_client.server.node.state import NodeState
 from raft_client.server.node.status import NodeStatus, node_status
 from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates
@@ -64,12 +63,11 @@ from raft_client.wire.peer_extensions import (
 from raft_client.wire.update_requests import ConfigProposal
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Iterable
 
     from raft_client.server.node.ready import Incoming, Output
-    from raft_client.server.node.settings import NodeSettings
-    from raft_client.server.node.stored_log import Configuration, SnapshotMeta, StoredLog
+    from raft_client.server.node.state import NodeState
+    from raft_client.server.node.stored_log import Configuration, SnapshotMeta
     from raft_client.wire.messages import Message
 
 __all__ = ["RaftNode"]
@@ -88,17 +86,9 @@ def _is_possible(message: Message) -> bool:
 class RaftNode:
     """See the head of this file. Not for two threads at a time."""
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        stored: StoredLog,
-        *,
-        applied_index: int,
-        rng: random.Random,
-        now: float,
-        wall_s: float,
-    ) -> None:
-        self._state = state = NodeState(settings, stored, applied_index=applied_index, rng=rng, now=now, wall_s=wall_s)
+    def __init__(self, state: NodeState) -> None:
+        """``state`` belongs to this node from now on."""
+        self._state = state
         self._peers = PeerRequests(state)
         self._snapshot_sender = SnapshotSender(state)
         self._snapshot_receiver = SnapshotReceiver(state)

@@ -29,7 +29,11 @@ __all__ = ["NodeState"]
 
 
 class NodeState:
-    """The common state. Times are monotonic seconds, ``wall_s`` seconds since 1970."""
+    """The common state. Times are monotonic seconds, ``wall_s`` seconds since 1970.
+
+    ``stored`` is what the disk holds, and the state machine has applied everything up to ``applied_index``. Raises
+    InvalidArgumentError if the parts of ``stored`` do not belong together.
+    """
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from raft_client.server.node.ready import (
     Request,
 )
 from raft_client.server.node.roles import Role
+from raft_client.server.node.state import NodeState
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.request_horizon import RequestHorizon
@@ -130,7 +131,7 @@ class RaftPeer:
         try:
             if snapshot is not None:
                 self._machine.restore(snapshot)
-            self._node = RaftNode(
+            state = NodeState(
                 self.settings,
                 self._storage,
                 applied_index=0 if snapshot is None else snapshot.index,
@@ -138,6 +139,7 @@ class RaftPeer:
                 now=time.monotonic(),
                 wall_s=time.time(),
             )
+            self._node = RaftNode(state)
         except BaseException:
             self._stop()
             await self._disk.close()

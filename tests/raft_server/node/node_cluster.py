@@ -17,6 +17,7 @@ from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer, Ask, Output, Persist, ReadGranted, Ready, Reply, Request
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.wire.configuration import Peer, Peers
 from raft_client.wire.log_entry import LogEntry
@@ -73,7 +74,8 @@ class NodeCluster:
         done = max(done, self.restored[name][-1].index if self.restored[name] else 0)
         settings = NodeSettings(peer_id=name, ident=_IDENT, **self.options)  # type: ignore[arg-type]
         rng = random.Random(f"{self.seed} {name}")
-        self.nodes[name] = RaftNode(settings, log, applied_index=done, rng=rng, now=self.now, wall_s=self.wall_s)
+        state = NodeState(settings, log, applied_index=done, rng=rng, now=self.now, wall_s=self.wall_s)
+        self.nodes[name] = RaftNode(state)
         self.introduce()
 
     def stop(self, name: str) -> None:

@@ -50,7 +50,7 @@ _MAX_SPINS = 50
 class SimulatedPeer:
     """``make_node`` builds the node; mutants give another one."""
 
-    make_node: Callable[..., RaftNode] = RaftNode
+    make_node: Callable[[NodeState], RaftNode] = RaftNode
 
     def __init__(
         self,
@@ -122,9 +122,10 @@ class SimulatedPeer:
             self.applied = 0
         self.log.wall_s = self.clock.wall_s
         rng = self._world.stream("node", self.name, self._lives)
-        self.node = self.make_node(
+        state = NodeState(
             self.settings, self.log, applied_index=self.applied, rng=rng, now=self.clock.now, wall_s=self.clock.wall_s
         )
+        self.node = self.make_node(state)
         self._world.note(self.name, "starts at", self.log.hard_state, "last", self.log.last_index, "snapshot", snapshot)
         self._network.is_bound[self.name] = self._receive
         self._pump()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta
+from raft_client.server.node.stored_log import Configuration, SnapshotMeta, as_many_as_fit
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES
@@ -102,20 +102,12 @@ class Log:
         return self.stored.term_at(index)
 
     def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
-        """The entries after ``after`` up to ``last``, as many as fit, but at least one if there is one."""
+        """The entries after ``after`` up to ``last``, as many as fit into ``max_bytes``; see StoredLog."""
         last = min(last, self.last_index)
         if after + 1 < self._tail_start:
             return self.stored.entries(after, min(last, self._tail_start - 1), max_bytes)
-        found: list[LogEntry] = []
-        room = max_bytes
-        start = after + 1 - self._tail_start
-        for place in range(start, last - self._tail_start + 1):
-            entry = self._tail[place]
-            room -= entry.size
-            if room < 0 and found:
-                break
-            found.append(entry)
-        return found
+        places = range(after + 1 - self._tail_start, last + 1 - self._tail_start)
+        return as_many_as_fit(map(self._tail.__getitem__, places), max_bytes)  # without a copy of the tail
 
     def index_of_request(self, request_id: bytes) -> int | None:
         """Of the entry that has this id of 12 bytes; None if it is not remembered."""

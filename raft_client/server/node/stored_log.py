@@ -9,11 +9,11 @@ import attrs
 from raft_client.wire.configuration import ConfigChange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Configuration", "HardState", "SnapshotMeta", "StoredLog"]
+__all__ = ["Configuration", "HardState", "SnapshotMeta", "StoredLog", "as_many_as_fit"]
 
 
 @attrs.frozen
@@ -81,7 +81,7 @@ class StoredLog(Protocol):
         ...
 
     def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
-        """The entries after the index ``after`` up to ``last``, as many as fit, but at least one if there is one."""
+        """The entries after the index ``after`` up to ``last``, :func:`as_many_as_fit` into ``max_bytes``."""
         ...
 
     def read_snapshot(self, offset: int, size: int) -> bytes:
@@ -96,3 +96,14 @@ class StoredLog(Protocol):
     def prune_index(self) -> int:
         """The index before the first entry whose request id is remembered; ``last_index`` if none is."""
         ...
+
+
+def as_many_as_fit(entries: Iterable[LogEntry], max_bytes: int) -> list[LogEntry]:
+    """The first of them that have at most ``max_bytes``, and at least one if there is one."""
+    found: list[LogEntry] = []
+    for entry in entries:
+        max_bytes -= len(entry.frame)
+        if max_bytes < 0 and found:
+            break
+        found.append(entry)
+    return found

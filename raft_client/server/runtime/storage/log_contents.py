@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from raft_client.errors import StorageError
-from raft_client.server.node.stored_log import Configuration, HardState
+from raft_client.server.node.stored_log import Configuration, HardState, as_many_as_fit
 from raft_client.server.runtime.storage.filesystem import storage_error
 from raft_client.server.runtime.storage.recent_entries import RecentEntries
 from raft_client.server.runtime.storage.snapshot_store import SnapshotStore
@@ -77,25 +78,17 @@ class LogContents:
         return snapshot.term if snapshot is not None and index == snapshot.index else self._segments.term_at(index)
 
     def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
-        """The entries after the index ``after`` up to ``last``, as many as fit, but at least one if there is one.
+        """The entries after the index ``after`` up to ``last``, as many as fit into ``max_bytes``; see StoredLog.
 
-        None if that one is compacted. Raises StorageError.
+        Empty if the first one is compacted. Raises StorageError.
         """
         self._check_usable()
         index, last = after + 1, min(last, self.last_index)
-        found: list[LogEntry] = []
         if index < self.first_index:
-            return found
-        room, recent = max_bytes, self._recent.first
-        for entry in self._segments.read(index, min(last, recent - 1), max_bytes):
-            room -= len(entry.frame)
-            if room < 0 and found:
-                return found
-            found.append(entry)
-            index += 1
-        if index <= last:
-            self._recent.take(index, last, room, found)
-        return found
+            return []
+        recent = self._recent.first
+        stored = self._segments.read(index, min(last, recent - 1), max_bytes)
+        return as_many_as_fit(chain(stored, self._recent.entries(max(index, recent), last)), max_bytes)
 
     def read_snapshot(self, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of the newest snapshot; fewer at its end. Raises StorageError.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["RecentEntries"]
@@ -29,14 +31,9 @@ class RecentEntries:
         """One from ``first`` on."""
         return self._entries[index - self.first]
 
-    def take(self, index: int, last: int, room: int, found: list[LogEntry]) -> None:
-        """Append the entries from ``index`` to ``last`` to ``found``, as many as fit; one always fits in."""
-        begin = index - self.first
-        for entry in self._entries[begin : begin + last + 1 - index]:
-            room -= len(entry.frame)
-            if room < 0 and found:
-                return
-            found.append(entry)
+    def entries(self, index: int, last: int) -> Iterator[LogEntry]:
+        """Those from ``index``, which is at least ``first``, to ``last``."""
+        return map(self._entries.__getitem__, range(index - self.first, last + 1 - self.first))
 
     def extend(self, entries: tuple[LogEntry, ...]) -> None:
         """The next ones."""

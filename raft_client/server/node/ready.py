@@ -47,7 +47,7 @@ __all__ = [
 class Request:
     """A message at the ROUTER. ``route`` is the routing id of its sender, ``request_id`` the frame to answer with.
 
-    Whoever received it has seen that its ident is that of this cluster (facts §1.1).
+    The caller has seen that its ident is that of this cluster (facts §1.1).
     """
 
     route: bytes

@@ -8,7 +8,8 @@
     async with AsyncEmbeddedCluster() as cluster:                             # in the running event loop
         ...
 
-The peers are real: they speak over sockets of the loopback interface, and write to a disk.
+The peers are real: they speak over sockets of the loopback interface, and write to a disk. Peers are killed and
+restarted, taken from each other, and given a slow disk.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportErr
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.faults import SlowableLog, unreachable
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
 from raft_client.wire.configuration import Peer, Peers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from raft_client.server.machines.state_machine import StateMachine
 
@@ -40,6 +41,7 @@ __all__ = ["AsyncEmbeddedCluster", "EmbeddedCluster"]
 T = TypeVar("T")
 
 _MOST_PEERS: Final = 9
+_SLOWEST_S: Final = 3600.0
 #: A free port may be taken by another program before the peer listens there.
 _ATTEMPTS: Final = 10
 
@@ -53,7 +55,7 @@ class AsyncEmbeddedCluster:
     :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs.
 
     Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments that cannot
-    be used, and what :meth:`DiskLog.open` raises.
+    be used, and what :meth:`.DiskLog.open` raises.
     """
 
     def __init__(
@@ -75,6 +77,8 @@ class AsyncEmbeddedCluster:
         self._settings_of("1")  # raises now what would be raised later
         self._folder = Path()
         self._running: dict[str, RaftPeer] = {}
+        self._logs: dict[str, SlowableLog] = {}
+        self._groups: tuple[Collection[str], ...] = ()
         self._closing = AsyncExitStack()
         self._changed = asyncio.Event()
         #: The members, with the addresses that they listen at.
@@ -119,11 +123,8 @@ class AsyncEmbeddedCluster:
 
     async def kill(self, peer_id: str) -> None:
         """End this peer without a goodbye; what waits is not written. Raises InvalidArgumentError."""
-        if peer_id not in self._running:
-            raise InvalidArgumentError(
-                f"no peer {peer_id!r} is running; there are {', '.join(self._running) or 'none'}"
-            )
-        await self._running.pop(peer_id).close()
+        self._check_running(peer_id)
+        await self._close(peer_id)
 
     async def restart(self, peer_id: str) -> None:
         """Start a peer that was killed, with the data that it has. Raises InvalidArgumentError."""
@@ -131,6 +132,43 @@ class AsyncEmbeddedCluster:
         if peer is None or peer_id in self._running:
             raise InvalidArgumentError(f"no peer {peer_id!r} was killed")
         await self._start(peer)
+
+    async def partition(self, *groups: Collection[str]) -> None:
+        """From now on peers reach only those of their own group; peers in none of ``groups`` are together.
+
+        ``partition(["1"])`` takes peer 1 from all others. It takes the place of an earlier one, holds also for peers
+        that are restarted, and ends with :meth:`heal`. Clients still reach all peers. Raises InvalidArgumentError.
+        """
+        unreachable(groups, [peer.id for peer in self.peers])
+        self._groups = groups
+        self._cut_off(*self._running)
+
+    async def heal(self) -> None:
+        """All peers reach each other again."""
+        self._groups = ()
+        self._cut_off(*self._running)
+
+    async def slow_disk(self, peer_id: str, seconds: float) -> None:
+        """Whatever this peer writes takes this many seconds longer, until it is killed, or 0 is said.
+
+        Its heartbeats do not wait for the disk, but a leader whose disk takes longer than ``disk_stall_s`` steps down.
+        Raises InvalidArgumentError.
+        """
+        self._check_running(peer_id)
+        if not isinstance(seconds, int | float) or not 0 <= seconds <= _SLOWEST_S:
+            raise InvalidArgumentError(f"seconds is from 0 to {_SLOWEST_S:.0f}, not {seconds!r}")
+        self._logs[peer_id].slow_down(seconds)
+
+    def _check_running(self, peer_id: str) -> None:
+        if peer_id not in self._running:
+            raise InvalidArgumentError(
+                f"no peer {peer_id!r} is running; there are {', '.join(self._running) or 'none'}"
+            )
+
+    def _cut_off(self, *peer_ids: str) -> None:
+        cut = unreachable(self._groups, [peer.id for peer in self.peers])
+        for peer_id in peer_ids:
+            self._running[peer_id].cut_off(cut[peer_id])
 
     def _leader(self) -> str | None:
         statuses = [peer.status() for peer in self._running.values()]
@@ -151,7 +189,7 @@ class AsyncEmbeddedCluster:
                 return
 
     async def _start(self, peer: Peer) -> None:
-        log = DiskLog.open(
+        log = SlowableLog.open(
             self._folder / peer.id, peer_id=peer.id, ident=self._ident, peers=self.peers, fsync=self._fsync
         )
         running = RaftPeer(
@@ -167,12 +205,16 @@ class AsyncEmbeddedCluster:
         except BaseException:
             log.close()
             raise
-        self._running[peer.id] = running
+        self._running[peer.id], self._logs[peer.id] = running, log
+        self._cut_off(peer.id)
+
+    async def _close(self, peer_id: str) -> None:
+        self._logs.pop(peer_id).slow_down(0)  # closing waits for the disk
+        await self._running.pop(peer_id).close()
 
     async def _close_all(self) -> None:
-        while self._running:
-            _, peer = self._running.popitem()
-            await peer.close()
+        for peer_id in self.running:
+            await self._close(peer_id)
 
     def _settings_of(self, peer_id: str) -> NodeSettings:
         try:
@@ -244,6 +286,26 @@ class EmbeddedCluster:
     def restart(self, peer_id: str) -> None:
         """Start a peer that was killed, with the data that it has. Raises InvalidArgumentError."""
         self._run(self._cluster.restart(peer_id))
+
+    def partition(self, *groups: Collection[str]) -> None:
+        """From now on peers reach only those of their own group; peers in none of ``groups`` are together.
+
+        ``partition(["1"])`` takes peer 1 from all others. It takes the place of an earlier one, holds also for peers
+        that are restarted, and ends with :meth:`heal`. Clients still reach all peers. Raises InvalidArgumentError.
+        """
+        self._run(self._cluster.partition(*groups))
+
+    def heal(self) -> None:
+        """All peers reach each other again."""
+        self._run(self._cluster.heal())
+
+    def slow_disk(self, peer_id: str, seconds: float) -> None:
+        """Whatever this peer writes takes this many seconds longer, until it is killed, or 0 is said.
+
+        Its heartbeats do not wait for the disk, but a leader whose disk takes longer than ``disk_stall_s`` steps down.
+        Raises InvalidArgumentError.
+        """
+        self._run(self._cluster.slow_disk(peer_id, seconds))
 
     def _run(self, action: Coroutine[Any, Any, T]) -> T:
         if self._loop is None or self._loop.is_closed():

@@ -157,6 +157,13 @@ class RaftPeer:
         """What there is to tell; while it runs."""
         return self._node.status()
 
+    def cut_off(self, peer_ids: frozenset[str]) -> None:
+        """For tests: do not reach these peers, and reach all others, until it is called again."""
+        self._sockets.cut_off(peer_ids)
+        for peer_id in peer_ids:
+            self._node.peer_lost(peer_id, time.monotonic())
+        self._turn()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -330,9 +337,7 @@ class RaftPeer:
                     self._sockets.connect(peer.id, peer.url)
                 case Reconnect(peer_id):
                     self._asked.pop(peer_id, None)
-                    dealer = self._sockets.dealers.get(peer_id)
-                    if dealer is not None:
-                        self._sockets.connect(peer_id, dealer.url)
+                    self._sockets.reconnect(peer_id)
                 case Disconnect(peer_id):
                     self._asked.pop(peer_id, None)
                     self._sockets.disconnect(peer_id)

@@ -94,6 +94,8 @@ class PeerSockets:
         self._router: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self.dealers: dict[str, Dealer] = {}
+        self._urls: dict[str, str] = {}  # of all who are to have a DEALER
+        self._unreachable: frozenset[str] = frozenset()
 
     def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
         """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
@@ -113,12 +115,28 @@ class PeerSockets:
     def connect(self, peer_id: str, url: str) -> None:
         """Open a DEALER, in place of the one that this peer had."""
         self.disconnect(peer_id)
+        self._urls[peer_id] = url
+        if peer_id in self._unreachable:
+            return
         dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url)
         for socket in dealer.sockets:
             self._watch(socket.fileno())
 
+    def reconnect(self, peer_id: str) -> None:
+        """Open it anew, if there is one."""
+        if peer_id in self._urls:
+            self.connect(peer_id, self._urls[peer_id])
+
+    def cut_off(self, peer_ids: frozenset[str]) -> None:
+        """There is no DEALER to these, and again one to all others, until this is called again."""
+        self._unreachable = peer_ids
+        for peer_id in list(self._urls):
+            if (peer_id in peer_ids) is (peer_id in self.dealers):
+                self.reconnect(peer_id)
+
     def disconnect(self, peer_id: str) -> None:
         """Close the DEALER of this peer, if there is one."""
+        self._urls.pop(peer_id, None)
         dealer = self.dealers.pop(peer_id, None)
         if dealer is not None:
             for socket in dealer.sockets:  # before they go: their numbers are given to others at once

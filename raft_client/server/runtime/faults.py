@@ -35,7 +35,8 @@ class SlowableLog(DiskLog):
 def unreachable(groups: Sequence[Collection[str]], peer_ids: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each peer those that it does not reach: all that are not in its group.
 
-    Those that are in no group are together. Raises InvalidArgumentError for an id that no peer has, or that is in two groups.
+    Those that are in no group are together. Raises InvalidArgumentError for an id that no peer has, or that two groups
+    have.
     """
     everybody = frozenset(peer_ids)
     group_of: dict[str, int] = {}

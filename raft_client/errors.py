@@ -307,8 +307,8 @@ class StorageError(RaftError):
 class StorageDamagedError(StorageError):
     """What is stored is not what was written. Nothing of it is served, and nothing was changed.
 
-    ``file`` is its name in the directory and ``offset`` the byte where the damage begins. Restore the directory from a
-    backup that is at least as new as the peer's last vote; or empty it and let the peer join again under a new id.
+    ``file`` is its name in the directory and ``offset`` the byte where the damage begins. Give the machine an empty
+    directory and a new peer id, and let it join as a new member. A backup, too: take another one.
     """
 
     def __init__(self, message: str = "", *, file: str = "", offset: int = 0) -> None:

@@ -46,6 +46,7 @@ __all__ = ["cli", "main"]
 _COMMANDS: Final = {
     "add-peer": "cluster:add_peer",
     "append": "appending:append",
+    "backup": "backups:backup",
     "bench": "benching:bench",
     "check": "checking:check_data",
     "config": "cluster:config",
@@ -55,6 +56,7 @@ _COMMANDS: Final = {
     "info": "cluster:info",
     "ping": "cluster:ping",
     "remove-peer": "cluster:remove_peer",
+    "restore": "backups:restore_backup",
     "serve": "serving:serve",
     "set": "keys:set_key",
     "tail": "tailing:tail",

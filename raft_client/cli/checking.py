@@ -52,7 +52,7 @@ def _described(found: Inspection) -> list[tuple[str, str]]:
     state, snapshot = found.hard_state, found.snapshot
     vote = f", voted for {state.voted_for}" if state.voted_for else ""
     lines = [
-        ("peer", found.owner.peer_id),
+        ("backup of the peer" if found.is_backup else "peer", found.owner.peer_id),
         ("cluster", found.owner.ident.decode(errors="backslashreplace") or "(no name)"),
         ("term", f"{state.term}{vote}"),
         ("entries", f"{found.first_index} to {found.last_index}" if found.entry_count else "none"),
@@ -71,6 +71,7 @@ def _as_json(found: Inspection) -> dict[str, Any]:
     return {
         "problems": [attrs.asdict(problem) for problem in found.problems],
         "peer": None if owner is None else owner.peer_id,
+        "is_backup": found.is_backup,
         **as_json("cluster", None if owner is None else owner.ident),
         "term": None if state is None else state.term,
         "voted_for": None if state is None else state.voted_for,

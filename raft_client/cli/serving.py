@@ -13,6 +13,7 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
+from raft_client.cli.peer_options import to_peers
 from raft_client.errors import TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
@@ -20,24 +21,11 @@ from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
-from raft_client.wire.configuration import Peer, Peers
-from raft_client.wire.peer_urls import is_peer_url
+from raft_client.wire.configuration import Peers
 
 __all__ = ["serve"]
 
 _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastStateMachine}
-
-
-def _to_peers(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> Peers:
-    peers = []
-    for value in values:
-        peer_id, _, url = value.partition("=")
-        if not peer_id or not is_peer_url(url):
-            raise click.BadParameter(f"{value!r} is not ID=URL, as 1=tcp://10.0.0.1:8047")
-        peers.append(Peer(peer_id, url))
-    if len({peer.id for peer in peers}) < len(peers) or len({peer.url for peer in peers}) < len(peers):
-        raise click.BadParameter("two peers with the same ID or URL")
-    return tuple(peers)
 
 
 @click.command("serve")
@@ -45,7 +33,7 @@ def _to_peers(_context: click.Context, _option: click.Parameter, values: tuple[s
 @click.option(
     "--peer",
     "peers",
-    callback=_to_peers,
+    callback=to_peers,
     metavar="ID=URL",
     multiple=True,
     required=True,

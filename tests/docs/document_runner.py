@@ -79,6 +79,14 @@ _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
 _REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
 _FILE: Final = re.compile(r"# (?P<name>\w+\.py)\n")
 
+#: Of this interpreter: how each is started.
+_PROGRAMS: Final = {
+    "statestore": "-m statestore_client.cli",
+    "zmqraft": "-m raft_client.cli",
+    "pytest": "-m pytest",
+    "python": "",
+}
+
 #: What differs from run to run, and what stands for it in comparisons.
 _FORMS: Final = (
     (re.compile(r"HlcTimestamp\(wall_ms=\d+, counter=\d+, node_id='[^']*'\)"), "<version>"),
@@ -315,7 +323,7 @@ def _environment(directory: Path) -> dict[str, str]:
     """The environment of programs: ``statestore``, ``python`` and ``pytest`` are those of this interpreter."""
     programs = directory / ".bin"
     programs.mkdir(exist_ok=True)
-    for name, arguments in {"statestore": "-m statestore_client.cli", "pytest": "-m pytest", "python": ""}.items():
+    for name, arguments in _PROGRAMS.items():
         program = programs / name
         if not program.exists():
             program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')

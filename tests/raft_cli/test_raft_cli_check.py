@@ -65,6 +65,7 @@ def test_json(bare_run: Run, directory: Path) -> None:
     assert json.loads(done.out) == {
         "problems": [],
         "peer": "1",
+        "is_backup": False,
         "cluster": "plant",
         "term": 2,
         "voted_for": "1",

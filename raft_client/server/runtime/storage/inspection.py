@@ -12,7 +12,7 @@ import attrs
 
 from raft_client.errors import StorageDamagedError, StorageError
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, storage_error
-from raft_client.server.runtime.storage.owner import Owner
+from raft_client.server.runtime.storage.owner import BACKUP_NAME, Owner
 from raft_client.server.runtime.storage.recovery import is_new, list_files, read_file, recover
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
 from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
@@ -21,6 +21,7 @@ from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
 if TYPE_CHECKING:
     from raft_client.server.node.stored_log import HardState, SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
+    from raft_client.server.runtime.storage.recovery import Recovered
 
 __all__ = ["Inspection", "Problem", "inspect_directory", "inspect_folder"]
 
@@ -48,6 +49,9 @@ class Inspection:
     torn_bytes: int = 0
     #: Files that an interrupted change left behind, and that will be removed.
     stale: tuple[str, ...] = ()
+    is_backup: bool = False
+    #: Of all peers that were members, as far back as the directory tells.
+    member_ids: frozenset[str] = frozenset()
 
     @property
     def entry_count(self) -> int:
@@ -86,7 +90,7 @@ def inspect_folder(folder: Folder) -> Inspection:
         _note(problems, partial(_with_file, folder, name, _check_snapshot))
     found = None
     try:
-        found = None if is_new(folder, files) else recover(folder, files)
+        found = None if files.owner is None and is_new(folder, files) else recover(folder, files)
     except StorageError as error:
         _add(problems, error)
     if found is None:
@@ -103,7 +107,16 @@ def inspect_folder(folder: Folder) -> Inspection:
         snapshot,
         found.torn_bytes,
         tuple(found.stale),
+        files.owner == BACKUP_NAME,
+        _member_ids(found),
     )
+
+
+def _member_ids(found: Recovered) -> frozenset[str]:
+    changes = [found.owner.change, *(each.change for each in found.segments.configurations)]
+    if found.snapshot is not None:
+        changes.append(found.snapshot.meta.configuration.change)
+    return frozenset({found.owner.peer_id, *(peer.id for each in changes for peer in (*each.new, *(each.old or ())))})
 
 
 def _note(problems: list[Problem], check: Callable[[], None]) -> None:

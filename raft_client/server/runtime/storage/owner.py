@@ -5,6 +5,7 @@
     owner  =  "zmqraftM"  version u16  0 u16  length u32  checksum u32  MessagePack [peer id, ident, CONFIG data]
                                                                                 file meta; little endian
 
+In a backup the file has another name, so that no peer starts with it.
 The configuration is the list of peers that the peer was started with: the log and the snapshots have the later ones.
 """
 
@@ -23,9 +24,10 @@ from raft_client.wire.configuration import ConfigChange, decode_config, encode_c
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder
 
-__all__ = ["OWNER_NAME", "Owner"]
+__all__ = ["BACKUP_NAME", "OWNER_NAME", "Owner"]
 
 OWNER_NAME: Final = "meta"
+BACKUP_NAME: Final = "meta.backup"
 _TMP_NAME: Final = "meta.tmp"
 _VERSION: Final = 1
 _MAGIC: Final = b"zmqraftM"
@@ -58,18 +60,18 @@ class Owner:
         folder.sync()
 
     @classmethod
-    def read(cls, folder: Folder) -> Owner:
+    def read(cls, folder: Folder, name: str = OWNER_NAME) -> Owner:
         """Raises StorageDamagedError and StorageVersionError, and OSError."""
-        file = folder.open(OWNER_NAME)
+        file = folder.open(name)
         try:
             data = file.read(file.size, 0)
         finally:
             file.close()
         if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-            raise StorageDamagedError(f"{OWNER_NAME} does not say whose directory it is", file=OWNER_NAME)
+            raise StorageDamagedError(f"{name} does not say whose directory it is", file=name)
         _, version, _, length, checksum = _HEAD.unpack_from(data)
         if version > _VERSION:
-            raise StorageVersionError(f"{OWNER_NAME} has version {version}; this package knows {_VERSION}")
+            raise StorageVersionError(f"{name} has version {version}; this package knows {_VERSION}")
         packed = data[_HEAD.size :]
         try:
             if len(packed) != length or zlib.crc32(packed) != checksum:
@@ -77,7 +79,7 @@ class Owner:
             peer_id, ident, config = msgpack.unpackb(packed)
             return cls(peer_id, ident, decode_config(config))
         except (ValueError, TypeError, msgpack.UnpackException, ProtocolError):
-            raise StorageDamagedError(f"{OWNER_NAME} is damaged", file=OWNER_NAME, offset=_HEAD.size) from None
+            raise StorageDamagedError(f"{name} is damaged", file=name, offset=_HEAD.size) from None
 
     def check(self, peer_id: str, ident: bytes) -> None:
         """Raises StorageOwnerError unless it is this one."""

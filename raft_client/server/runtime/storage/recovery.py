@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client.errors import StorageDamagedError
+from raft_client.errors import StorageDamagedError, StorageOwnerError
 from raft_client.server.node.stored_log import HardState
-from raft_client.server.runtime.storage.owner import OWNER_NAME, Owner
+from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
 from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
@@ -42,7 +42,8 @@ class FileNames:
     indexes: dict[int, str]
     snapshots: dict[int, str]
     unfinished: tuple[str, ...]
-    has_owner: bool
+    #: The name of the owner's; None if there is none.
+    owner: str | None
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -76,7 +77,8 @@ def list_files(folder: Folder) -> FileNames:
         for kind in (_LOG, _INDEX, _SNAPSHOT)
     )
     unfinished = tuple(name for name in names if name.endswith(".tmp"))
-    return FileNames(logs, indexes, snapshots, unfinished, OWNER_NAME in names)
+    owner = next((name for name in (OWNER_NAME, BACKUP_NAME) if name in names), None)
+    return FileNames(logs, indexes, snapshots, unfinished, owner)
 
 
 def read_file(folder: Folder, name: str) -> bytes:
@@ -89,22 +91,23 @@ def read_file(folder: Folder, name: str) -> bytes:
 
 
 def is_new(folder: Folder, files: FileNames) -> bool:
-    """Whether the directory was never made whole: it may be made anew.
+    """Whether the directory was never made whole: a peer may make it anew.
 
-    Raises StorageDamagedError if it was, and does not say any more whose it is; and OSError.
+    Raises StorageOwnerError for a backup, StorageDamagedError if it does not say any more whose it is; and OSError.
     """
-    if files.has_owner:
-        return False
-    _check_unused(folder, files)
-    return True
+    if files.owner == BACKUP_NAME:
+        raise StorageOwnerError("the directory is a backup, with which no peer starts; zmqraft restore makes one of it")
+    if files.owner is None:
+        _check_unused(folder, files)
+    return files.owner is None
 
 
 def recover(folder: Folder, files: FileNames) -> Recovered:
-    """Of a directory that is not new.
+    """Of a directory that is not new, or of a backup.
 
     Raises StorageDamagedError with the file and the byte, StorageVersionError, and OSError.
     """
-    owner = Owner.read(folder)
+    owner = Owner.read(folder, files.owner or OWNER_NAME)
     active, data = _read_last(folder, files)
     last = active.segment
     retired, ended = _read_earlier_ones(folder, files, last)

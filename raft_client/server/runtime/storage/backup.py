@@ -1,0 +1,175 @@
+"""Backups of a peer's directory, and the new cluster that one is restored as.
+
+A backup holds the files of the directory, with another name for that of the owner (:data:`.owner.BACKUP_NAME`): no
+peer starts with it. The peer may be running: segments only grow, and all but the last one are written no more; what is
+copied is a first part of what it wrote, as after a crash.
+
+What is restored is a new cluster: it has another ident, one member under an id that was never used, and terms that the
+old cluster never had. So it cannot vote for the old one, and nothing that it forgot was promised in its name. Why says
+decision 39.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from raft_client.errors import InvalidArgumentError, StorageDamagedError, StorageError
+from raft_client.server.node.ready import Persist
+from raft_client.server.node.stored_log import HardState
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.filesystem import SystemFolder, storage_error
+from raft_client.server.runtime.storage.inspection import inspect_folder
+from raft_client.server.runtime.storage.new_directory import new_directory
+from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
+from raft_client.server.runtime.storage.recovery import list_files
+from raft_client.wire.configuration import ConfigChange, Peer, encode_config
+from raft_client.wire.log_entry import EntryKind, LogEntry
+
+if TYPE_CHECKING:
+    from raft_client.server.runtime.storage.inspection import Inspection
+    from raft_client.wire.request_id import RequestId
+
+__all__ = ["TERM_STEP", "back_up", "restore"]
+
+#: Added to the term when a backup is restored: more elections than the old cluster has had since the backup.
+TERM_STEP: Final = 1 << 20
+_PIECE: Final = 1024 * 1024
+#: How often copying begins again when a running peer removes files meanwhile.
+_ATTEMPTS: Final = 10
+
+
+def back_up(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> Inspection:
+    """Copy the directory of a peer, which may be running, to the new directory ``target``. Returns what is in it.
+
+    All that the peer had on its disk when this began is in it. Everything is read again: damage raises
+    StorageDamagedError. Raises StorageError if it is no peer's directory, or ``target`` exists; nothing is left then.
+    """
+    source = _open(directory, OWNER_NAME, "not the data directory of a peer")
+    with new_directory(target, f"copying {os.fspath(directory)}") as part:
+        return _copy_whole(source, SystemFolder(part))
+
+
+def restore(
+    source: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    peer: Peer,
+    ident: bytes,
+    request_id: RequestId,
+) -> Inspection:
+    """Make a directory of a backup: that of ``peer``, alone in a new cluster of the name ``ident``. Returns what is in
+    it.
+
+    It has all entries of the backup, their request ids and the snapshot, and one entry more, with ``request_id``, that
+    says who the member is. Raises InvalidArgumentError if the cluster of the backup has that name, or had a member with
+    that id; StorageError if ``source`` is no backup, is damaged, or ``directory`` exists; nothing is left then.
+    """
+    folder = _open(source, BACKUP_NAME, "no backup")
+    with new_directory(directory, f"restoring {os.fspath(source)}") as part:
+        target = SystemFolder(part)
+        _check_identity(_copy_whole(folder, target), peer, ident)
+        target.remove(BACKUP_NAME)
+        owner = Owner(peer.id, ident, ConfigChange((peer,)))
+        owner.write(target)
+        with DiskLog.open_in(target, owner) as log:
+            _begin_cluster(log, peer, request_id)
+        return inspect_folder(target)
+
+
+def _open(path: str | os.PathLike[str], owner: str, otherwise: str) -> SystemFolder:
+    """Raises StorageError, which says that it is ``otherwise``, unless the directory has such an owner."""
+    folder = SystemFolder(path, read_only=True)
+    try:
+        if not Path(path).is_dir() or list_files(folder).owner != owner:
+            raise StorageError(f"{os.fspath(path)} is {otherwise}: there is no file {owner} in it")
+    except OSError as error:
+        raise storage_error(error, f"reading {os.fspath(path)}") from error
+    return folder
+
+
+def _check_identity(old: Inspection, peer: Peer, ident: bytes) -> None:
+    """Raises InvalidArgumentError if the new cluster could be taken for the old one."""
+    if old.owner is None or old.owner.ident == ident:
+        name = ident.decode(errors="backslashreplace")
+        raise InvalidArgumentError(f"the backup is of the cluster {name!r}: give the restored one a name of its own")
+    if peer.id in old.member_ids:
+        raise InvalidArgumentError(f"the peer id {peer.id!r} was used in the cluster of the backup: choose a new one")
+
+
+def _begin_cluster(log: DiskLog, peer: Peer, request_id: RequestId) -> None:
+    """The peer is the only member, as if it had been elected in a term that the old cluster never had."""
+    term = max(log.hard_state.term, log.term_at(log.last_index) or 0) + TERM_STEP
+    members = encode_config(ConfigChange((peer,)))
+    entry = LogEntry.of(members, term=term, kind=EntryKind.CONFIG, request_id=request_id, index=log.last_index + 1)
+    log.write(Persist(hard_state=HardState(term, peer.id), entries=(entry,)))
+    log.sync()
+
+
+# -- copying -----------------------------------------------------------------------------------------------------------
+
+
+def _copy_whole(source: SystemFolder, target: SystemFolder) -> Inspection:
+    """Copy the files, and read the copy. A running peer may remove some meanwhile: then copy those that came instead.
+
+    Raises StorageDamagedError and OSError.
+    """
+    complete: set[str] = set()
+    for _ in range(_ATTEMPTS):
+        names = source.names()
+        try:
+            _copy_files(source, target, complete)
+        except FileNotFoundError:
+            continue
+        found = inspect_folder(target)
+        if not found.problems:
+            _sync(target)
+            return found
+        if source.names() == names:
+            problem = found.problems[0]
+            raise StorageDamagedError(problem.message, file=problem.file, offset=problem.offset)
+    raise StorageError("the peer removed files each time that they were to be copied; try it again")
+
+
+def _copy_files(source: SystemFolder, target: SystemFolder, complete: set[str]) -> None:
+    """``complete`` are those that an attempt before has copied, and that do not grow: all but the last segment."""
+    files = list_files(source)
+    last = files.logs[max(files.logs)] if files.logs else ""
+    wanted = {name for name in files.data if name not in files.unfinished}
+    for name in target.names() - wanted:
+        target.remove(name)
+    complete &= wanted
+    for name in sorted(wanted - complete):
+        _copy_file(source, target, name, name)
+        if name != last:
+            complete.add(name)
+    if files.owner is not None:
+        _copy_file(source, target, files.owner, BACKUP_NAME)
+
+
+def _copy_file(source: SystemFolder, target: SystemFolder, name: str, new_name: str) -> None:
+    """What it has when this begins."""
+    file = source.open(name)
+    try:
+        size, at = file.size, 0
+        copy = target.open(new_name, create=True)
+        try:
+            while at < size and (data := file.read(min(_PIECE, size - at), at)):
+                copy.write(data, at)
+                at += len(data)
+        finally:
+            copy.close()
+    finally:
+        file.close()
+
+
+def _sync(folder: SystemFolder) -> None:
+    """All that is in it: in the end, because a running peer does not wait for it."""
+    for name in sorted(folder.names()):
+        file = folder.open(name)
+        try:
+            file.sync()
+        finally:
+            file.close()
+    folder.sync()

@@ -29,11 +29,12 @@ Value = bytes | None
 class Operation:
     """``call`` and ``end`` are moments of one clock; ``end`` is infinite when the outcome is unknown."""
 
-    kind: str  # set, nx, nex, get, delete, vdelete
+    kind: str  # set, nx, nex, cas, get, delete, vdelete
     value: Value
     result: object
     call: float
     end: float = math.inf
+    expected: Value = None  # of cas
 
 
 def _unconditional(state: Value, operation: Operation) -> tuple[object, Value]:
@@ -48,6 +49,10 @@ def _if_absent_or_equal(state: Value, operation: Operation) -> tuple[object, Val
     return (True, operation.value) if state in (None, operation.value) else (False, state)
 
 
+def _if_expected(state: Value, operation: Operation) -> tuple[object, Value]:
+    return (True, operation.value) if state == operation.expected else (False, state)
+
+
 def _read(state: Value, operation: Operation) -> tuple[object, Value]:
     return state, state
 
@@ -60,11 +65,12 @@ def _remove_if_equal(state: Value, operation: Operation) -> tuple[object, Value]
     return (1, None) if state == operation.value and state is not None else (0, state)
 
 
-#: What each operation answers and leaves (state store protocol, "Commands").
+#: What each operation answers and leaves (state store protocol, "Commands"; KeyValueCodec of raft_client).
 _RULES: Final[dict[str, Callable[[Value, Operation], tuple[object, Value]]]] = {
     "set": _unconditional,
     "nx": _if_absent,
     "nex": _if_absent_or_equal,
+    "cas": _if_expected,
     "get": _read,
     "delete": _remove,
     "vdelete": _remove_if_equal,
@@ -99,9 +105,14 @@ def is_linearizable(history: Sequence[Operation], initial: Value = None) -> bool
     return False
 
 
+def _named(operation: Operation) -> str:
+    condition = f" if {operation.expected!r}" if operation.kind == "cas" else ""
+    return f"{operation.kind} {operation.value!r}{condition}"
+
+
 def explain(history: Sequence[Operation]) -> str:
     """The history, for people."""
     return "\n".join(
-        f"{o.call:.6f} .. {o.end:.6f}  {o.kind} {o.value!r} -> {'?' if o.result is UNKNOWN else repr(o.result)}"
+        f"{o.call:.6f} .. {o.end:.6f}  {_named(o)} -> {'?' if o.result is UNKNOWN else repr(o.result)}"
         for o in sorted(history, key=lambda operation: operation.call)
     )

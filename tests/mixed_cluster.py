@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from raft_cluster import RaftCluster
@@ -14,8 +14,15 @@ __all__ = ["MixedCluster"]
 class MixedCluster(RaftCluster):
     """As :class:`RaftCluster`; the peers of ``ours`` are ``zmqraft serve``."""
 
-    def __init__(self, directory: Path, *, ours: set[str], size: int = 3) -> None:
-        super().__init__(directory, size=size)
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        ours: set[str],
+        size: int = 3,
+        environment: Callable[[str], Mapping[str, str]] = lambda _peer: {},
+    ) -> None:
+        super().__init__(directory, size=size, environment=environment)
         self.ours = ours
 
     def launch(self, peer: str) -> None:
@@ -26,5 +33,4 @@ class MixedCluster(RaftCluster):
         members = [f"--peer={member}={self.urls[member]}" for member in self._members]
         command = [sys.executable, "-m", "raft_client.cli", "serve", "--id", peer, *members, "--verbose"]
         command += ["--machine", "broadcast", "--publish", self.pub_urls[peer], "--data", str(self._directory / peer)]
-        with (self._directory / f"{peer}.log").open("ab") as log:
-            self._processes[peer] = subprocess.Popen(command, stdout=log, stderr=log)
+        self._run(peer, command)

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -95,9 +95,20 @@ def _node_headers() -> dict[str, str]:
 
 
 class RaftCluster:
-    """Peers "1", "2", "3" … with their data under ``directory``. Use as a context manager."""
+    """Peers "1", "2", "3" … with their data under ``directory``. Use as a context manager.
 
-    def __init__(self, directory: Path, *, size: int = 3, ident: str = "") -> None:
+    ``environment`` gives the variables that the process of a peer has besides those of this one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        size: int = 3,
+        ident: str = "",
+        environment: Callable[[str], Mapping[str, str]] = lambda _peer: {},
+    ) -> None:
+        self._environment = environment
         self._install = install_zmq_raft()
         self._directory = directory
         self._ident = ident
@@ -151,10 +162,12 @@ class RaftCluster:
         config = self._directory / f"{peer}.json"
         config.write_text(json.dumps({"raft": self._config(peer)}))
         arguments = ["node", "node_modules/zmq-raft/bin/zmq-raft.js", "-c", str(config), "-b", self.urls[peer]]
+        self._run(peer, [*arguments, "-p", self.pub_urls[peer], peer], self._install)
+
+    def _run(self, peer: str, command: Sequence[str], folder: Path | None = None) -> None:
+        environment = {**os.environ, **self._environment(peer)}
         with (self._directory / f"{peer}.log").open("ab") as log:
-            self._processes[peer] = subprocess.Popen(
-                [*arguments, "-p", self.pub_urls[peer], peer], cwd=self._install, stdout=log, stderr=log
-            )
+            self._processes[peer] = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
     def kill(self, peer: str) -> None:
         """As ``kill -9``: no goodbye, nothing flushed. Also ends a frozen one."""

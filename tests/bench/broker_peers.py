@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import attrs
+from own_venv import install
 
 __all__ = ["Peer", "Start", "peers"]
 
@@ -86,14 +86,8 @@ def peers(stack: ExitStack) -> Iterator[dict[str, Start]]:
 
 
 def _install_amqtt(stack: ExitStack) -> str | None:
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-amqtt-")))
-    venv.create(folder, with_pip=True)
-    command = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", _AMQTT]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        print(f"skipped: {_AMQTT} cannot be installed: {made.stderr.strip().splitlines()[-1]}")
-        return None
-    return str(folder / "bin" / "amqtt")
+    commands = install(stack, _AMQTT)
+    return None if commands is None else str(commands / "amqtt")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.reports import on_one_line
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.runtime.disk import Storage
-    from raft_client.server.runtime.sockets import Dealer
+    from raft_client.server.runtime.sockets import Received
     from raft_client.wire.messages import Message
 
 __all__ = ["RaftPeer"]
@@ -64,14 +64,6 @@ _LEAST_FRAMES: Final = 4
 _TURN: Final = 1_000
 #: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
 _REMEMBERED_REQUESTS: Final = 64
-
-
-class _Came(NamedTuple):
-    """What one turn took from the sockets."""
-
-    connections: list[tuple[Dealer, bool]]
-    replies: list[tuple[str, list[bytes]]]
-    requests: list[list[bytes]]
 
 
 class RaftPeer:
@@ -119,6 +111,7 @@ class RaftPeer:
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._horizon = RequestHorizon(settings.request_id_ttl_s)
+        self._deadline = 0.0  # of the node
         self._is_closed = False
 
     async def start(self) -> None:
@@ -194,11 +187,14 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        came = self._drain()
+        came = self._sockets.receive(_TURN)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
         now, wall_s = time.monotonic(), time.time()
-        self._node.steps(list(self._incoming(came, now)), now, wall_s)
-        self._node.tick(now, wall_s)
+        incoming = list(self._incoming(came, now))
+        if incoming:
+            self._node.steps(incoming, now, wall_s)
+        if now >= self._deadline:
+            self._node.tick(now, wall_s)
         self._carry_out(now)
         if (before_s := self._horizon.due(now, wall_s)) is not None:
             self._storage.forget_requests(before_s)
@@ -218,10 +214,11 @@ class RaftPeer:
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._deadline = self._node.next_deadline()
         if self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
             self._timer = self._loop.call_later(0, self._turn)
             return
-        deadline = min(self._node.next_deadline(), self._machine.next_deadline() or math.inf)
+        deadline = min(self._deadline, self._machine.next_deadline() or math.inf)
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
 
     def _stop(self) -> None:
@@ -239,13 +236,7 @@ class RaftPeer:
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> _Came:
-        dealers = list(self._sockets.dealers.values())
-        connections = [(dealer, began) for dealer in dealers for began in dealer.turns()]
-        replies = [(dealer.peer_id, frames) for dealer in dealers for frames in dealer.receive()]
-        return _Came(connections, replies, list(self._sockets.requests(_TURN)))
-
-    def _incoming(self, came: _Came, now: float) -> Iterator[Incoming]:
+    def _incoming(self, came: Received, now: float) -> Iterator[Incoming]:
         for dealer, began in came.connections:
             if began:
                 dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import statestore_client as package
+from raft_client import pytest_plugin as raft_plugin
 from statestore_client import AsyncStateStoreClient, StateStoreClient, pytest_plugin
 from statestore_client.server import BrokerLimits, EmbeddedServer
 
@@ -193,6 +194,44 @@ def test_an_asynchronous_client_needs_somebody_to_run_it(tmp_path: Path) -> None
     (tmp_path / "test_asynchronous.py").write_text("def test_it(statestore_async_client):\n    pass\n")
     shown = run(tmp_path, "-p", "no:asyncio", "-p", "no:anyio", expect="1 error")
     assert "pip install pytest-asyncio" in shown
+
+
+LOGS = """
+import pytest
+from raft_client import AsyncRaftClient
+
+def test_one_peer_is_enough(raft_cluster, raft_sync_client):
+    assert raft_cluster.running == ("1",)
+    assert raft_sync_client.append(b"x") == 1
+
+@pytest.mark.raft_cluster(size=3, cluster="plant")
+def test_a_test_says_what_it_needs(raft_cluster):
+    assert raft_cluster.leader() in raft_cluster.running == ("1", "2", "3")
+
+@pytest.mark.asyncio
+async def test_each_test_has_its_own(raft_cluster):
+    async with AsyncRaftClient(raft_cluster.url) as log:
+        assert await log.append(b"y") == 1
+
+@pytest.mark.raft_cluster(3)
+def test_with_a_marker_that_names_nothing(raft_cluster):
+    pass
+"""
+
+
+def test_each_test_has_a_log_of_its_own(tmp_path: Path) -> None:
+    """The fixtures of a log are a cluster and a client; the marker passes its arguments by name."""
+    (tmp_path / "test_logs.py").write_text(LOGS)
+    shown = run(tmp_path, *ASYNCIO, expect="3 passed, 1 error")
+    assert "takes options by name only, not (3,)" in shown
+
+
+def test_the_fixtures_of_a_log_can_be_turned_off(tmp_path: Path) -> None:
+    """With ``-p no:raft_client`` the fixtures of a log are unknown, and none has the name of a package."""
+    (tmp_path / "test_it.py").write_text("def test_it(raft_cluster):\n    pass\n")
+    shown = run(tmp_path, "-p", "no:raft_client", "-p", "no:asyncio", expect="1 error")
+    assert "fixture 'raft_cluster' not found" in shown
+    assert not set(raft_plugin.__all__) & packages_distributions().keys()
 
 
 def test_the_plugin_can_be_turned_off(tmp_path: Path) -> None:

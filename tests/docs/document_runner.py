@@ -335,8 +335,10 @@ def _environment(directory: Path) -> dict[str, str]:
     environment["COLUMNS"] = "80"
     # Without it, pytest-asyncio prints advice, which is not output of the document.
     environment["PYTEST_ADDOPTS"] = "-o asyncio_default_fixture_loop_scope=function"
-    if not any(e.name == "statestore_client" for e in entry_points(group="pytest11")):
-        environment["PYTEST_PLUGINS"] = "statestore_client.pytest_plugin"
+    found = {e.name for e in entry_points(group="pytest11")}
+    environment["PYTEST_PLUGINS"] = ",".join(
+        f"{p}.pytest_plugin" for p in ("statestore_client", "raft_client") if p not in found
+    )
     return environment
 
 

@@ -6,6 +6,10 @@ not the expected one ends the stream and begins another one. ``count=0`` ends it
 follow-ups is forgotten after a while, and when this peer stops leading. (ØMQ Raft protocol, "RequestEntries RPC";
 facts §1.4)
 
+Reading for streams takes a bounded part of each turn, and the streams take it by turns: a thousand new ones keep
+neither heartbeats nor other clients waiting. Where there are too many, the one that was heard longest ago goes: its
+follow-up, if there ever is one, begins a new one.
+
 Where the Node peers do not answer, this peer does: an empty snapshot is one empty chunk.
 """
 
@@ -31,6 +35,9 @@ __all__ = ["EntriesStreams"]
 #: Facts §1.4: a message has no more entries than this, however short they are.
 _MAX_ENTRIES: Final = 4096
 _SWEEP_S: Final = 2.0
+#: What is read and sent between two ticks, and what a message costs beside its bytes.
+_TICK_BYTES: Final = 1024 * 1024
+_MESSAGE_BYTES: Final = 4096
 
 
 @attrs.define(eq=False)
@@ -62,7 +69,10 @@ class EntriesStreams:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
+        #: The one that was heard longest ago is the first.
         self._streams: dict[tuple[bytes, bytes], _Stream | _SnapshotStream] = {}
+        self._due: dict[tuple[bytes, bytes], None] = {}  # those that wait for their part, in this order
+        self._left = _TICK_BYTES
         self._sweep_at = state.now + _SWEEP_S
 
     def __len__(self) -> int:
@@ -79,20 +89,28 @@ class EntriesStreams:
         if stream is not None:
             if message.count != 0 and self._confirm(stream, message):
                 stream.expires_at = state.now + state.settings.stream_ttl_s
+                self._streams[key] = self._streams.pop(key)
                 self._send(key, stream)
                 return
             del self._streams[key]
-        if message.count != 0 and len(self._streams) < state.settings.max_streams:
+        if message.count != 0:
             self._begin(key, request, message)
 
     def settle(self) -> None:
         """Without a word: a client that hears nothing asks again, and learns who leads then."""
         if not self._state.is_leader:
             self._streams.clear()
+            self._due.clear()
 
     def tick(self) -> None:
-        """Forget those that nobody follows; not more often than every other second."""
+        """Go on with those that wait; forget those that nobody follows, not more often than every other second."""
         now = self._state.now
+        self._left = _TICK_BYTES
+        while self._due and self._left > 0:
+            key = next(iter(self._due))
+            del self._due[key]
+            if (waiting := self._streams.get(key)) is not None:
+                self._send(key, waiting)
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP_S
             for key in [key for key, stream in self._streams.items() if now > stream.expires_at]:
@@ -101,6 +119,8 @@ class EntriesStreams:
     @property
     def next_deadline(self) -> float:
         """When to look at them again."""
+        if self._due:
+            return self._state.now
         return self._sweep_at if self._streams else math.inf
 
     # -- entries -------------------------------------------------------------------------------------------------------
@@ -123,6 +143,8 @@ class EntriesStreams:
                 state.answer(request, EntriesReply(EntriesStatus.LAST, state.applied_index))
                 return
             stream = _Stream(request, message.after, last, expires_at)
+        if len(self._streams) >= state.settings.max_streams:
+            del self._streams[next(iter(self._streams))]
         self._streams[key] = stream
         self._send(key, stream)
 
@@ -138,9 +160,14 @@ class EntriesStreams:
 
     def _send(self, key: tuple[bytes, bytes], stream: _Stream | _SnapshotStream) -> None:
         """Fill the window. A stream ends when only its last message is not confirmed: that one never is."""
+        if self._left <= 0:
+            self._due[key] = None
+            return
         is_done = self._send_entries(stream) if isinstance(stream, _Stream) else self._send_chunks(stream)
         if is_done and len(stream.unconfirmed) <= 1:
             self._streams.pop(key, None)
+        elif self._left <= 0:
+            self._due[key] = None  # there may be room in its window
 
     def _send_entries(self, stream: _Stream) -> bool:
         settings = self._state.settings
@@ -148,9 +175,12 @@ class EntriesStreams:
             stream.unconfirmed.clear()
             return True  # compacted meanwhile; the client asks anew, and gets the snapshot
         while stream.sent < stream.last and len(stream.unconfirmed) < settings.stream_window and not stream.is_slow:
+            if self._left <= 0:
+                return False
             last = min(stream.last, stream.sent + _MAX_ENTRIES)
             entries = self._state.log.entries(stream.sent, last, settings.max_message_bytes)
             stream.sent = entries[-1].index
+            self._left -= _MESSAGE_BYTES + sum(entry.size for entry in entries)
             stream.is_slow = len(entries) == 1 and entries[0].size > settings.max_message_bytes
             stream.unconfirmed.append(stream.sent)
             status = EntriesStatus.LAST if stream.sent == stream.last else EntriesStatus.MORE
@@ -164,9 +194,12 @@ class EntriesStreams:
             return True  # there is another one: those bytes are gone, and the client asks anew
         size = state.settings.max_message_bytes
         while (stream.sent < meta.size or stream.is_empty) and len(stream.unconfirmed) < state.settings.snapshot_window:
+            if self._left <= 0:
+                return False
             data = b"" if stream.is_empty else state.log.stored.read_snapshot(stream.sent, size)
             chunk = SnapshotChunk(meta.index, meta.term, stream.sent, meta.size, data)
             stream.is_empty = False
+            self._left -= _MESSAGE_BYTES + len(data)
             stream.sent = chunk.end
             stream.unconfirmed.append(stream.sent)
             self._answer(stream, EntriesReply(EntriesStatus.CHUNK, meta.index, chunk=chunk))

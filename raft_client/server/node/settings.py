@@ -48,7 +48,8 @@ class NodeSettings:
     check_quorum: bool = True
     #: A leader whose disk does not answer for this long steps down: it could commit nothing.
     disk_stall_s: float = 1.0
-    #: Streams of entries that are served at the same time; more are ignored (REQUEST_ENTRIES_HIGH_WATERMARK).
+    #: Streams of entries that are served at the same time; one more takes the place of the one that was heard longest
+    #: ago (REQUEST_ENTRIES_HIGH_WATERMARK).
     max_streams: int = 8000
     #: A stream without a follow-up for this long is forgotten (REQUEST_ENTRIES_TTL).
     stream_ttl_s: float = 5.0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import attrs
 import pytest
 from node_cluster import OURS, NodeCluster, make_id, peers_of
 
+from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
@@ -123,13 +127,41 @@ def test_a_stream_that_nobody_follows_is_forgotten() -> None:
     assert len(cluster.nodes["a"]._streams) == 0
 
 
-def test_so_many_streams_and_no_more() -> None:
-    """Streams beyond REQUEST_ENTRIES_HIGH_WATERMARK are ignored until there is room."""
+def test_a_stream_too_many_takes_the_place_of_the_one_heard_longest_ago() -> None:
+    """A client that opens REQUEST_ENTRIES_HIGH_WATERMARK streams does not keep others from theirs, and a stream that is
+    followed stays."""
     cluster = filled(100, max_streams=2)
-    message = RequestEntries(b"test", 0)
-    assert [len(cluster.ask("a", message, bytes([number]))) for number in (1, 2, 3)] == [5, 5, 0]
-    cluster.ask("a", RequestEntries(b"test", 0, 0), b"\x01")
+    message, follow_up = RequestEntries(b"test", 0), RequestEntries(b"test", 10)
+    assert [len(cluster.ask("a", message, bytes([number]))) for number in (1, 2)] == [5, 5]
+    assert len(cluster.ask("a", follow_up, b"\x01")) == 1
     assert len(cluster.ask("a", message, b"\x03")) == 5
+    assert len(cluster.nodes["a"]._streams) == 2
+    assert len(cluster.ask("a", RequestEntries(b"test", 20), b"\x01")) == 1
+    assert len(cluster.ask("a", follow_up, b"\x02")) == 5  # it was forgotten, and begins again
+
+
+def test_streams_share_a_bounded_part_of_each_turn() -> None:
+    """Between two ticks about 1 MiB is read for streams, however many there are, and all of them get theirs."""
+    cluster = NodeCluster("a")
+    cluster.elect()
+    for _ in range(10):
+        cluster.update(bytes(60_000))
+    cluster.answers.clear()
+    node = cluster.nodes["a"]
+    requests = [Request(b"client", bytes([number]), RequestEntries(b"test", 0)) for number in range(40)]
+    node.steps(requests, cluster.now, cluster.wall_s)
+    ready = node.ready()
+    assert 16 <= len(ready.send) <= 20
+    assert node.next_deadline() == cluster.now
+    for _ in range(13):
+        node.tick(cluster.now, cluster.wall_s)
+        sent = node.ready().send
+        assert len(sent) <= 20
+        ready = attrs.evolve(ready, send=ready.send + sent)
+    received = Counter(output.request_id for output in ready.send if isinstance(output, Answer))
+    assert set(received.values()) == {5}
+    assert len(received) == 40
+    assert node.next_deadline() > cluster.now
 
 
 def test_a_follower_names_the_leader_and_a_leader_that_steps_down_says_nothing() -> None:

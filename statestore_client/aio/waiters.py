@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Final
 
 from statestore_client.errors import BusyError, StateStoreError
 
@@ -142,18 +143,13 @@ class Flag(asyncio.Event):
 
 
 class Bell(asyncio.Event):
-    """Wakes the task that waits for something new. Held (``with``) by whoever changes, or looks at, what is new.
+    """Wakes the task that waits for something new. ``lock`` is held by whoever changes, or looks at, what is new.
 
-    To hold it guards nothing: tasks take turns only where they wait.
+    It guards nothing: tasks take turns only where they wait.
     """
 
+    lock: Final = nullcontext()
     ring = asyncio.Event.set
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     async def wait_until(self, deadline: float | None) -> bool:
         """Until it rings. False once the deadline (monotonic seconds, None: never) has passed: look for a last time.

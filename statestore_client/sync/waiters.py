@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from statestore_client.errors import BusyError, StateStoreError
@@ -138,19 +139,32 @@ class OneReader(OneCaller):
         self._lock = threading.RLock()
 
 
-class Bell(threading.Condition):
-    """Wakes threads that wait for something new. Held (``with``) by whoever changes, or looks at, what is new."""
+class Bell:
+    """Wakes the thread that waits for something new. ``lock`` is held by whoever changes, or looks at, what is new.
 
-    ring = threading.Condition.notify_all
+    Bare locks, for the reason that a :class:`Batch` has. A signal's handler may come in the thread that holds ``lock``.
+    """
+
+    __slots__ = ("_rung", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._rung = threading.Lock()  # held until it rings
+        self._rung.acquire()
+
+    def ring(self) -> None:
+        """Wake the one that waits, or the next one to wait."""
+        with suppress(RuntimeError):  # it has rung already: a signal's handler, too, may come in between
+            self._rung.release()
 
     def wait_until(self, deadline: float | None) -> bool:
-        """Until it rings; it may be earlier. It is held, but not in the meantime.
+        """Until it rings, or has rung since the last time; it may be earlier. Without the lock.
 
         False once the deadline (monotonic seconds, None: never) has passed: look for a last time.
         """
         remaining = LONGEST_NAP_S if deadline is None else min(deadline - time.monotonic(), LONGEST_NAP_S)
         if remaining > 0:
-            self.wait(remaining)
+            self._rung.acquire(timeout=remaining)
         return remaining > 0
 
 

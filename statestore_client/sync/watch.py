@@ -34,7 +34,7 @@ class _Inbox:
 
     def push(self, event: WatchEvent | StateStoreError) -> bool:
         """Take an event from the engine."""
-        with self._arrived:
+        with self._arrived.lock:
             self._arrived.ring()
             return self._state.push(event)
 
@@ -68,7 +68,7 @@ class Watch:
         self._callback = callback
         self._worker: Worker | None = None
         self._state = WatchState(limit=terms.limit, overflow=terms.overflow)
-        self._arrived = Bell()  # held by whoever changes the state
+        self._arrived = Bell()
         self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()
         self._reader = OneReader()
@@ -90,7 +90,7 @@ class Watch:
         return self
 
     def _start(self) -> None:
-        with self._arrived:
+        with self._arrived.lock:
             self._state.begin()
         try:
             self._engine.watch(self._key, self._inbox, self._options, timeout=self._timeout)
@@ -124,26 +124,26 @@ class Watch:
         with self._reader:
             event = self._next(timeout)
         if self._state.has_room_again():
-            self._engine.caught_up(self._inbox)  # without the bell: the engine takes it when it pushes
+            self._engine.caught_up(self._inbox)  # without the bell's lock: the engine takes it when it pushes
         return event
 
     def _next(self, timeout: float | None) -> WatchEvent | None:
         seconds = check_wait(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         is_last_look = False
-        with self._arrived:
-            while True:
+        while True:
+            with self._arrived.lock:
                 event = self._state.pop()
-                if event is not None or is_last_look:
-                    return event
-                self._engine.check_process()
-                is_last_look = not self._arrived.wait_until(deadline)
+            if event is not None or is_last_look:
+                return event
+            self._engine.check_process()
+            is_last_look = not self._arrived.wait_until(deadline)
 
     def close(self) -> None:
         """Stop watching; an iteration in another thread ends. Closing twice is harmless."""
         if not self._state.is_closed:
             self._engine.unwatch(self._key, self._inbox)  # raises where it may not be called
-            with self._arrived:
+            with self._arrived.lock:
                 self._state.is_closed = True
                 self._arrived.ring()
 

@@ -26,6 +26,7 @@ from statestore_client import (
     StateStoreClient,
 )
 from statestore_client.server import EmbeddedServer
+from statestore_client.sync import watch
 from statestore_client.sync.waiters import LONGEST_NAP_S, Batch, acquired
 
 
@@ -150,12 +151,12 @@ class AlarmError(Exception):
     """What a signal handler of an application may raise."""
 
 
-def interrupted_at(number: int, call: Callable[[], object]) -> bool:
-    """Whether the call goes through so many lines: it is interrupted there."""
+def interrupted_at(number: int, call: Callable[[], object], *, outside: str = "") -> bool:
+    """Whether the call goes through so many lines, outside this file: it is interrupted there."""
     lines = count()
 
-    def trace(_frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
-        if event == "line" and next(lines) == number:
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
+        if event == "line" and frame.f_code.co_filename != outside and next(lines) == number:
             raise AlarmError
         return trace
 
@@ -182,6 +183,29 @@ def test_a_wait_for_a_batch_that_is_interrupted_leaves_it_whole() -> None:
         if not was_interrupted:
             assert number > 3
             return
+
+
+def test_a_wait_for_an_event_that_is_interrupted_leaves_the_watch_whole() -> None:
+    """A wait for a watch's next event that is interrupted at any line of what it calls raises what interrupted it, and
+    the next event arrives.
+
+    Not at those of the watch itself: Python handles no signal between a ``with`` statement and the lock that it holds.
+    """
+    with (
+        EmbeddedServer() as server,
+        StateStoreClient(server.url) as other,
+        StateStoreClient(server.url) as store,
+        store.watch("k") as events,
+    ):
+        for number in count():
+            was_interrupted = interrupted_at(number, lambda: events.get(timeout=0.001), outside=watch.__file__)
+            other.set("k", b"%d" % number)
+            event = events.get(timeout=10)
+            assert event is not None
+            assert event.value == b"%d" % number
+            if not was_interrupted:
+                assert number > 10
+                return
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])

@@ -9,8 +9,9 @@
     │   └── PickleRefusedError (TypeError)     a live client cannot travel between processes
     ├── ClusterError                           the cluster refused the request, this time
     │   ├── RequestExpiredError                the request id is too old, or too far in the future; final
-    │   ├── ClusterBusyError                   another change of the peers is under way
+    │   ├── ClusterBusyError                   another change of the peers or the leader is under way
     │   ├── ConfigError                        the new list of peers was refused, with name and message
+    │   ├── HandOverError                      the leadership was not handed over; the message says why
     │   └── NotLeaderError                     the peer that was asked is not the leader; it may say who is
     ├── TransportError                         no answer; see ``may_have_been_applied``
     │   ├── NoLeaderError (TimeoutError)       no peer said that it is the leader
@@ -55,6 +56,7 @@ __all__ = [
     "ConfigError",
     "ConnectionLostError",
     "ForkedClientError",
+    "HandOverError",
     "HistoryOutrunError",
     "InvalidArgumentError",
     "InvalidDataError",
@@ -154,7 +156,10 @@ class RequestExpiredError(ClusterError):
 
 
 class ClusterBusyError(ClusterError):
-    """Another change of the peers is under way (ØMQ Raft protocol, "ConfigUpdate RPC", status 3). Try again later."""
+    """Another change of the peers or of the leader is under way. Try again later.
+
+    (ØMQ Raft protocol, "ConfigUpdate RPC", status 3)
+    """
 
 
 class ConfigError(ClusterError):
@@ -172,6 +177,13 @@ class ConfigError(ClusterError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+class HandOverError(ClusterError):
+    """The leadership was not handed over: no such member, a Node peer, or one that did not take over in time.
+
+    The leader goes on, unless ``may_have_been_applied``.
+    """
 
 
 class NotLeaderError(ClusterError):

@@ -18,6 +18,7 @@ from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Ti
 from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.connection_state import ConnectionState
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
+from raft_client.core.hand_over import TransferLeadership
 from raft_client.core.request import RequestStats
 from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.core.selectors import Selector
@@ -182,6 +183,18 @@ class AsyncRaftClient:
         """
         call = UpdatePeers(self._ident, peers, _raw_id(request_id), has_new_id=request_id is None, wait=wait)
         return cast(int, await self._engine.call(call, timeout=self._seconds(timeout)))
+
+    async def transfer_leadership(self, to: str | None = None, *, timeout: Timeout = DEFAULT_TIMEOUT) -> str:
+        """Let the member ``to`` (its id) lead, or any other one than now; returns the id of the leader. (HandOver RPC)
+
+        Appends wait meanwhile, for some milliseconds, and go to the new leader. Returns when it says that it leads; at
+        once if it did before. Only peers of this package hand over.
+
+        Raises :class:`HandOverError` when there is no such member, it or the leader is a Node peer, or it did not take
+        over in time; :class:`ClusterBusyError` when another hand-over goes on for longer than ``timeout``.
+        """
+        call = TransferLeadership(self._ident, to, int.from_bytes(new_raw_id()[-6:]))
+        return cast(str, await self._engine.call(call, timeout=self._seconds(timeout)))
 
     async def dispatch(
         self,

@@ -6,7 +6,7 @@ Exit codes, the same for all commands:
 0     done
 1     a negative answer: the log does not have that index (any more), no such peer, a peer that is down
 2     the command line or the environment cannot be used; nothing was sent
-3     the cluster refused (expired request id, list of peers, another change of peers), or a peer broke the protocol
+3     the cluster refused (expired id, list of peers, another change of peers, a new leader), or broke the protocol
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
 6     the data directory of a peer cannot be used, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
@@ -60,6 +60,7 @@ _COMMANDS: Final = {
     "serve": "serving:serve",
     "set": "keys:set_key",
     "tail": "tailing:tail",
+    "transfer": "cluster:transfer",
     "watch": "watching:watch",
 }
 

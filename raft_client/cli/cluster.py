@@ -1,7 +1,8 @@
-"""``zmqraft config | info | add-peer | remove-peer``."""
+"""``zmqraft config | info | add-peer | remove-peer | transfer``."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.configuration import Peer
 
-__all__ = ["add_peer", "config", "info", "ping", "remove_peer"]
+__all__ = ["add_peer", "config", "info", "ping", "remove_peer", "transfer"]
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 #: A peer that is up answers at once; who asks for all of them does not want to wait for the dead ones.
@@ -217,3 +218,22 @@ def _change(client: RaftClient, edit: Callable[[tuple[Peer, ...]], tuple[Peer, .
 
 def _names(peers: Iterable[Peer]) -> str:
     return ", ".join(f"{peer.id} at {peer.url}" for peer in peers)
+
+
+# -- leadership --------------------------------------------------------------------------------------------------------
+
+
+@click.command("transfer")
+@click.argument("peer_id", required=False)
+@_json
+@connection_options
+def transfer(peer_id: str | None, *, json_output: bool, settings: RaftSettings) -> int:
+    """Let the member PEER_ID lead, or any other one than now; print the peers of the cluster as config does.
+
+    Returns when it leads, before its machine is taken away for example. Exit code 3 when it did not take over.
+    """
+    logging.getLogger("raft_client").setLevel(logging.ERROR)  # a leader that is lost is what was asked for
+    with open_client(settings) as client:
+        client.transfer_leadership(peer_id)
+        _print_config(client.config(), json_output)
+    return exits.DONE

@@ -27,18 +27,29 @@ from raft_client.wire.frames import decode_json, encode_json
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 from raft_client.wire.update_requests import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 
-__all__ = ["Append", "AwaitSettled", "Call", "Custom", "GetConfig", "GetLogInfo", "UpdatePeers"]
+__all__ = [
+    "BUSY_PAUSE_S",
+    "AnsweredOnce",
+    "Append",
+    "AwaitSettled",
+    "Call",
+    "Custom",
+    "GetConfig",
+    "GetLogInfo",
+    "UpdatePeers",
+]
 
 _UPDATE: Final = RequestUpdate.TYPE
 _OK: Final = b"\x01"
 #: "The client should repeat its request after some reasonable time interval (e.g. a few seconds)", or less.
-_BUSY_PAUSE_S: Final = 0.5
+BUSY_PAUSE_S: Final = 0.5
 
 
 class Call(Protocol):
     """One thing to ask."""
 
-    #: The first frame: 12 bytes for what is written into the log. None: any number; a new one each time it is sent.
+    #: The first frame: 12 bytes for what is written into the log, more for a hello. None: any number; a new one each
+    #: time it is sent.
     request_id: bytes | None
     #: Whether it may be sent again when its answer does not come.
     repeatable: bool
@@ -70,7 +81,7 @@ class Call(Protocol):
 # -- the calls that are answered once ----------------------------------------------------------------------------------
 
 
-class _AnsweredOnce:
+class AnsweredOnce:
     """What the calls have in common that are answered with one message, or with "accepted" and one message."""
 
     __slots__ = ()
@@ -86,7 +97,7 @@ class _AnsweredOnce:
         """There is nothing incomplete."""
 
 
-class _Question(_AnsweredOnce):
+class _Question(AnsweredOnce):
     """A call that changes nothing and may be repeated at will."""
 
     __slots__ = ("_frames",)
@@ -133,7 +144,7 @@ class GetLogInfo(_Question):
         return Finished(reply)
 
 
-class Append(_AnsweredOnce):
+class Append(AnsweredOnce):
     """RequestUpdate: one entry. Result: its log index. Raises InvalidDataError for data that no peer would take."""
 
     __slots__ = ("_frames", "has_new_id", "request_id")
@@ -169,7 +180,7 @@ class Append(_AnsweredOnce):
         return ACCEPTED if reply.index is None else Finished(reply.index)
 
 
-class UpdatePeers(_AnsweredOnce):
+class UpdatePeers(AnsweredOnce):
     """ConfigUpdate: the new list of all peers. Result: the log index of the transition.
 
     While another change is under way it is tried again, or, without ``wait``, fails with ClusterBusyError.
@@ -210,11 +221,11 @@ class UpdatePeers(_AnsweredOnce):
             case Outcome.REFUSED:
                 return Failed(ConfigError(reply.error_name, reply.error_message))
             case Outcome.BUSY:
-                return Retry(_BUSY_PAUSE_S, _busy()) if self._wait else Failed(_busy())
+                return Retry(BUSY_PAUSE_S, _busy()) if self._wait else Failed(_busy())
         return Failed(_expired())
 
 
-class AwaitSettled(_AnsweredOnce):
+class AwaitSettled(AnsweredOnce):
     """Wait until no change of the peers is under way. Result: None.
 
     RequestConfig does not tell: during the transition it has the old and the new peers in one list. But a ConfigUpdate
@@ -237,7 +248,7 @@ class AwaitSettled(_AnsweredOnce):
             case Outcome.REFUSED:
                 return Finished(None)
             case Outcome.BUSY:
-                return Retry(_BUSY_PAUSE_S, _busy())
+                return Retry(BUSY_PAUSE_S, _busy())
             case Outcome.NOT_LEADER:
                 return NotLeader(reply.leader_id)
             case Outcome.EXPIRED:
@@ -245,7 +256,7 @@ class AwaitSettled(_AnsweredOnce):
         return Failed(ProtocolError("the peer accepted a change of the peers without a list"))
 
 
-class Custom(_AnsweredOnce):
+class Custom(AnsweredOnce):
     """ClientDispatch: a message for the cluster's own state machine. Result: the frames of its answer.
 
     It is sent once: whether repeating it would do harm is known to the state machine alone. With a request id of 12

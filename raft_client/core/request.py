@@ -8,7 +8,7 @@ import attrs
 
 from raft_client.core.calls import Call
 from raft_client.errors import RaftError
-from raft_client.wire.request_id import RequestId
+from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
 
 __all__ = ["Request", "RequestStats", "about"]
 
@@ -65,6 +65,7 @@ def about(request: Request, error: RaftError, *, refused: bool = False) -> RaftE
     """
     if request.call.changes:
         error.may_have_been_applied = request.in_doubt or (request.was_sent and not refused)
-        if request.call.request_id is not None:
-            error.request_id = RequestId(request.call.request_id)
+        raw = request.call.request_id
+        if raw is not None and len(raw) == REQUEST_ID_BYTES:
+            error.request_id = RequestId(raw)
     return error

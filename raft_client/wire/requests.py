@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from raft_client.errors import ProtocolError
 from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, RequestConfig, RequestLogInfo
-from raft_client.wire.peer_extensions import PreVote, ReadIndex, TimeoutNow
+from raft_client.wire.peer_extensions import HandOver, PreVote, ReadIndex, TimeoutNow
 from raft_client.wire.peer_rpcs import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.request_entries import RequestEntries
 from raft_client.wire.request_id import REQUEST_ID_BYTES
@@ -28,6 +28,7 @@ AnyRequest: TypeAlias = (
     | BroadcastStateUrl
     | ClientDispatch
     | ConfigProposal
+    | HandOver
     | InstallSnapshot
     | PreVote
     | ReadIndex
@@ -58,6 +59,7 @@ _OTHERS: Final = {
         PreVote,
         TimeoutNow,
         ReadIndex,
+        HandOver,
     )
 }
 _PEER_ID_BYTES: Final = 3

@@ -10,7 +10,7 @@ from raft_cluster import RaftCluster, why_not
 
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
 from raft_client.wire.messages import LogInfoReply, RequestLogInfo
-from raft_client.wire.peer_extensions import PreVote, ReadIndex, TimeoutNow
+from raft_client.wire.peer_extensions import HandOver, PreVote, ReadIndex, TimeoutNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +55,6 @@ def test_a_node_peer_is_silent_about_our_types_and_lives_on(node_peer: zmq.Socke
     """A Node peer does not answer messages of our types and lives on. Our peers send it none; one that comes too late
     for a peer that was replaced does no harm. A ROUTER answers one connection in the order of its questions: what comes
     next is the answer to the hello."""
-    for message in (PreVote(b"", "9", 5, 0, 0), TimeoutNow(b"", "9", 5), ReadIndex(b"")):
+    for message in (PreVote(b"", "9", 5, 0, 0), TimeoutNow(b"", "9", 5), ReadIndex(b""), HandOver(b"", "2")):
         node_peer.send_multipart([b"\x01", *message.to_frames()])
     say_hello(node_peer, HELLO)

@@ -15,7 +15,9 @@ from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
 
 Run = Any  # conftest.py has it
 
-COMMANDS = ["config", "info", "append", "set", "del", "tail", "dump", "watch", "add-peer", "remove-peer", "bench"]
+COMMANDS = [
+    *("config", "info", "append", "set", "del", "tail", "dump", "watch", "add-peer", "remove-peer", "transfer", "bench")
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,6 +13,8 @@ from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.wire import messages as m
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_extensions import (
+    HandOver,
+    HandOverReply,
     PreVote,
     PreVoteReply,
     ReadIndex,
@@ -33,6 +35,12 @@ GOLDEN: list[tuple[str, Any]] = [
     ("0052|63", ReadIndex(b"c")),
     ("a131|d107", ReadIndexReply("1", 2001)),
     ("c0", ReadIndexReply(None)),
+    ("0048|63|a132", HandOver(b"c", "2")),
+    ("0048||c0", HandOver(b"")),
+    ("00|a132|", HandOverReply(m.Outcome.NOT_LEADER, "2")),
+    ("00|c0|", HandOverReply(m.Outcome.NOT_LEADER)),
+    ("02|c0|6e6f", HandOverReply(m.Outcome.REFUSED, reason="no")),
+    ("03|c0|", HandOverReply(m.Outcome.BUSY)),
     ("3f||31|01|00|00|01", m.RequestVote(b"", "1", 1, 0, 0, leader_agrees=True)),
 ]
 
@@ -110,6 +118,9 @@ def test_other_request_ids_do_not_say_hello() -> None:
         lambda: PreVote(b"", "1", -1, 0, 0),
         lambda: TimeoutNow(b"", "1", 2**53),
         lambda: ReadIndexReply("", 1),
+        lambda: HandOver(b"", ""),
+        lambda: HandOver(b"", 2),  # type: ignore[arg-type]
+        lambda: HandOverReply(m.Outcome.COMMITTED),
         lambda: Hello("", 1),
         lambda: Hello("1", -1),
     ],

@@ -53,6 +53,7 @@ from raft_client.wire.messages import (
     VoteReply,
 )
 from raft_client.wire.peer_extensions import (
+    HandOver,
     PreVote,
     PreVoteReply,
     ReadIndex,
@@ -146,7 +147,7 @@ class RaftNode:
             self._peers.next_deadline(),
             self._replication.next_deadline(),
             self._streams.next_deadline,
-            self._transfer.ends_at,
+            self._transfer.next_deadline,
             self._updates.next_deadline,
         )
 
@@ -192,6 +193,8 @@ class RaftNode:
                 self._membership.on_update(request, message, is_busy=self._transfer.target is not None)
             case TimeoutNow():
                 self._transfer.on_request(request, message)
+            case HandOver():
+                self._transfer.on_client(request, message)
 
     def _on_reply(self, reply: Reply) -> None:
         if isinstance(reply.message, EntriesReply):

@@ -4,6 +4,8 @@ The leader takes no more updates, brings the other one's log to the end of its o
 at once (TimeoutNow). Updates that come meanwhile wait. Those who wait are told when the new leader is known; if nobody
 leads after an election time-out, this leader goes on.
 
+A client that asks for it is told when this peer leads no more, and who does; or why it still leads.
+
 A transfer ends with the leadership that began it. Once TimeoutNow was sent, the leader has no lease in this term any
 more: the other one may act on it late.
 """
@@ -11,12 +13,13 @@ more: the other one may act on it late.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.ready import Answer
 from raft_client.server.node.roles import Role
 from raft_client.wire.hello import Capability
-from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
+from raft_client.wire.update_requests import Outcome
 
 if TYPE_CHECKING:
     from raft_client.server.node.election import Election
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from raft_client.server.node.updates import Updates
 
 __all__ = ["Transfer"]
+
+#: Clients that wait for the end of a transfer. More are told to come back.
+_MAX_ASKED: Final = 1_000
 
 
 class Transfer:
@@ -47,21 +53,42 @@ class Transfer:
         self.target: str | None = None
         self._told = False
         self.ends_at = math.inf
+        self._asked: dict[tuple[bytes, bytes], Request] = {}  # clients, by their route and request id
+        self._tell_at = math.inf  # whoever leads then
+        self._why_it_ended = ""
 
     def begin(self, peer_id: str) -> bool:
         """Whether it was begun: only a leader can, to another member that knows what to do."""
         state = self._state
-        if not state.is_leader or self.target is not None or peer_id not in self._replication.followers:
-            return False
-        if not self._peers.knows(peer_id, Capability.TRANSFER):
+        if not state.is_leader or self.target is not None or self._why_not(peer_id):
             return False
         self.target, self._told = peer_id, False
+        self._why_it_ended = f"{peer_id} did not take over in time"
         self.ends_at = state.now + state.settings.election_timeout_max_s
         self._updates.hand_over(begins=True)
         return True
 
+    def _why_not(self, peer_id: str) -> str:
+        """Why it cannot take over; empty if it can."""
+        if peer_id not in self._replication.followers:
+            return f"there is no other member {peer_id!r}"
+        if not self._peers.knows(peer_id, Capability.TRANSFER):
+            return f"{peer_id} is not connected, or a Node peer, which cannot be told to take over"
+        return ""
+
+    @property
+    def next_deadline(self) -> float:
+        """When :meth:`settle` has something to do."""
+        return min(self.ends_at, self._tell_at)
+
     def settle(self) -> None:
-        """Tell the other one as soon as it has the whole log."""
+        """Tell the other one as soon as it has the whole log, and the clients how it ended."""
+        if self.target is not None:
+            self._go_on()
+        if self._asked and self.target is None:
+            self._tell_clients()
+
+    def _go_on(self) -> None:
         if self.target is None:
             return
         if (
@@ -96,6 +123,46 @@ class Transfer:
             self._state.become_follower(reply.term)
         elif not reply.started and self.target is not None:
             self._end()
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def on_client(self, request: Request, message: HandOver) -> None:
+        """Somebody wants another leader."""
+        state = self._state
+        if not state.is_leader:
+            state.answer(request, HandOverReply(Outcome.NOT_LEADER, state.leader_id))
+            return
+        if self.target is None:
+            target = self._most_able() if message.to is None else message.to
+            why_not = self._why_not(target) if target else "no other member is connected that can be told to take over"
+            if why_not:
+                state.answer(request, HandOverReply(Outcome.REFUSED, reason=why_not))
+                return
+            self.begin(target)
+        elif message.to not in (None, self.target) or len(self._asked) >= _MAX_ASKED:
+            state.answer(request, HandOverReply(Outcome.BUSY))
+            return
+        self._asked[request.route, request.request_id] = request
+        self._tell_at = state.now + 2 * state.settings.election_timeout_max_s
+
+    def _most_able(self) -> str:
+        """The id of the follower that has most of the log; empty if none can take over."""
+        followers = self._replication.followers
+        able = [peer_id for peer_id in followers if not self._why_not(peer_id)]
+        return max(able, key=lambda peer_id: followers[peer_id].match_index, default="")
+
+    def _tell_clients(self) -> None:
+        state = self._state
+        if state.is_leader:
+            reply = HandOverReply(Outcome.REFUSED, reason=self._why_it_ended)
+        elif state.leader_id is not None or state.now >= self._tell_at:
+            reply = HandOverReply(Outcome.NOT_LEADER, state.leader_id)
+        else:
+            return
+        for request in self._asked.values():
+            state.answer(request, reply)
+        self._asked.clear()
+        self._tell_at = math.inf
 
     def leave(self) -> None:
         """This leader is no member any more: whoever has its whole log takes over, rather than after a time-out."""

@@ -36,7 +36,7 @@ from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
 from raft_client.wire.client_dispatch import ClientDispatch
-from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, RequestLogInfo
+from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
 from raft_client.wire.requests import decode_request
@@ -346,7 +346,7 @@ class RaftPeer:
 
     def _answer(self, request: Request, message: Message) -> None:
         frames = message.to_frames()
-        if is_hello(request.request_id):
+        if is_hello(request.request_id) and isinstance(message, LogInfoReply):
             frames = [*frames, self._hello.to_frame()]
         self._reply_to(request, frames)
 

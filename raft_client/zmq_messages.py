@@ -10,13 +10,17 @@ import zmq
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["monitored_events", "receive_message", "send_message"]
+__all__ = ["LongMessageError", "monitored_events", "receive_message", "send_message", "skip_message"]
 
 # Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 # zmq.Socket.send() only adds options that are not used here, and there are four frames or more to a message.
 _send: Final = super(zmq.Socket, zmq.Socket).send
+
+
+class LongMessageError(Exception):
+    """A message has more frames than are taken. The others are still to be received: see :func:`skip_message`."""
 
 
 def send_message(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
@@ -30,10 +34,11 @@ def send_message(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
     return True
 
 
-def receive_message(socket: zmq.Socket[bytes]) -> list[bytes] | None:
+def receive_message(socket: zmq.Socket[bytes], most_frames: int = sys.maxsize) -> list[bytes] | None:
     """The next message that has arrived; None when there is none, and with this the socket has been found empty.
 
-    A frame object knows whether another one follows; recv_multipart() asks the socket, and takes 1.5 times as long.
+    Raises LongMessageError. A frame object knows whether another one follows; recv_multipart() asks the socket, and
+    takes 1.5 times as long.
     """
     receive = socket.recv
     try:
@@ -42,9 +47,16 @@ def receive_message(socket: zmq.Socket[bytes]) -> list[bytes] | None:
         return None
     message = [frame.bytes]
     while frame.more:
+        if len(message) == most_frames:
+            raise LongMessageError
         frame = receive(_DONTWAIT, False)
         message.append(frame.bytes)
     return message
+
+
+def skip_message(socket: zmq.Socket[bytes], most_frames: int) -> bool:
+    """Drop what is left of a message after LongMessageError, or this much of it. Whether nothing is left."""
+    return not socket.getsockopt(zmq.RCVMORE) or any(not socket.recv(_DONTWAIT, False).more for _ in range(most_frames))
 
 
 def monitored_events(monitor: zmq.Socket[bytes]) -> Iterator[int]:

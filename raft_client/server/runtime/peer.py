@@ -117,7 +117,7 @@ class RaftPeer:
     async def start(self) -> None:
         """Listen, and take part. Raises TransportError if an address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        self._sockets = PeerSockets(self._watch, self._loop.remove_reader)
+        self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop)
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
         snapshot = self._storage.snapshot

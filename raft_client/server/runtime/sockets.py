@@ -21,7 +21,7 @@ import zmq
 from zmq import zmq_poll
 
 from raft_client.errors import TransportError
-from raft_client.zmq_messages import monitored_events, receive_message, send_message
+from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +34,16 @@ _SEND_QUEUE: Final = 1_000
 _RECEIVE_QUEUE: Final = 128
 #: The longest frame that is let in: an entry of 10 MiB, and some room for what is around it.
 _MAX_FRAME_BYTES: Final = 11 * 1024 * 1024
-#: What is taken from one socket at once, and one message more.
+#: The same for what subscribers say: which messages they want, by the name of the cluster.
+_MAX_SUBSCRIPTION_BYTES: Final = 64 * 1024
+#: The most frames of a message, which libzmq does not bound. AppendEntries has one for each entry, and 64 KiB of the
+#: shortest are 3,121.
+_MAX_FRAMES: Final = 65_536
+#: What is taken from one socket at once, and one message more; and what a frame costs beside its bytes.
 _MOST_AT_ONCE_BYTES: Final = 32 * 1024 * 1024
+_FRAME_BYTES: Final = 1024
+#: Frames of a message too long that are dropped at once.
+_SKIPPED_AT_ONCE: Final = 32_768
 _RECONNECT_MS: Final = 50
 _READABLE: Final = int(zmq.POLLIN)
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -68,9 +76,9 @@ class Dealer:
         """False if it is not connected, or takes no more."""
         return send_message(self._socket, frames)
 
-    def receive(self) -> Iterator[list[bytes]]:
-        """What has come."""
-        return _receive(self._socket)
+    def receive(self, drop: Callable[[str], object]) -> Iterator[list[bytes]]:
+        """What has come; ``drop`` is told why something is left out."""
+        return _receive(self._socket, drop)
 
     def turns(self) -> Iterator[bool]:
         """True for each connection that began, False for each that ended, in their order."""
@@ -93,11 +101,20 @@ class Received(NamedTuple):
 
 
 class PeerSockets:
-    """All sockets of one peer. ``watch`` and ``forget`` are told of descriptors that come into use and leave it."""
+    """All sockets of one peer. ``watch`` and ``forget`` are told of descriptors that come into use and leave it.
 
-    def __init__(self, watch: Callable[[int], object], forget: Callable[[int], object]) -> None:
+    ``drop`` is told why a message is not handed out.
+    """
+
+    def __init__(
+        self,
+        watch: Callable[[int], object],
+        forget: Callable[[int], object],
+        drop: Callable[[str], object] = lambda _reason: None,
+    ) -> None:
         self._watch = watch
         self._forget = forget
+        self._drop = drop
         self._context = zmq.Context()
         self._router: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
@@ -110,10 +127,10 @@ class PeerSockets:
         """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
         try:
             router = self._router = _socket(self._context, zmq.ROUTER, url)
-            router.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
             router.bind(url)
             if publisher_url is not None:
                 self._publisher = _socket(self._context, zmq.PUB, publisher_url)
+                self._publisher.setsockopt(zmq.MAXMSGSIZE, _MAX_SUBSCRIPTION_BYTES)
                 self._publisher.bind(publisher_url)
         except zmq.ZMQError as error:
             self.close()
@@ -165,9 +182,9 @@ class PeerSockets:
             if monitor in readable:
                 received.connections.extend((dealer, began) for began in dealer.turns())
             if messages in readable:
-                received.replies.extend((dealer.peer_id, frames) for frames in dealer.receive())
+                received.replies.extend((dealer.peer_id, frames) for frames in dealer.receive(self._drop))
         if self._router in readable:
-            received.requests.extend(_receive(self._router, limit))
+            received.requests.extend(_receive(self._router, self._drop, limit))
         return received
 
     def answer(self, frames: Sequence[bytes]) -> bool:
@@ -204,17 +221,24 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
     socket.setsockopt(zmq.IPV6, int("[" in url))
     socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE)
     socket.setsockopt(zmq.RCVHWM, _RECEIVE_QUEUE)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
     return socket
 
 
-def _receive(socket: zmq.Socket[bytes], limit: int = 1_000) -> Iterator[list[bytes]]:
+def _receive(socket: zmq.Socket[bytes], drop: Callable[[str], object], limit: int = 1_000) -> Iterator[list[bytes]]:
+    if not skip_message(socket, _SKIPPED_AT_ONCE):
+        return
     left = _MOST_AT_ONCE_BYTES
     for _ in range(limit):
-        message = receive_message(socket)
+        try:
+            message = receive_message(socket, _MAX_FRAMES)
+        except LongMessageError:
+            drop("too many frames")
+            return
         if message is None:
             return
         yield message
-        left -= sum(map(len, message))
+        left -= sum(map(len, message)) + _FRAME_BYTES * len(message)
         if left < 0:
             return
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import zmq
+from waiting import eventually
 
 from raft_client.server.runtime.sockets import PeerSockets
 
@@ -20,3 +21,50 @@ def test_sockets_are_given_back_when_one_of_them_could_not_connect() -> None:
     closing.start()
     closing.join(20)
     assert not closing.is_alive(), f"still waiting after {refused.value}"
+
+
+def test_a_message_of_too_many_frames_is_dropped_in_parts() -> None:
+    """A message of 200,000 frames takes neither all of a turn nor any memory of this peer; what follows it comes."""
+    dropped: list[str] = []
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None, dropped.append)
+    url, _ = sockets.bind("tcp://127.0.0.1:*", None)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+        client.linger = 0
+        client.connect(url)
+        client.send_multipart([b"x"] * 65_000)
+        client.send_multipart([b"x"] * 200_000)
+        client.send_multipart([b"after"])
+        sizes: list[int] = []
+        turns = 0
+        while len(sizes) < 2:
+            eventually(sockets.is_readable)
+            sizes += [len(message) for message in sockets.receive(1_000).requests]
+            turns += 1
+    assert sizes == [65_001, 2]  # with the route
+    assert dropped == ["too many frames"]
+    assert turns > 4
+    sockets.close()
+
+
+def test_a_frame_too_long_ends_the_connection_that_it_came_through() -> None:
+    """Nobody at the address of another peer makes this one keep a frame of any length; nor does a subscriber."""
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    _, publisher_url = sockets.bind("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
+    assert publisher_url is not None
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as other, context.socket(zmq.SUB) as subscriber:
+        other.linger = subscriber.linger = 0
+        port = other.bind_to_random_port("tcp://127.0.0.1")
+        sockets.connect("2", f"tcp://127.0.0.1:{port}")
+        dealer = sockets.dealers["2"]
+        eventually(lambda: dealer.send([b"hello"]))
+        route = other.recv_multipart()[0]
+        other.send_multipart([route, bytes(12 * 1024 * 1024)])
+        turns: list[bool] = []
+        eventually(lambda: turns.extend(began for _, began in sockets.receive(1).connections) or False in turns)
+        monitor = subscriber.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        subscriber.subscribe(bytes(100_000))
+        subscriber.connect(publisher_url)
+        assert monitor.poll(20_000)
+        subscriber.disable_monitor()
+        monitor.close(linger=0)
+    sockets.close()

@@ -53,6 +53,7 @@ _COMMANDS: Final = {
     "del": "keys:delete_key",
     "dump": "dumping:dump",
     "get": "keys:get_key",
+    "import-log": "importing:import_node_log",
     "info": "cluster:info",
     "ping": "cluster:ping",
     "remove-peer": "cluster:remove_peer",

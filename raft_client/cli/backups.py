@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.inspection import Inspection
     from raft_client.wire.configuration import Peer
 
-__all__ = ["backup", "restore_backup"]
+__all__ = ["backup", "contents", "restore_backup"]
 
 
 @click.command("backup")
@@ -29,7 +29,7 @@ def backup(directory: str, target: str) -> int:
     What the peer had on its disk when the command began is in the copy, which is read again in the end. No peer starts
     with a backup: zmqraft restore makes a new cluster of it.
     """
-    print_line(f"{target} has {_contents(back_up(directory, target))}")
+    print_line(f"{target} has {contents(back_up(directory, target))}")
     return exits.DONE
 
 
@@ -55,12 +55,13 @@ def restore_backup(source: str, directory: str, *, peer: Peer, cluster: str) -> 
     majority of a cluster is lost for ever: another peer that is lost is replaced by a new one, which needs no backup.
     """
     found = restore(source, directory, peer=peer, ident=cluster.encode(), request_id=new_request_id())
-    print_line(f"{directory} has {_contents(found)}; start it with")
+    print_line(f"{directory} has {contents(found)}; start it with")
     words = ["--cluster", cluster, "--id", peer.id, "--peer", f"{peer.id}={peer.url}", "--data", directory]
     print_line(shlex.join(["zmqraft", "serve", *words]))
     return exits.DONE
 
 
-def _contents(found: Inspection) -> str:
+def contents(found: Inspection) -> str:
+    """What a directory has, in words."""
     entries = f"the entries {found.first_index} to {found.last_index}" if found.entry_count else "no entries"
     return entries if found.snapshot is None else f"{entries} and a snapshot up to {found.snapshot.index}"

@@ -50,6 +50,8 @@ class Inspection:
     #: Files that an interrupted change left behind, and that will be removed.
     stale: tuple[str, ...] = ()
     is_backup: bool = False
+    #: Whether the log or the snapshot says for certain who the members are: otherwise the peer is not elected.
+    members_known: bool = True
     #: Of all peers that were members, as far back as the directory tells.
     member_ids: frozenset[str] = frozenset()
 
@@ -97,6 +99,7 @@ def inspect_folder(folder: Folder) -> Inspection:
         return Inspection(tuple(problems))
     segments = found.segments
     snapshot = None if found.snapshot is None else found.snapshot.meta
+    newest = max((each.index for each in segments.configurations), default=0)
     segments.close()
     return Inspection(
         tuple(problems),
@@ -108,6 +111,7 @@ def inspect_folder(folder: Folder) -> Inspection:
         found.torn_bytes,
         tuple(found.stale),
         files.owner == BACKUP_NAME,
+        snapshot is None or snapshot.members_known or newest > snapshot.index,
         _member_ids(found),
     )
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from peers_audit import Audit, TermAt, has_quorum
 from peers_clients import SimulatedClient, Update
-from peers_disk import SimulatedLog
 from peers_history import invent_history, is_fresh
 from peers_network import Network, Weather
 from peers_node_peer import NodePeer
 from peers_process import SimulatedPeer
 from peers_profile import IDENT, Profile, peers_of
 from peers_world import PeerClock, World
+from raft_simulated_disk import SimulatedLog
 
 from raft_client.server.node.ready import ReadGranted
 from raft_client.server.node.stored_log import Configuration

@@ -11,9 +11,9 @@ from random import Random
 
 import attrs
 from peers_audit import Audit
-from peers_disk import SimulatedLog
 from peers_world import WALL_START_S
 from raft_log_image import Image
+from raft_simulated_disk import SimulatedLog
 
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry

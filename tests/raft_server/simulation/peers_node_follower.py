@@ -14,9 +14,9 @@ from typing import Final
 
 import attrs
 from peers_audit import Audit
-from peers_disk import SimulatedLog
 from peers_network import Frames, Network
 from peers_world import World
+from raft_simulated_disk import SimulatedLog
 
 from raft_client.errors import RaftError
 from raft_client.server.node.ready import Persist

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peers_audit import Audit, TermAt
-from peers_disk import SimulatedLog
 from peers_world import World
+from raft_simulated_disk import SimulatedLog
 
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role

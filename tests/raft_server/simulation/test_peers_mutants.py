@@ -13,10 +13,10 @@ from typing import Any
 
 import attrs
 import pytest
-from peers_disk import DamagedLogError, SimulatedLog
 from peers_process import SimulatedPeer
 from peers_schedule import plan, run
 from raft_log_image import Image
+from raft_simulated_disk import DamagedLogError, SimulatedLog
 
 from raft_client.server.node import following, quorum, reads
 from raft_client.server.node.commit import Commit

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 from peers_audit import Audit
 from peers_deviations import Deviation, invent_deviations, parse
-from peers_disk import DamagedLogError, SimulatedLog
 from peers_history import invent_history
 from peers_network import Network, Weather
 from peers_profile import invent_profile, peers_of
 from peers_world import World
 from raft_log_image import steps_of
+from raft_simulated_disk import DamagedLogError, SimulatedLog
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta

@@ -23,16 +23,18 @@ __all__ = ["MachineRunner", "Question"]
 _PIECE: Final = 256 * 1024
 #: Questions that wait until the peer knows that it still leads. More are dropped, and asked again.
 _MOST_QUESTIONS: Final = 10_000
+_MOST_QUESTION_BYTES: Final = 64 * 1024 * 1024
 
 
 class Question:
     """A message for the state machine, and how to answer it. Also the token of its read."""
 
-    __slots__ = ("answer", "message")
+    __slots__ = ("answer", "message", "size")
 
     def __init__(self, message: ClientDispatch, answer: Callable[[Sequence[bytes]], None]) -> None:
         self.message = message
         self.answer = answer
+        self.size = sum(map(len, message.frames))
 
 
 class MachineRunner:
@@ -53,6 +55,7 @@ class MachineRunner:
         self._drop = drop
         self._broadcaster = Broadcaster(ident)
         self._waiting: set[Question] = set()
+        self._waiting_bytes = 0
 
     def restore(self, snapshot: SnapshotMeta) -> None:
         """Begin with this snapshot. Raises ProtocolError."""
@@ -60,10 +63,11 @@ class MachineRunner:
 
     def ask(self, question: Question) -> bool:
         """Whether the question may wait for its read."""
-        if len(self._waiting) >= _MOST_QUESTIONS:
+        if len(self._waiting) >= _MOST_QUESTIONS or self._waiting_bytes + question.size > _MOST_QUESTION_BYTES:
             self._drop("too many questions")
             return False
         self._waiting.add(question)
+        self._waiting_bytes += question.size
         return True
 
     def carry_out(self, ready: Ready, now: float) -> int | None:
@@ -105,6 +109,7 @@ class MachineRunner:
         if not isinstance(question, Question):
             return
         self._waiting.discard(question)
+        self._waiting_bytes -= question.size
         if granted.index is None:
             return  # only the leader answers for the state machine; its client looks for it
         try:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Applying"]
 
-#: Of entries that are handed out and not yet applied.
-_BATCH_BYTES: Final = 1024 * 1024
+#: Of entries that are handed out and not yet applied: some milliseconds of work, and one message to subscribers.
+_BATCH_BYTES: Final = 256 * 1024
 
 
 class Applying:

@@ -62,6 +62,8 @@ _CAPABILITIES: Final = (Capability.PRE_VOTE, Capability.TRANSFER, Capability.REA
 _LEAST_FRAMES: Final = 4
 #: Requests that one turn takes before others have theirs.
 _TURN: Final = 1_000
+#: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
+_CARRYING_OUT_S: Final = 0.02
 #: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
 _REMEMBERED_REQUESTS: Final = 64
 
@@ -195,10 +197,10 @@ class RaftPeer:
             self._node.steps(incoming, now, wall_s)
         if now >= self._deadline:
             self._node.tick(now, wall_s)
-        self._carry_out(now)
+        is_done = self._carry_out(now)
         if (before_s := self._horizon.due(now, wall_s)) is not None:
             self._storage.forget_requests(before_s)
-        self._set_timer(now)
+        self._set_timer(now, at_once=not is_done)
 
     def _go_on(self, error: Exception | None) -> None:
         """The disk has done its job, or could not."""
@@ -211,11 +213,11 @@ class RaftPeer:
         self._send(send_after)
         self._take_turn()
 
-    def _set_timer(self, now: float) -> None:
+    def _set_timer(self, now: float, *, at_once: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._deadline = self._node.next_deadline()
-        if self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
+        if at_once or self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
             self._timer = self._loop.call_later(0, self._turn)
             return
         deadline = min(self._deadline, self._machine.next_deadline() or math.inf)
@@ -298,9 +300,10 @@ class RaftPeer:
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, now: float) -> None:
-        """Until the node wants nothing more."""
-        while True:
+    def _carry_out(self, now: float) -> bool:
+        """Until the node wants nothing more, or applying has taken long. Whether that was all."""
+        is_done, end = False, time.monotonic() + _CARRYING_OUT_S
+        while not is_done and time.monotonic() < end:
             ready = self._node.ready()
             self._send(ready.send)
             if ready.persist is not None:
@@ -312,9 +315,10 @@ class RaftPeer:
             applied = self._machine.carry_out(ready, now)
             if applied is not None:
                 self._node.applied(applied, now)
-            elif not ready.reads and ready.persist is None and not ready.send:
-                break
+            else:
+                is_done = not ready.reads and ready.persist is None and not ready.send
         self._machine.tick(now)
+        return is_done
 
     def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:

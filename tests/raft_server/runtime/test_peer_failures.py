@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,3 +93,36 @@ async def test_the_name_of_a_leader_does_not_break_a_line_of_the_log(
                 dealer.send_multipart([b"\x01", *heartbeat.to_frames()])
                 await until(lambda: "forged" in caplog.text, "the leader in the log")
     assert not [record for record in caplog.records if "\n" in record.getMessage()]
+
+
+class SlowMachine(BroadcastStateMachine):
+    """It takes 30 ms for a batch of entries, and knows what ran in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+        self.turns_at: list[int] = []
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        time.sleep(0.03)
+        self.turns_at.append(self.turns)
+        super().apply(entries)
+
+
+async def test_a_peer_that_applies_its_whole_log_goes_on_with_everything_else(tmp_path: Path) -> None:
+    """A peer that starts applies its log in parts, and the event loop, with its heartbeats, has its turn after each."""
+    first = RaftPeer(NodeSettings(peer_id="1"), open_log(tmp_path), BroadcastStateMachine(), url="tcp://127.0.0.1:*")
+    await first.start()
+    async with AsyncRaftClient(first.url) as client:
+        for _ in range(20):
+            await client.append(bytes(100_000))
+    await first.close()
+    machine = SlowMachine()
+    peer = RaftPeer(NodeSettings(peer_id="1"), open_log(tmp_path), machine, url="tcp://127.0.0.1:*")
+    await peer.start()
+    while machine.last_applied < 20:
+        machine.turns += 1
+        await asyncio.sleep(0)
+    assert len(machine.turns_at) >= 7
+    assert len(set(machine.turns_at)) == len(machine.turns_at)
+    await peer.close()

@@ -136,7 +136,7 @@ def test_a_command_that_there_is_not(bare_run: Run) -> None:
     """The error about an unknown command lists the commands."""
     done = bare_run("put", "k", "v")
     assert done.code == 2
-    assert "No such command 'put'; there are add-peer, append, bench, " in " ".join(done.err.split())
+    assert "No such command 'put'; there are add-peer, append, " in " ".join(done.err.split())
 
 
 def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:

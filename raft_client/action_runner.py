@@ -105,7 +105,7 @@ class ActionRunner:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         self._take_in(link, now, was_readable=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
-            self.machine.link_lost(link.url, now)
+            self.machine.link_lost(link.url, now, link.refusal)
 
     def tick(self, now: float) -> None:
         """Time has passed."""

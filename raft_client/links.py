@@ -27,7 +27,7 @@ import zmq
 from zmq import zmq_poll
 
 from raft_client.settings import RaftSettings
-from raft_client.zmq_messages import monitored_events, receive_message, send_message
+from raft_client.zmq_messages import check_curve, monitored_events, receive_message, send_message
 
 __all__ = ["Link", "LinkError", "Links"]
 
@@ -39,6 +39,13 @@ _LOST: Final = int(
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+_HANDSHAKE_BROKE: Final = "broke the connection in the handshake; has it CURVE keys, or others than this client thinks?"
+#: What a handshake ended with. Which side sees first that only one of them has keys is a matter of time.
+_REFUSALS: Final = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "does not know the key of this client (curve_public_key)",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): _HANDSHAKE_BROKE,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _HANDSHAKE_BROKE,
+}
 _NEVER: Final = -1
 _NO_LIMIT: Final = 0
 _READABLE: Final = int(zmq.POLLIN)
@@ -62,6 +69,7 @@ class Link:
         "is_closed",
         "monitored",
         "owner",
+        "refusal",
         "url",
     )
 
@@ -71,6 +79,8 @@ class Link:
         #: For whom a SUB listens; None: a DEALER.
         self.owner = owner
         self.is_closed = False
+        #: Why it is lost, if that is known.
+        self.refusal: str | None = None
         self._socket = socket
         self._monitor = monitor
         self._polled = [(socket, _READABLE)]
@@ -106,6 +116,8 @@ class Link:
     def is_lost(self) -> bool:
         """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
         events = [] if self._monitor is None else list(monitored_events(self._monitor))
+        for event in events:
+            self.refusal = _REFUSALS.get(event, self.refusal)
         return any(event & _LOST for event in events)
 
     def close(self) -> None:
@@ -124,6 +136,7 @@ class Links:
         self, settings: RaftSettings, *, on_open: Callable[[Link], None], on_close: Callable[[Link], None]
     ) -> None:
         self._settings = settings
+        self._keys = _client_keys(settings)
         self._on_open = on_open
         self._on_close = on_close
         self._pid = os.getpid()
@@ -132,7 +145,6 @@ class Links:
         #: The links for requests by URL. To be looked at, not to be changed.
         self.dealers: dict[str, Link] = {}
         self._subscribers: dict[tuple[Any, str], Link] = {}
-        self._keys = _client_keys(settings)
         # The sockets are held here, and not by the links alone: garbage is collected in any order, and to end a context
         # that has lost its sockets waits for them for ever.
         self._sockets: set[zmq.Socket[bytes]] = set()
@@ -249,6 +261,7 @@ def _client_keys(settings: RaftSettings) -> tuple[bytes, bytes] | None:
     """Our public and secret key; a new pair when the settings have none. None without CURVE."""
     if settings.curve_server_key is None and not settings.curve_peer_keys:
         return None
+    check_curve()
     if settings.curve_public_key is None or settings.curve_secret_key is None:
         return zmq.curve_keypair()
     return settings.curve_public_key.encode(), settings.curve_secret_key.encode()

@@ -1,4 +1,7 @@
-"""The frames of ØMQ messages, in and out, for the sockets of clients and of peers. It never blocks."""
+"""What the sockets of clients and those of peers have in common: the frames of ØMQ messages, in and out.
+
+It never blocks.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from raft_client.errors import SettingsError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["LongMessageError", "monitored_events", "receive_message", "send_message", "skip_message"]
+__all__ = ["LongMessageError", "check_curve", "monitored_events", "receive_message", "send_message", "skip_message"]
 
 # Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -34,10 +39,13 @@ def send_message(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
     return True
 
 
-def receive_message(socket: zmq.Socket[bytes], most_frames: int = sys.maxsize) -> list[bytes] | None:
+def receive_message(
+    socket: zmq.Socket[bytes], most_frames: int = sys.maxsize, users: list[str] | None = None
+) -> list[bytes] | None:
     """The next message that has arrived; None when there is none, and with this the socket has been found empty.
 
-    Raises LongMessageError. A frame object knows whether another one follows; recv_multipart() asks the socket, and
+    The name that its sender was given in the handshake (ZeroMQ RFC 27, User-Id) is appended to ``users``. Raises
+    LongMessageError. A frame object knows whether another one follows; recv_multipart() asks the socket, and
     takes 1.5 times as long.
     """
     receive = socket.recv
@@ -51,6 +59,8 @@ def receive_message(socket: zmq.Socket[bytes], most_frames: int = sys.maxsize) -
             raise LongMessageError
         frame = receive(_DONTWAIT, False)
         message.append(frame.bytes)
+    if users is not None:
+        users.append(str(frame.get("User-Id")))
     return message
 
 
@@ -64,3 +74,9 @@ def monitored_events(monitor: zmq.Socket[bytes]) -> Iterator[int]:
     while not monitor.closed and monitor.poll(0):
         # The event is the first 16 bits (zmq_socket_monitor(3)); zmq.utils.monitor would load asyncio to say so.
         yield int.from_bytes(monitor.recv_multipart(_DONTWAIT)[0][:2], sys.byteorder)
+
+
+def check_curve() -> None:
+    """Raises SettingsError if this libzmq was built without what CURVE needs."""
+    if not zmq.has("curve"):
+        raise SettingsError("CURVE is not in this libzmq: install pyzmq from a wheel, or build libzmq with libsodium")

@@ -30,8 +30,8 @@ class Peers:
         members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
         return [*SERVE, "--id", name, *members, "--data", str(self.directory / name), *more]
 
-    def start(self, name: str) -> None:
-        process = self.running[name] = subprocess.Popen(self.command(name), stdout=subprocess.PIPE)
+    def start(self, name: str, *more: str) -> None:
+        process = self.running[name] = subprocess.Popen(self.command(name, *more), stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import zmq.auth
 
 from raft_client.cli.option_types import Seconds
 from raft_client.errors import SettingsError
@@ -37,11 +38,20 @@ _OPTIONS: Final = {
     "curve_server_key": click.option(
         "--curve-server-key", metavar="KEY", help="The peers' public key: encrypt everything. Z85."
     ),
+    "curve_peer_keys": click.option(
+        "--curve-peer-key",
+        "curve_peer_keys",
+        multiple=True,
+        metavar="URL=KEY",
+        help="The public key of the peer at URL, if it has one of its own; may be repeated. Z85.",
+    ),
     "curve_public_key": click.option(
         "--curve-public-key", metavar="KEY", help="This client's own, with --curve-secret-key-file. Z85."
     ),
     "curve_secret_key_file": click.option(
-        "--curve-secret-key-file", metavar="FILE", help="Where the secret key of this client is. Z85."
+        "--curve-secret-key-file",
+        metavar="FILE",
+        help="Where this client's secret key is: in Z85, or a ZeroMQ certificate (NAME.key_secret) with both keys.",
     ),
 }
 #: Options that are called otherwise in the settings.
@@ -89,11 +99,13 @@ def connection_settings(given: dict[str, Any]) -> RaftSettings:
     if not urls:
         raise SettingsError(f"no peer is named: give --url tcp://host:port, or set {_VARIABLES[0]}")
     overrides = {
-        _SETTINGS.get(name, name): value for name, value in given.items() if name != "urls" and value is not None
+        _SETTINGS.get(name, name): value for name, value in given.items() if name != "urls" and value not in (None, ())
     }
     overrides["seeds"] = urls
+    if (keys := overrides.get("curve_peer_keys")) is not None:
+        overrides["curve_peer_keys"] = ",".join(keys)
     if (file := overrides.pop("curve_secret_key_file", None)) is not None:
-        overrides["curve_secret_key"] = _read(file)
+        overrides = _keys_in(file) | overrides
     try:
         return RaftSettings.from_env(**overrides)
     except SettingsError as error:
@@ -102,11 +114,32 @@ def connection_settings(given: dict[str, Any]) -> RaftSettings:
         raise
 
 
-def _read(file: str) -> str:
+def _keys_in(file: str) -> dict[str, str]:
+    """The settings that it holds: a certificate has both keys, and another file the secret one alone."""
     try:
-        return Path(file).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--curve-secret-key-file {file!r} cannot be read: {error}") from error
+        public, secret = zmq.auth.load_certificate(file)
+    except ValueError:
+        public, secret = b"", _read(file)
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    if secret is None:
+        raise SettingsError(f"--curve-secret-key-file {file!r} has a public key only")
+    keys = {"curve_public_key": public, "curve_secret_key": secret.strip()}
+    try:
+        return {name: key.decode("ascii") for name, key in keys.items() if key}
+    except UnicodeDecodeError as error:
+        raise _unreadable(file, error) from None
+
+
+def _read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: str, error: Exception) -> SettingsError:
+    return SettingsError(f"--curve-secret-key-file {file!r} cannot be read: {error}")
 
 
 def open_client(settings: RaftSettings) -> RaftClient:

@@ -18,6 +18,7 @@ from raft_client.errors import TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
@@ -57,6 +58,13 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     "--publish", metavar="URL", help="Where to broadcast what is applied. Default: a free port of the same address."
 )
 @click.option(
+    "--curve-keys",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Encrypt everything, and let in only peers and clients whose public keys are in this directory: ID.key of "
+    "each peer, clients/NAME.key of clients. This peer's own pair is ID.key_secret. Default: no encryption.",
+)
+@click.option(
     "--machine",
     type=click.Choice(list(_MACHINES)),
     default="key-value",
@@ -79,6 +87,7 @@ def serve(
     cluster: str,
     bind: str | None,
     publish: str | None,
+    curve_keys: Path | None,
     machine: str,
     fsync: str,
     verbose: bool,
@@ -92,9 +101,12 @@ def serve(
     url = bind or own
     if url is None:
         raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
+    keys = None if curve_keys is None else CurveKeys(curve_keys, peer_id)
+    if keys is not None:
+        keys.check(peer.id for peer in peers)
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
     settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
-    peer = RaftPeer(settings, log, _MACHINES[machine](), url=url, publisher_url=publish or _any_port(url))
+    peer = RaftPeer(settings, log, _MACHINES[machine](), url=url, publisher_url=publish or _any_port(url), keys=keys)
     return asyncio.run(_serve(peer, log))
 
 

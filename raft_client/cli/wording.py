@@ -15,6 +15,7 @@ __all__ = ["name_options"]
 _OTHERS: Final = {
     "request_timeout": "--timeout",
     "curve_secret_key": "--curve-secret-key-file",
+    "curve_peer_keys": "--curve-peer-key",
     "a seed": "--url",
     "seeds": "--url",
 }

@@ -37,6 +37,7 @@ class _Candidate:
     asked_at: float | None = None  # monotonic seconds; None: there is no open question
     said: str = _NOT_REACHED
     has_answered: bool = False  # what cannot be read is an answer, too
+    refusal: str | None = None  # why there is no connection; it is asked again all the same
 
     @property
     def is_silent(self) -> bool:
@@ -115,11 +116,12 @@ class LeaderSearch:
         """The peer said nothing for too long: its connection was given up, and the question with it."""
         self.lost(url, _SILENT)
 
-    def lost(self, url: str, why: str = "refused or broke the connection") -> None:
-        """The connection failed, and the question with it."""
+    def lost(self, url: str, why: str = "refused or broke the connection", refusal: str | None = None) -> None:
+        """The connection failed, and the question with it. ``refusal``: and for this reason there will be none."""
         candidate = self._candidates.get(url)
         if candidate is not None:
             candidate.said = why
+            candidate.refusal = refusal
             candidate.asked_at = None
 
     def answered(self, url: str, reply: ConfigReply) -> str | None:
@@ -127,7 +129,7 @@ class LeaderSearch:
         candidate = self._candidates.get(url)
         if candidate is None:
             return None
-        candidate.asked_at = None
+        candidate.asked_at = candidate.refusal = None
         candidate.has_answered = True
         candidate.said = f"says that {reply.leader_id or 'nobody'} leads"
         if not reply.is_leader:
@@ -142,7 +144,7 @@ class LeaderSearch:
         """The answer made no sense."""
         candidate = self._candidates.get(url)
         if candidate is not None:
-            candidate.asked_at = None
+            candidate.asked_at = candidate.refusal = None
             candidate.has_answered = True
             candidate.said = "does not speak ØMQ Raft"
 
@@ -166,7 +168,8 @@ class LeaderSearch:
     def __str__(self) -> str:
         """What everybody said, for the error."""
         return "; ".join(
-            f"{url} {_SILENT if c.asked_at is not None else c.said}" for url, c in self._candidates.items()
+            f"{url} {c.refusal or (_SILENT if c.asked_at is not None else c.said)}"
+            for url, c in self._candidates.items()
         )
 
 

@@ -237,10 +237,7 @@ class RequestMachine:
             return
         self._table.forget_link(url)
         self.actions.append(Disconnect(url))
-        if why is None:
-            self._routing.search.lost(url)
-        else:
-            self._routing.search.lost(url, why)
+        self._routing.search.lost(url, refusal=why)
         staying = [r for r in self._table.requests.values() if r.sent_to == url and r.stays]
         if url == self._routing.leader:
             broke = why or "broke the connection"

@@ -26,6 +26,7 @@ from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportErr
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.faults import SlowableLog, unreachable
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.options import Fsync
@@ -51,11 +52,11 @@ class AsyncEmbeddedCluster:
 
     ``cluster`` is the name that clients have to give, too. ``machine`` makes the state machine of each peer.
     Their logs are in a temporary directory, which is removed in the end. ``fsync`` OFF is quicker. ``settings`` are
-    changes of
-    :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs.
+    changes of :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs. ``curve_keys`` is a
+    directory with the keys of all peers and clients; with it, everything is encrypted, and nobody else is let in.
 
-    Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments that cannot
-    be used, and what :meth:`.DiskLog.open` raises.
+    Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments and keys that
+    cannot be used, and what :meth:`.DiskLog.open` raises.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class AsyncEmbeddedCluster:
         machine: Callable[[], StateMachine] = KeyValueStateMachine,
         fsync: Fsync = Fsync.GROUP,
         settings: dict[str, Any] | None = None,
+        curve_keys: Path | None = None,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_PEERS:
             raise InvalidArgumentError(f"size is a number of peers from 1 to {_MOST_PEERS}, not {size!r}")
@@ -74,6 +76,7 @@ class AsyncEmbeddedCluster:
         self._machine = machine
         self._fsync = fsync
         self._changes = settings or {}
+        self._curve_keys = curve_keys
         self._settings_of("1")  # raises now what would be raised later
         self._folder = Path()
         self._running: dict[str, RaftPeer] = {}
@@ -189,6 +192,9 @@ class AsyncEmbeddedCluster:
                 return
 
     async def _start(self, peer: Peer) -> None:
+        keys = None if self._curve_keys is None else CurveKeys(self._curve_keys, peer.id)
+        if keys is not None:
+            keys.check(each.id for each in self.peers)
         log = SlowableLog.open(
             self._folder / peer.id, peer_id=peer.id, ident=self._ident, peers=self.peers, fsync=self._fsync
         )
@@ -198,6 +204,7 @@ class AsyncEmbeddedCluster:
             self._machine(),
             url=peer.url,
             publisher_url="tcp://127.0.0.1:*",
+            keys=keys,
             on_role=lambda _status: self._changed.set(),
         )
         try:
@@ -234,8 +241,11 @@ class EmbeddedCluster:
         machine: Callable[[], StateMachine] = KeyValueStateMachine,
         fsync: Fsync = Fsync.GROUP,
         settings: dict[str, Any] | None = None,
+        curve_keys: Path | None = None,
     ) -> None:
-        self._cluster = AsyncEmbeddedCluster(size, cluster=cluster, machine=machine, fsync=fsync, settings=settings)
+        self._cluster = AsyncEmbeddedCluster(
+            size, cluster=cluster, machine=machine, fsync=fsync, settings=settings, curve_keys=curve_keys
+        )
         self._closing = ExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -66,7 +66,7 @@ EXEMPT: Final = (
     r"openssl req -x509( [\w=:,./-]+)+",
     r"npm_config_zmq_external=true npm install",
     r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
-    r"zmqraft serve( --[a-z]+ \S+)+( &)?",
+    r"zmqraft serve( --[a-z-]+ \S+)+( &)?",
     r"zmqraft (add-peer|remove-peer|transfer) \d( tcp://\S+)?",
     r"export ZMQRAFT_URL=tcp://10\.0\.0\.1:8047",
 )

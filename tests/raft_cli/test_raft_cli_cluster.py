@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 import zmq
+import zmq.auth
 from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
 
 Run = Any  # conftest.py has it
@@ -155,9 +156,23 @@ def test_the_keys_of_curve_are_options(bare_run: Run, tmp_path: Path) -> None:
         (("--curve-server-key", "short"), "zmqraft: --curve-server-key must be a CURVE key"),
         (("--curve-public-key", mine), "zmqraft: --curve-public-key and --curve-secret-key-file belong together"),
         (("--curve-secret-key-file", "/no/file"), "zmqraft: --curve-secret-key-file '/no/file' cannot be read"),
+        (("--curve-peer-key", "tcp://h:1=short"), "the key of tcp://h:1 in --curve-peer-key must be 40 characters"),
     ):
         done = bare_run("config", "--url", "tcp://h:1", *arguments)
         assert (done.code, complaint in done.err) == (2, True)
+
+
+def test_a_certificate_has_both_keys_of_a_client(bare_run: Run, tmp_path: Path) -> None:
+    """The file of the secret key may be a ZeroMQ certificate, and each peer may have a key of its own."""
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    public_file, secret_file = zmq.auth.create_certificates(tmp_path, "client")
+    with ScriptedCluster(options={zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: secret.encode()}) as peers:
+        keys = [argument for peer in peers.peers.values() for argument in ("--curve-peer-key", f"{peer.url}={public}")]
+        options = ("--url", peers.seeds, "--curve-secret-key-file", secret_file)
+        assert bare_run("append", "--data", "x", *keys, *options).code == 0
+        assert bare_run("append", "--data", "y", "--curve-server-key", public, *options).code == 0
+    done = bare_run("config", "--url", "tcp://h:1", "--curve-secret-key-file", public_file)
+    assert (done.code, "has a public key only" in done.err) == (2, True)
 
 
 # -- info --------------------------------------------------------------------------------------------------------------

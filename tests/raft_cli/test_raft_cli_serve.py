@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from curve_files import make_keys, settings_for
 from peer_processes import SERVE, Peers
 
-from raft_client import RaftClient
+from raft_client import NoLeaderError, Peer, RaftClient
 
 
 @pytest.fixture
@@ -97,3 +98,34 @@ def test_arguments_that_make_no_peer_are_refused(arguments: list[str], complaint
     done = run(*arguments)
     assert done.returncode == 2
     assert complaint in done.stderr
+
+
+def test_peers_with_keys_let_in_nobody_without(peers: Peers, tmp_path: Path) -> None:
+    """Processes with keys make a cluster that encrypts, also after all were started again, and refuse a client in the
+    clear."""
+    keys = make_keys(tmp_path / "keys")
+    members = [Peer(name, url) for name, url in peers.urls.items()]
+    for data in (b"one", b"two"):
+        for name in peers.urls:
+            peers.start(name, "--curve-keys", str(keys))
+        with RaftClient(settings_for(keys, members)) as log:
+            log.append(data)
+        with pytest.raises(NoLeaderError), RaftClient(peers.url, request_timeout=0.5):
+            pass
+        for name in peers.urls:
+            assert peers.end(name, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("missing", "complaint"),
+    [("1.key_secret", "1.key_secret cannot be used: No such file"), ("2.key", "2.key, the public key of peer 2")],
+)
+def test_a_key_that_is_missing_is_refused(peers: Peers, tmp_path: Path, missing: str, complaint: str) -> None:
+    """A peer whose own key, or that of a member, is missing does not start, says which, and leaves no directory."""
+    keys = make_keys(tmp_path / "keys")
+    (keys / missing).unlink()
+    done = subprocess.run(
+        peers.command("1", "--curve-keys", str(keys)), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
+    assert not (peers.directory / "1").exists()

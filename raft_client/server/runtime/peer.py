@@ -40,6 +40,7 @@ from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUr
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
 from raft_client.wire.requests import decode_request
+from raft_client.wire.update_requests import ConfigProposal, ConfigUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Output
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
+    from raft_client.server.runtime.curve_keys import CurveKeys
     from raft_client.server.runtime.disk import Storage
     from raft_client.server.runtime.sockets import Received
     from raft_client.wire.messages import Message
@@ -83,11 +85,13 @@ class RaftPeer:
         *,
         url: str,
         publisher_url: str | None = None,
+        keys: CurveKeys | None = None,
         on_role: Callable[[NodeStatus], object] = lambda _status: None,
     ) -> None:
         """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts.
 
-        ``on_role`` is called when the peer has another role, term or leader.
+        Without ``keys`` everything is in the clear. ``on_role`` is called when the peer has another role, term or
+        leader.
         """
         self.settings = settings
         #: Where it listens, once it has started.
@@ -99,6 +103,7 @@ class RaftPeer:
         self.failure: BaseException | None = None
         self.ended = asyncio.Event()
         self._storage = storage
+        self._keys = keys
         self._on_role = on_role
         self._machine = MachineRunner(
             machine,
@@ -119,7 +124,7 @@ class RaftPeer:
     async def start(self) -> None:
         """Listen, and take part. Raises TransportError if an address cannot be had."""
         self._loop = asyncio.get_running_loop()
-        self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop)
+        self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
         snapshot = self._storage.snapshot
@@ -189,6 +194,7 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
+        self._sockets.settle_keys(time.monotonic())
         came = self._sockets.receive(_TURN)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
         now, wall_s = time.monotonic(), time.time()
@@ -268,6 +274,9 @@ class RaftPeer:
             self._drop("another cluster")
             return None
         request = Request(route, request_id, message)
+        if self._keys is not None and isinstance(message, ConfigUpdate | ConfigProposal):
+            self._keys.read_again()
+            self._node.admit_only(self._keys.peer_ids)
         if isinstance(message, BroadcastStateUrl):
             self._answer(request, BroadcastStateUrlReply(self.publisher_url))
             return None

@@ -10,6 +10,7 @@ Rules:
 * A DEALER drops what it is given while it is not connected: the node repeats what is not answered, and nothing that
   was queued for a dead peer may reach its successor.
 * Every queue has an end. A ROUTER drops what is for a connection whose queue is full; its client asks again.
+* With keys, a peer is known by its key and not by its address: see :mod:`raft_client.server.runtime.handshakes`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ import zmq
 from zmq import zmq_poll
 
 from raft_client.errors import TransportError
+from raft_client.server.runtime.handshakes import Handshakes
 from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from raft_client.server.runtime.curve_keys import CurveKeys
 
 __all__ = ["Dealer", "PeerSockets", "Received"]
 
@@ -48,23 +52,40 @@ _RECONNECT_MS: Final = 50
 _READABLE: Final = int(zmq.POLLIN)
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
+_REFUSED: Final = int(
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 
 _monitor_numbers = count(1)
 
 
 class Dealer:
-    """The connection to one other peer."""
+    """The connection to one other peer. With ``keys``, to none but the one that has ``peer_key``."""
 
-    __slots__ = ("_monitor", "_socket", "peer_id", "url")
+    __slots__ = ("_monitor", "_socket", "is_refused", "peer_id", "peer_key", "url")
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], peer_id: str, url: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        peer_id: str,
+        url: str,
+        keys: CurveKeys | None = None,
+        peer_key: bytes = b"",
+    ) -> None:
         self.peer_id = peer_id
         self.url = url
+        self.peer_key = peer_key
+        #: Whether a handshake failed, and none succeeded since.
+        self.is_refused = False
         self._socket = _socket(context, zmq.DEALER, url)
+        if keys is not None:
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, peer_key)
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public_key)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret_key)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         name = f"inproc://raft-peer-monitor-{next(_monitor_numbers)}"
-        self._monitor = self._socket.get_monitor_socket(_CONNECTED | _LOST, name)
+        self._monitor = self._socket.get_monitor_socket(_CONNECTED | _LOST | _REFUSED, name)
         self._socket.connect(url)
 
     @property
@@ -83,6 +104,10 @@ class Dealer:
     def turns(self) -> Iterator[bool]:
         """True for each connection that began, False for each that ended, in their order."""
         for event in monitored_events(self._monitor):
+            if event & _REFUSED:
+                self.is_refused = True
+                continue
+            self.is_refused = self.is_refused and not event & _CONNECTED
             yield bool(event & _CONNECTED)
 
     def close(self) -> None:
@@ -103,7 +128,7 @@ class Received(NamedTuple):
 class PeerSockets:
     """All sockets of one peer. ``watch`` and ``forget`` are told of descriptors that come into use and leave it.
 
-    ``drop`` is told why a message is not handed out.
+    ``drop`` is told why a message is not handed out. Without ``keys`` everything is in the clear.
     """
 
     def __init__(
@@ -111,11 +136,14 @@ class PeerSockets:
         watch: Callable[[int], object],
         forget: Callable[[int], object],
         drop: Callable[[str], object] = lambda _reason: None,
+        keys: CurveKeys | None = None,
     ) -> None:
         self._watch = watch
         self._forget = forget
         self._drop = drop
         self._context = zmq.Context()
+        self._keys = keys
+        self._handshakes = None if keys is None else Handshakes(self._context, keys, drop)
         self._router: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self._polled: list[tuple[zmq.Socket[bytes], int]] = []
@@ -126,26 +154,28 @@ class PeerSockets:
     def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
         """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
         try:
-            router = self._router = _socket(self._context, zmq.ROUTER, url)
+            router = self._router = self._door(zmq.ROUTER, url)
             router.bind(url)
             if publisher_url is not None:
-                self._publisher = _socket(self._context, zmq.PUB, publisher_url)
+                self._publisher = self._door(zmq.PUB, publisher_url)
                 self._publisher.setsockopt(zmq.MAXMSGSIZE, _MAX_SUBSCRIPTION_BYTES)
                 self._publisher.bind(publisher_url)
         except zmq.ZMQError as error:
             self.close()
             raise TransportError(f"cannot listen at {url} or {publisher_url}: {error}") from error
-        self._polled.append((router, _READABLE))
-        self._watch(router.fileno())
+        for each in self._watched_doors():
+            self._polled.append((each, _READABLE))
+            self._watch(each.fileno())
         return _endpoint(router), None if self._publisher is None else _endpoint(self._publisher)
 
     def connect(self, peer_id: str, url: str) -> None:
         """Open a DEALER, in place of the one that this peer had."""
         self.disconnect(peer_id)
         self._urls[peer_id] = url
-        if peer_id in self._unreachable:
+        key = b"" if self._keys is None else self._keys.of_peer(peer_id)
+        if peer_id in self._unreachable or key is None:
             return
-        dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url)
+        dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url, self._keys, key)
         for socket in dealer.sockets:
             self._polled.append((socket, _READABLE))
             self._watch(socket.fileno())
@@ -184,8 +214,24 @@ class PeerSockets:
             if messages in readable:
                 received.replies.extend((dealer.peer_id, frames) for frames in dealer.receive(self._drop))
         if self._router in readable:
-            received.requests.extend(_receive(self._router, self._drop, limit))
+            received.requests.extend(_receive(self._router, self._drop, limit, self._handshakes))
         return received
+
+    def settle_keys(self, now: float) -> None:
+        """Say to libzmq who may connect, and connect to peers whose keys are known by now, or others than before."""
+        if self._keys is None or self._handshakes is None:
+            return
+        self._handshakes.settle(now)
+        for peer_id, url in list(self._urls.items()):
+            dealer = self.dealers.get(peer_id)
+            if peer_id in self._unreachable or (dealer is not None and not dealer.is_refused):
+                continue
+            self._keys.refresh(now)
+            key = self._keys.of_peer(peer_id)
+            if key is not None and (dealer is None or dealer.peer_key != key):
+                self.connect(peer_id, url)
+            else:
+                self._handshakes.no_way(peer_id, url, has_key=key is not None)
 
     def answer(self, frames: Sequence[bytes]) -> bool:
         """Through the ROUTER; the first frame is the route. A route that is gone takes nothing."""
@@ -204,14 +250,28 @@ class PeerSockets:
         """Everything, at once."""
         for peer_id in list(self.dealers):
             self.disconnect(peer_id)
+        for each in self._watched_doors():
+            self._forget(each.fileno())
+        if self._handshakes is not None:
+            self._handshakes.close()
         if self._router is not None:
-            self._forget(self._router.fileno())
             self._router.close(linger=0)
         if self._publisher is not None:
             self._publisher.close(linger=0)
-        self._router = self._publisher = None
+        self._router = self._publisher = self._handshakes = None
         self._polled.clear()
         self._context.destroy(linger=0)  # not term(): that waits for ever for a socket that could not connect
+
+    def _door(self, kind: int, url: str) -> zmq.Socket[bytes]:
+        door = _socket(self._context, kind, url)
+        if self._handshakes is not None:
+            self._handshakes.protect(door)
+        return door
+
+    def _watched_doors(self) -> list[zmq.Socket[bytes]]:
+        """What is read, beside the connections to other peers."""
+        doors = [] if self._handshakes is None else self._handshakes.sockets
+        return doors if self._router is None else [*doors, self._router]
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq.Socket[bytes]:
@@ -225,19 +285,26 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
     return socket
 
 
-def _receive(socket: zmq.Socket[bytes], drop: Callable[[str], object], limit: int = 1_000) -> Iterator[list[bytes]]:
+def _receive(
+    socket: zmq.Socket[bytes],
+    drop: Callable[[str], object],
+    limit: int = 1_000,
+    handshakes: Handshakes | None = None,
+) -> Iterator[list[bytes]]:
     if not skip_message(socket, _SKIPPED_AT_ONCE):
         return
     left = _MOST_AT_ONCE_BYTES
+    users: list[str] | None = None if handshakes is None else []
     for _ in range(limit):
         try:
-            message = receive_message(socket, _MAX_FRAMES)
+            message = receive_message(socket, _MAX_FRAMES, users)
         except LongMessageError:
             drop("too many frames")
             return
         if message is None:
             return
-        yield message
+        if handshakes is None or users is None or handshakes.may_say(message, users.pop()):
+            yield message
         left -= sum(map(len, message)) + _FRAME_BYTES * len(message)
         if left < 0:
             return

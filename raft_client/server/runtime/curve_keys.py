@@ -1,0 +1,151 @@
+"""The keys of one peer: its own pair, and the public keys of all that it talks to, as files in one directory.
+
+::
+
+    1.key            the public key of peer 1; 2.key, 3.key: of the others
+    1.key_secret     the key pair of peer 1; on its own machine only, and readable by its user only
+    clients/a.key    the public key of a client; the name is for the log
+
+The files have the format of ZeroMQ certificates, as ``zmq.auth.create_certificates()`` and czmq write them. The
+directory is read again while the peer runs: a key that is added or taken away counts for connections that begin more
+than a second later. The own pair is read once.
+
+Source: ZeroMQ RFC 26 (CurveZMQ), zmq_curve(7).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import zmq
+import zmq.auth
+from zmq.utils import z85
+
+from raft_client.errors import SettingsError
+from raft_client.reports import on_one_line
+from raft_client.zmq_messages import check_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["CurveKeys"]
+
+logger: Final = logging.getLogger("raft_client.server")
+
+_READ_AGAIN_S: Final = 1.0
+_KEY_BYTES: Final = 32
+_OTHERS: Final = 0o077
+_CLIENTS: Final = "clients"
+
+
+class CurveKeys:
+    """The keys in ``folder`` as ``peer_id`` has them. Raises SettingsError, which names the file that is at fault."""
+
+    def __init__(self, folder: Path, peer_id: str) -> None:
+        check_curve()
+        if not folder.is_dir():
+            raise SettingsError(f"the directory of keys {folder} cannot be read: there is none")
+        self.folder = folder
+        #: The own pair, in Z85.
+        self.public_key, self.secret_key = _own_pair(folder, peer_id)
+        self.peer_id = peer_id
+        self._faults: set[str] = set()
+        self._read_at = -math.inf
+        self._peers: dict[str, bytes] = {}
+        self._users: dict[bytes, str] = {}
+        for fault in self._read():
+            raise SettingsError(fault)
+        if self._peers.get(peer_id, self.public_key) != self.public_key:
+            raise SettingsError(f"{folder / peer_id}.key is not the public key of the pair in {peer_id}.key_secret")
+
+    @property
+    def peer_ids(self) -> frozenset[str]:
+        """The peers whose keys are known, and this one."""
+        return frozenset(self._peers) | {self.peer_id}
+
+    def of_peer(self, peer_id: str) -> bytes | None:
+        """The public key, in Z85; None if there is none."""
+        return self._peers.get(peer_id)
+
+    def check(self, peer_ids: Iterable[str]) -> None:
+        """Raises SettingsError if one of these peers has no key."""
+        for peer_id in peer_ids:
+            if peer_id not in self.peer_ids:
+                raise SettingsError(f"there is no {self.folder / peer_id}.key, the public key of peer {peer_id}")
+
+    def user(self, key: bytes) -> str | None:
+        """The id of the peer that has this public key; empty: a client has it; None: it is not known."""
+        return self._users.get(key)
+
+    def refresh(self, now: float) -> None:
+        """Read the directory again, if that was not done in the last second."""
+        if now >= self._read_at + _READ_AGAIN_S:
+            self._read_at = now
+            self.read_again()
+
+    def read_again(self) -> None:
+        """At once. What is wrong with a file is logged, once."""
+        faults = set(self._read())
+        for fault in sorted(faults - self._faults):
+            logger.warning("%s", on_one_line(f"peer {self.peer_id}: {fault}; nobody is let in with it"))
+        self._faults = faults
+
+    def _read(self) -> list[str]:
+        """All public keys; what is wrong with some of them."""
+        faults: list[str] = []
+        self._peers = _public_keys(self.folder, faults)
+        self._users = dict.fromkeys(_public_keys(self.folder / _CLIENTS, faults).values(), "")
+        for peer_id, key in self._peers.items():
+            if key in self._users:
+                faults.append(f"the key in {self.folder / peer_id}.key belongs to somebody else, too")
+            self._users[key] = peer_id
+        return faults
+
+
+def _public_keys(folder: Path, faults: list[str]) -> dict[str, bytes]:
+    """By name. Only files that are there are opened: names of peers come from the network."""
+    found: dict[str, bytes] = {}
+    for file in sorted(folder.glob("*.key")):
+        try:
+            found[file.name.removesuffix(".key")] = _checked(zmq.auth.load_certificate(file)[0])
+        except (OSError, ValueError) as error:
+            faults.append(_fault(file, error))
+    return found
+
+
+def _own_pair(folder: Path, peer_id: str) -> tuple[bytes, bytes]:
+    file = folder / f"{peer_id}.key_secret"
+    if file.parent != folder:
+        raise SettingsError(f"peer {peer_id!r} cannot have a key file: its id is no name of a file")
+    try:
+        if os.name == "posix" and file.stat().st_mode & _OTHERS:
+            raise SettingsError(f"the secret key in {file} can be read by other users: chmod 600 {file}")
+        public, secret = zmq.auth.load_certificate(file)
+        if secret is None:
+            raise ValueError("it has no secret-key")
+        if zmq.curve_public(_checked(secret)) != _checked(public):
+            raise ValueError("its public-key does not belong to its secret-key")
+    except (OSError, ValueError) as error:
+        raise SettingsError(_fault(file, error)) from None
+    return public, secret
+
+
+def _checked(key: bytes) -> bytes:
+    """Raises ValueError, without the key: it may be the secret one."""
+    try:
+        is_key = len(z85.decode(key)) == _KEY_BYTES
+    except (ValueError, KeyError, struct.error):
+        is_key = False
+    if not is_key:
+        raise ValueError("a key in it is not 40 characters of Z85")
+    return key
+
+
+def _fault(file: Path, error: OSError | ValueError) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"the key file {file} cannot be used: {text}"

@@ -1,0 +1,243 @@
+"""Clusters whose peers and clients have CURVE keys: who gets in, who does not, and what is said about it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+from curve_files import add_client, add_peer, make_keys, settings_for
+from waiting import until
+
+from raft_client import (
+    AsyncRaftClient,
+    ConfigError,
+    KeyValueCodec,
+    NoLeaderError,
+    Peer,
+    RaftClient,
+    RaftSettings,
+)
+from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.curve_keys import CurveKeys
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.wire.peer_rpcs import AppendEntries
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """The keys of three peers and of a client."""
+    return make_keys(tmp_path / "keys")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    """What the peers have logged that says this."""
+    messages = [record.getMessage() for record in caplog.records if record.name == "raft_client.server"]
+    return [message for message in messages if about in message]
+
+
+def test_a_cluster_with_keys_elects_appends_and_survives_its_leader(keys: Path) -> None:
+    """Peers with keys elect a leader, take over when it is killed, and take it back when it is started again."""
+    with EmbeddedCluster(3, curve_keys=keys) as cluster, RaftClient(settings_for(keys, cluster.peers)) as log:
+        log.append(b"one")
+        for data in (b"two", b"three"):
+            killed = cluster.leader()
+            cluster.kill(killed)
+            log.append(data)
+            cluster.restart(killed)
+        cluster.kill(cluster.leader())  # two are left, so the one that was away must have caught up
+        log.append(b"four")
+        assert [entry.data for entry in log.entries() if entry.is_state] == [b"one", b"two", b"three", b"four"]
+
+
+async def test_broadcasts_and_watches_are_encrypted_too(keys: Path) -> None:
+    """An asyncio client subscribes and watches with keys."""
+    async with (
+        AsyncEmbeddedCluster(3, curve_keys=keys) as cluster,
+        AsyncRaftClient(settings_for(keys, cluster.peers)) as log,
+        log.subscribe() as subscriber,
+        log.watch() as watch,
+    ):
+        index = await log.append(KeyValueCodec.set("a", "1"))
+        assert (await subscriber.get(timeout=20)).index == index
+        assert (await watch.get(timeout=20)).index == index
+
+
+def stranger(keys: Path, peers: tuple[Peer, ...], kind: str) -> RaftSettings:
+    """Settings of a client that does not get in."""
+    good = settings_for(keys, peers)
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    return {
+        "no keys": RaftSettings(seeds=good.seeds),
+        "an unknown key": good.evolve(curve_public_key=public, curve_secret_key=secret),
+        "another key for the peers": good.evolve(curve_peer_keys=dict.fromkeys(good.seeds, public)),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "logged"),
+    [
+        ("no keys", "has it CURVE keys", "from an address that libzmq does not tell"),
+        ("an unknown key", "does not know the key of this client", "from 127.0.0.1: its key is not in"),
+        ("another key for the peers", "or others than this client thinks", "from an address that libzmq does not tell"),
+    ],
+)
+async def test_a_stranger_is_refused(
+    keys: Path, caplog: pytest.LogCaptureFixture, kind: str, told: str, logged: str
+) -> None:
+    """A client without a key that fits ends with NoLeaderError, which says why, and the peer logs it once."""
+    async with AsyncEmbeddedCluster(1, curve_keys=keys) as cluster:
+        for _ in range(2):
+            client = AsyncRaftClient(stranger(keys, cluster.peers, kind), request_timeout=0.5)
+            with pytest.raises(NoLeaderError, match=told):
+                await client.open()
+            await client.close()
+        assert len(warnings_of(caplog, "refuses connections")) == 1
+        assert len(warnings_of(caplog, logged)) == 1
+        async with AsyncRaftClient(settings_for(keys, cluster.peers)) as log:
+            assert await log.append(b"x") == 1
+
+
+def test_a_blocking_stranger_is_refused(keys: Path) -> None:
+    """A blocking client without a key ends with NoLeaderError, too."""
+    with (
+        EmbeddedCluster(1, curve_keys=keys) as cluster,
+        pytest.raises(NoLeaderError, match="has it CURVE keys"),
+        RaftClient(cluster.url, request_timeout=0.5),
+    ):
+        pass
+
+
+def test_a_client_with_keys_does_not_talk_to_peers_without(keys: Path) -> None:
+    """A client that was given keys says nothing to a cluster in the clear, and says why."""
+    with (
+        EmbeddedCluster(1) as cluster,
+        pytest.raises(NoLeaderError, match="has it CURVE keys"),
+        RaftClient(settings_for(keys, cluster.peers), request_timeout=0.5),
+    ):
+        pass
+
+
+async def test_a_client_that_is_added_gets_in(keys: Path) -> None:
+    """The key of a client counts soon after its file is there; no peer has to be started again."""
+    async with AsyncEmbeddedCluster(1, curve_keys=keys) as cluster:
+        async with AsyncRaftClient(settings_for(keys, cluster.peers)) as log:
+            await log.append(b"x")
+        add_client(keys, "late")
+        async with AsyncRaftClient(settings_for(keys, cluster.peers, "late")) as log:
+            await log.append(b"y")
+
+
+def test_a_member_is_added_only_when_its_key_is_there(keys: Path) -> None:
+    """A change that adds a peer without a key file is refused, naming the file; when it is there, the change is made,
+    also if the peers that do not lead see it later."""
+    with EmbeddedCluster(3, curve_keys=keys) as cluster, RaftClient(settings_for(keys, cluster.peers)) as log:
+        more = [*cluster.peers, Peer("4", "tcp://127.0.0.1:1")]
+        with pytest.raises(ConfigError, match=r"no key file 4\.key"):
+            log.update_config(more)
+        add_peer(keys, "4")
+        log.update_config(more)
+        assert "4" in {peer.id for peer in log.config(settled=True).peers}
+
+
+async def peer_alone(
+    keys: Path,
+    data: Path,
+    members: tuple[Peer, ...],
+    peer_id: str = "1",
+    url: str = "tcp://127.0.0.1:*",
+    timeout_s: float = 60.0,
+) -> RaftPeer:
+    """One of these members, which stands for election after ``timeout_s``."""
+    log = DiskLog.open(data, peer_id=peer_id, ident=b"", peers=members)
+    settings = NodeSettings(peer_id=peer_id, election_timeout_min_s=timeout_s, election_timeout_max_s=timeout_s)
+    peer = RaftPeer(settings, log, KeyValueStateMachine(), url=url, keys=CurveKeys(keys, peer_id))
+    await peer.start()
+    return peer
+
+
+async def test_a_peer_whose_key_is_another_one_is_kept_out(
+    keys: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer at the address of a member, with another key than that, hears nothing and is not heard; the members say so
+    once."""
+    async with (
+        AsyncEmbeddedCluster(3, curve_keys=keys) as cluster,
+        AsyncRaftClient(settings_for(keys, cluster.peers)) as log,
+    ):
+        await log.append(b"x")
+        leader = await cluster.leader()
+        member = next(peer for peer in cluster.peers if peer.id != leader)
+        await cluster.kill(member.id)
+        others = make_keys(tmp_path / "others", member.id)
+        for each in cluster.running:
+            shutil.copy(keys / f"{each}.key", others)
+        impostor = await peer_alone(others, tmp_path / "data", cluster.peers, member.id, member.url)
+        try:
+            await until(lambda: warnings_of(caplog, "refuses connections from 127.0.0.1"), "those who do not let it in")
+            await until(lambda: warnings_of(caplog, f"cannot connect to peer {member.id}"), "those who do not get in")
+            await log.append(b"y")
+            assert (impostor.status().leader_id, impostor.status().commit_index) == (None, 0)
+        finally:
+            await impostor.close()
+        # Its two members refuse it, and it refuses them: each says so of the one address that all have.
+        assert len(warnings_of(caplog, "refuses connections from 127.0.0.1")) <= 3
+        assert len(warnings_of(caplog, f"cannot connect to peer {member.id}")) <= 2
+
+
+async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, tmp_path: Path) -> None:
+    """What a leader says is heard from the one that has its key, not from a client and not from another peer."""
+    members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2", "tcp://127.0.0.1:2"), Peer("3", "tcp://127.0.0.1:3"))
+    heartbeat = AppendEntries(b"", "2", 7, 0, 0, 0, ()).to_frames()
+    peer = await peer_alone(keys, tmp_path / "data", members)
+    reason = "in the name of a peer whose key its sender does not have"
+    try:
+        with zmq.Context() as context:
+            with speaking_to(peer.url, context, keys, tmp_path / "app.key_secret") as dealer:
+                dealer.send_multipart([b"\x01", *heartbeat])
+                await until(lambda: peer.dropped[reason] == 1, "what the client says")
+            with speaking_to(peer.url, context, keys, keys / "3.key_secret") as dealer:
+                dealer.send_multipart([b"\x01", *heartbeat])
+                await until(lambda: peer.dropped[reason] == 2, "what peer 3 says")
+            assert (peer.status().term, peer.status().leader_id) == (0, None)
+            with speaking_to(peer.url, context, keys, keys / "2.key_secret") as dealer:
+                dealer.send_multipart([b"\x01", *heartbeat])
+                await until(lambda: peer.status().leader_id == "2", "the leader")
+    finally:
+        await peer.close()
+
+
+def speaking_to(url: str, context: zmq.Context[zmq.Socket[bytes]], keys: Path, secret_file: Path) -> zmq.Socket[bytes]:
+    """A socket with the keys of that file, connected to peer 1."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.curve_publickey, secret = zmq.auth.load_certificate(secret_file)
+    assert secret is not None
+    dealer.curve_secretkey = secret
+    dealer.curve_serverkey = zmq.auth.load_certificate(keys / "1.key")[0]
+    dealer.connect(url)
+    return dealer
+
+
+async def test_a_member_is_reached_as_soon_as_its_key_is_there(
+    keys: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that lacks the key of a member, or has a wrong one, says so once, and connects when it has it."""
+    (keys / "2.key").rename(tmp_path / "2.key")
+    members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2", "tcp://127.0.0.1:2"))
+    with caplog.at_level(logging.WARNING, "raft_client.server"):
+        peer = await peer_alone(keys, tmp_path / "data", members, timeout_s=0.2)
+        try:
+            await until(lambda: warnings_of(caplog, "2.key that can be used"), "the warning")
+            assert not peer._sockets.dealers
+            (tmp_path / "2.key").rename(keys / "2.key")
+            await until(lambda: "2" in peer._sockets.dealers, "the connection")
+        finally:
+            await peer.close()
+    assert len(warnings_of(caplog, "cannot connect to peer 2")) == 1

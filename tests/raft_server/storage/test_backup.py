@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from log_jobs import write
 
 from raft_client.errors import (
     InvalidArgumentError,
@@ -19,7 +20,6 @@ from raft_client.errors import (
     StorageFullError,
     StorageOwnerError,
 )
-from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.server.runtime.storage import filesystem
 from raft_client.server.runtime.storage.backup import TERM_STEP, back_up, restore
@@ -46,11 +46,6 @@ def entry(index: int, term: int = 3) -> LogEntry:
 
 def open_log(path: Path, **changes: Any) -> DiskLog:
     return DiskLog.open(path, **{"peer_id": "1", "ident": b"plant", "peers": PEERS, "limits": SMALL, **changes})
-
-
-def write(log: DiskLog, **fields: Any) -> None:
-    log.write(Persist(**fields))
-    log.sync()
 
 
 def compact(log: DiskLog, index: int) -> None:

@@ -63,7 +63,7 @@ _CAPABILITIES: Final = (Capability.PRE_VOTE, Capability.TRANSFER, Capability.REA
 #: A route, a request id, a type and the cluster ident.
 _LEAST_FRAMES: Final = 4
 #: Requests that one turn takes before others have theirs.
-_TURN: Final = 1_000
+_TURN: Final = 200
 #: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
 _CARRYING_OUT_S: Final = 0.02
 #: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from raft_client.errors import (
     StorageInUseError,
     StorageVersionError,
 )
+from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.inspection import Inspection
@@ -129,6 +131,28 @@ def test_a_peer_that_has_written_nothing(tmp_path: Path) -> None:
     (tmp_path / "node" / "raft.pers").write_bytes(b"")
     found = imported(tmp_path / "node", peers=SEEDS)
     assert (found.entry_count, found.snapshot, found.hard_state) == (0, None, HardState())
+
+
+def test_large_entries_are_written_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large entries are, only some megabytes of them are in memory at once, and one at least."""
+    frames = [LogEntry.of(bytes([n + 1]) * size, term=1).frame for n, size in enumerate([3 << 20] * 4 + [9 << 20, 5])]
+    table = struct.pack("<16I", *accumulate(map(len, frames)), *[0] * 10)
+    path = tmp_path / "node" / FILES[0]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(struct.pack("<4sIIIQ", b"RLOG", 80, 1, 16, 1) + table + b"ITMZ\0\0\0\0" + b"".join(frames))
+    (tmp_path / "node" / "raft.pers").write_bytes(b"")
+    jobs: list[int] = []
+    write = DiskLog.write
+
+    def counted(log: DiskLog, job: Persist) -> None:
+        jobs.append(len(job.entries))
+        write(log, job)
+
+    monkeypatch.setattr(DiskLog, "write", counted)
+    imported(tmp_path / "node", peers=SEEDS)
+    assert jobs == [2, 2, 1, 1, 0]
+    with opened(tmp_path / "node") as log:
+        assert [entry.frame for entry in log.entries(0, 6, 1 << 30)] == frames
 
 
 # -- raft.pers ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ acknowledged must not vote.
 from __future__ import annotations
 
 import os
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,14 +27,18 @@ from raft_client.wire.log_entry import EntryKind
 from raft_client.wire.snapshots import SnapshotChunk
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from raft_client.server.runtime.storage.inspection import Inspection
     from raft_client.server.runtime.storage.node_peer_files import NodeSnapshot
     from raft_client.wire.configuration import Peers
+    from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["import_log"]
 
-#: Written, and synced, at once.
-_BATCH: Final = 4096
+#: Written, and synced, at once; one entry may be longer.
+_BATCH_ENTRIES: Final = 4096
+_BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def import_log(
@@ -86,6 +89,20 @@ def _check_term(snapshot: NodeSnapshot, term: int | None) -> None:
     if term != snapshot.term:
         reason = f"the snapshot up to {snapshot.index} has the term {snapshot.term}, and the log {term}"
         raise StorageDamagedError(reason, file="snap")
+
+
+def _batches(entries: Iterable[LogEntry]) -> Iterator[tuple[LogEntry, ...]]:
+    """Some at once, as many as fit, one at least."""
+    batch: list[LogEntry] = []
+    room = _BATCH_BYTES
+    for entry in entries:
+        if batch and (entry.size > room or len(batch) == _BATCH_ENTRIES):
+            yield tuple(batch)
+            batch, room = [], _BATCH_BYTES
+        batch.append(entry)
+        room -= entry.size
+    if batch:
+        yield tuple(batch)
 
 
 class _Import:
@@ -177,8 +194,7 @@ class _Import:
     # -- entries, term and vote ----------------------------------------------------------------------------------------
 
     def _append(self) -> None:
-        entries = self._found.entries(self._log.last_index)
-        while batch := tuple(islice(entries, _BATCH)):
+        for batch in _batches(self._found.entries(self._log.last_index)):
             if batch[0].term < self._last_term:
                 reason = f"the entry {batch[0].index} has the term {batch[0].term} after {self._last_term}"
                 raise StorageDamagedError(reason, file="log")

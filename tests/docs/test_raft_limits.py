@@ -40,7 +40,7 @@ FIXED: Final[dict[str, Any]] = {
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
 }
 
-#: Settings that are no limits.
+#: Settings beside the limits.
 OTHERS: Final = {"peer_id", "ident", "pre_vote", "check_quorum"}
 
 

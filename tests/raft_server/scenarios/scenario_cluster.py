@@ -28,6 +28,7 @@ from raft_client.server.node.ready import (
     Request,
 )
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.hello import Capability
@@ -108,7 +109,8 @@ class ScenarioCluster:
         peer.log.reopen()
         peer.routes.clear()
         rng = random.Random(f"scenario {name}")
-        peer.node = RaftNode(peer.settings, peer.log, applied_index=peer.applied, rng=rng, now=self.now, wall_s=WALL_S)
+        state = NodeState(peer.settings, peer.log, applied_index=peer.applied, rng=rng, now=self.now, wall_s=WALL_S)
+        peer.node = RaftNode(state)
         self._settle(peer)
         self.introduce()
 

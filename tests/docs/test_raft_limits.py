@@ -33,6 +33,7 @@ FIXED: Final[dict[str, Any]] = {
     "updates that are not committed": updates._MAX_UPDATES,
     "reads that wait": reads._MAX_READS,
     "questions for the state machine that wait": machine_runner._MOST_QUESTIONS,
+    "questions for the state machine that wait, in all": machine_runner._MOST_QUESTION_BYTES,
     "messages that wait for one client or peer that does not read": sockets._SEND_QUEUE,
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,

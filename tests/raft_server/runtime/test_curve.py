@@ -10,6 +10,7 @@ import pytest
 import zmq
 import zmq.auth
 from curve_files import add_client, add_peer, make_keys, settings_for
+from ports import reserved_port
 from waiting import until
 
 from raft_client import (
@@ -241,3 +242,24 @@ async def test_a_member_is_reached_as_soon_as_its_key_is_there(
         finally:
             await peer.close()
     assert len(warnings_of(caplog, "cannot connect to peer 2")) == 1
+
+
+async def test_a_key_that_is_corrected_is_used(keys: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A peer with a wrong key for another one takes the right one when the file has it, without being started again."""
+    spoilt = make_keys(tmp_path / "spoilt", "2")  # its pair of peer 2 is another one
+    for name in ("1.key", "1.key_secret"):
+        shutil.copy(keys / name, spoilt)
+    members = (Peer("1", f"tcp://127.0.0.1:{reserved_port()}"), Peer("2", f"tcp://127.0.0.1:{reserved_port()}"))
+    one = await peer_alone(spoilt, tmp_path / "one", members, "1", members[0].url, timeout_s=0.2)
+    try:
+        two = await peer_alone(keys, tmp_path / "two", members, "2", members[1].url, timeout_s=0.2)
+        try:
+            await until(lambda: warnings_of(caplog, "peer 1 cannot connect to peer 2"), "the warning")
+            assert (one.status().leader_id, two.status().leader_id) == (None, None)
+            shutil.copy(keys / "2.key", spoilt)
+            await until(lambda: one.status().leader_id in ("1", "2"), "a leader")
+        finally:
+            await two.close()
+    finally:
+        await one.close()
+    assert len(warnings_of(caplog, "peer 1 cannot connect to peer 2")) == 1

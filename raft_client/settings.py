@@ -154,7 +154,8 @@ class RaftSettings:
     curve_peer_keys: tuple[tuple[str, str], ...] = attrs.field(
         default=(), converter=_key_of_each_peer, validator=_peer_keys
     )
-    #: This client's own keys. Without them each client makes a pair of its own.
+    #: This client's own keys. Without them each client makes a pair of its own, which peers that know their clients,
+    #: such as ours, do not let in.
     curve_public_key: str | None = attrs.field(default=None, validator=_curve_key)
     curve_secret_key: str | None = attrs.field(default=None, validator=_curve_key, repr=False)
 

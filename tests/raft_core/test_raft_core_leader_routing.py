@@ -123,6 +123,22 @@ def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDrive
     assert client.links == {}
 
 
+def test_why_a_peer_refuses_is_told_while_it_is_asked_again(client: ClientDriver, cluster: SimCluster) -> None:
+    """A peer that refused the connection, and said why, is asked again; the error tells why until it answers."""
+    cluster.elect(None)
+    for url in (TWO, THREE):
+        cluster.peers[url].is_frozen = True
+    client.append(1, timeout=1.0)
+    client.settle()
+    for url in (TWO, THREE):
+        client.machine.link_lost(url, client.time, "does not know this client")
+    cluster.peers[THREE].is_frozen = False
+    client.pass_time(1.0)
+    assert asked(client).count(TWO) > 1
+    [error] = client.outcomes[1]
+    assert f"{TWO} does not know this client; {THREE} says that nobody leads" in str(error)
+
+
 @pytest.mark.parametrize("timeout", [0.5, 60.0])
 def test_silent_peers_may_be_of_another_cluster(client: ClientDriver, cluster: SimCluster, timeout: float) -> None:
     """The error names a wrong cluster ident only if no peer answers, and at least one can be reached."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 
@@ -180,6 +181,19 @@ def test_controls_say_what_cannot_be_done() -> None:
             cluster.kill("7")
         with pytest.raises(InvalidArgumentError, match="no peer '1' was killed"):
             cluster.restart("1")
+
+
+def test_both_clusters_have_the_same_controls() -> None:
+    """The blocking cluster has the controls of the asyncio one, with their arguments and docstrings."""
+    blocking = {name: member for name, member in vars(EmbeddedCluster).items() if name[0] != "_"}
+    waiting = {name: member for name, member in vars(AsyncEmbeddedCluster).items() if name[0] != "_"}
+    assert set(blocking) - set(waiting) == {"peers"}  # an attribute of the other one
+    assert set(waiting) <= set(blocking)
+    for name, member in waiting.items():
+        assert inspect.getdoc(blocking[name]) == inspect.getdoc(member), name
+        if inspect.isfunction(member):
+            assert inspect.signature(blocking[name]) == inspect.signature(member), name
+    assert inspect.signature(EmbeddedCluster) == inspect.signature(AsyncEmbeddedCluster)
 
 
 def test_every_public_name_of_the_peers_is_there() -> None:

@@ -179,7 +179,7 @@ class PrefixTable:
         watch.keys[key] = None
         if self._table.add(key, watch.observer, _NOBODY, options, listed=True, late=is_late):
             self._to_ask[key] = None
-        if not watch.is_complete and not self._table.is_active(key):
+        if (watch.waiter is not None or not watch.is_complete) and not self._table.is_active(key):
             watch.starting[key] = None
 
     def _review(self, watch: PrefixWatch) -> None:

@@ -100,11 +100,13 @@ class WatchTable:
         state = self._keys.get(key)
         new = state is None
         if state is None:
-            state = self._keys[key] = _Key(listed=listed)
+            state = self._keys[key] = _Key()
+        state.listed = state.listed or listed
         watcher = _Watcher(observer, waiter, options, options.initial, late)
         state.watchers.append(watcher)
         state.poll = _shortest_poll(state.watchers)
-        if state.phase is _Phase.ACTIVE and not options.initial:
+        is_unknown = state.listed and state.present is None
+        if state.phase is _Phase.ACTIVE and not options.initial and not is_unknown:
             self._started(watcher)
         elif state.phase is _Phase.ACTIVE:
             state.phase = _Phase.READING
@@ -188,11 +190,15 @@ class WatchTable:
         return state is not None and state.attempt == attempt
 
     def notifying(self, key: bytes) -> bool:
-        """KEYNOTIFY was answered. Returns whether a GET must tell what is there (a reconnect, or ``initial``)."""
+        """KEYNOTIFY was answered. Returns whether a GET must tell what is there.
+
+        After a reconnect, for ``initial``, and for a key that was listed: it may have gone since. If nobody knows that,
+        no later listing contradicts what is known, when the notification of its return was lost.
+        """
         state = self._keys.get(key)
         if state is None or state.phase is not _Phase.STARTING:
             return False
-        if state.missed or any(w.initial for w in state.watchers):
+        if state.missed or state.listed or any(w.initial for w in state.watchers):
             state.phase = _Phase.READING
             return True
         self._activate(key, state)

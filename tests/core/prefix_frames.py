@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from machine_driver import MachineDriver, Seen
-from watch_driver import OK, version
+from watch_driver import OK, ts, value, version
 
 from statestore_client.core.actions import EventKind, WatchEvent
 from statestore_client.errors import (
@@ -45,12 +45,14 @@ def told(key: bytes, n: int, text: bytes | None, *, missed: bool = False) -> Wat
 
 
 def watched(driver: MachineDriver, *keys: bytes, **options: Any) -> Seen:
-    """A watch on what begins with "a/" that stands."""
+    """A watch on what begins with "a/" that stands; each of the keys has "0", its version 0."""
     seen = driver.watch_prefix(b"a/", "watch", **options)
     driver.suback()
     driver.answer(page(keys))
     for _ in keys:
         driver.answer(OK)
+    for _ in keys:
+        driver.answer(value(b"0"), ts(0))
     assert driver.outcome("watch") is None
     return seen
 

@@ -21,8 +21,8 @@ from statestore_client.wire.commands import Get
 
 
 def test_a_prefix_is_listed_and_each_of_its_keys_watched() -> None:
-    """A watch on a prefix subscribes, lists with SCAN page by page, watches each key, and only then tells its
-    caller."""
+    """A watch on a prefix subscribes, lists with SCAN page by page, watches and reads each key, and only then tells its
+    caller; values that were there before are not reported."""
     driver = MachineDriver().ready()
     seen = driver.watch_prefix(b"a/", "w")
     assert payloads(driver) == []
@@ -33,8 +33,11 @@ def test_a_prefix_is_listed_and_each_of_its_keys_watched() -> None:
     driver.answer(page([b"a/2"]))
     assert payloads(driver) == [keynotify(b"a/1"), keynotify(b"a/2")]
     driver.answer(OK)
-    assert driver.outcomes["w"] == []
     driver.answer(OK)
+    assert payloads(driver) == [get(b"a/1"), get(b"a/2")]
+    driver.answer(value(b"0"), ts(0))
+    assert driver.outcomes["w"] == []
+    driver.answer(value(b"0"), ts(0))
     assert driver.outcome("w") is None
     driver.notify(b"a/2", was_set(b"x"), str(version(1)))
     driver.notify(b"a/1", DELETED, str(version(2)))
@@ -194,6 +197,63 @@ def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read() -> No
     driver.after(10)
     driver.answer(page([b"a/2"]))
     assert payloads(driver) == [stop(b"a/1")]
+
+
+def test_a_key_that_is_found_before_the_watch_stands_is_waited_for() -> None:
+    """A key that the second listing finds before the watch stands is watched when it stands: its later changes cannot
+    be missed."""
+    driver = MachineDriver().ready()
+    driver.watch_prefix(b"a/", "w", rescan=5.0)
+    driver.suback()
+    driver.answer(page([b"a/1"]))
+    driver.after(5)
+    assert payloads(driver) == [keynotify(b"a/1"), scan(b"a/*")]
+    driver.answer(OK)
+    driver.answer(page([b"a/1", b"a/2"]))
+    driver.answer(value(b"0"), ts(0))
+    assert payloads(driver) == [keynotify(b"a/2")]
+    assert driver.outcomes["w"] == []
+    driver.answer(OK)
+    driver.answer(value(b"0"), ts(0))
+    assert driver.outcome("w") is None
+
+
+def test_the_return_of_a_key_that_went_before_it_was_watched_is_found_without_a_notification() -> None:
+    """A key that goes between the listing and its KEYNOTIFY is known to be absent, so that a listing finds its return
+    if the notification of it is lost."""
+    driver = MachineDriver().ready()
+    seen = driver.watch_prefix(b"a/", "w")
+    driver.suback()
+    driver.answer(page([b"a/1"]))
+    driver.answer(OK)
+    driver.answer(b"$-1\r\n")
+    assert driver.outcome("w") is None
+    driver.after(10)
+    driver.answer(page([b"a/1"]))
+    assert payloads(driver) == [get(b"a/1")]
+    driver.answer(value(b"x"), ts(1))
+    assert seen == [told(b"a/1", 1, b"x", missed=True)]
+
+
+def test_a_key_that_another_watch_is_on_already_is_read_as_well() -> None:
+    """A key that has a watch of its own is read when a prefix is watched, so that a listing finds its deletion if the
+    notification of it is lost."""
+    driver = MachineDriver().ready()
+    driver.watch(b"a/1", "other")
+    driver.suback()
+    driver.answer(OK)
+    seen = driver.watch_prefix(b"a/", "w")
+    driver.answer(page([b"a/1"]))
+    assert payloads(driver) == [get(b"a/1")]
+    driver.answer(value(b"x"), ts(1))
+    assert driver.outcome("w") is None
+    driver.after(10)
+    driver.answer(page([]))
+    driver.answer(b"$-1\r\n")
+    assert seen == [WatchEvent(EventKind.DELETE, b"a/1", None, None, missed=True)]
+    driver.after(10)
+    driver.answer(page([]))
+    assert payloads(driver) == []
 
 
 def test_a_listing_that_is_behind_the_notifications_tells_nothing() -> None:

@@ -41,6 +41,20 @@ def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
     assert seen[2:] == [told(b"a/2", 2, b"2", missed=True), WatchEvent(EventKind.RESUMED, b"a/", None, None)]
 
 
+def test_after_an_outage_a_key_that_did_not_change_is_not_reported() -> None:
+    """After an outage the reads tell what changed, also of keys that have had no event."""
+    driver = MachineDriver().ready()
+    seen = watched(driver, b"a/1", b"a/2")
+    driver.lose()
+    driver.reconnect()
+    driver.answer(page([b"a/1", b"a/2"]))
+    driver.answer(OK)
+    driver.answer(OK)
+    driver.answer(value(b"0"), ts(0))
+    driver.answer(value(b"x"), ts(1))
+    assert seen == [told(b"a/2", 1, b"x", missed=True)]
+
+
 def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_anew() -> None:
     """A connection that breaks between SCAN and KEYNOTIFY makes the listing start again without its old token, and
     keeps its keys."""
@@ -125,7 +139,7 @@ def test_a_key_that_may_not_be_watched_ends_the_watch() -> None:
     driver.answer(b"-ERR the quota has been exceeded\r\n")
     assert isinstance(driver.outcome("w"), QuotaExceededError)
     assert isinstance(error_of(seen), QuotaExceededError)
-    assert payloads(driver) == [stop(b"a/1")]
+    assert payloads(driver) == [get(b"a/1"), stop(b"a/1")]
 
 
 def test_more_keys_than_allowed_end_the_watch_at_the_start() -> None:

@@ -20,6 +20,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,9 +42,6 @@ PUBACK: Final = b"\x40\x02"
 PUBREC: Final = b"\x50\x02"
 PUBREL: Final = b"\x62\x02"
 PUBCOMP: Final = b"\x70\x02"
-
-#: The protocol's own bound (MQTT 5.0, 2.1.4), for peers that name no smaller maximum packet size.
-_ANY_SIZE: Final = 268_435_460
 
 
 @attrs.frozen
@@ -79,7 +77,7 @@ class Connection:
     pending: int = 0  # jobs that it caused
     is_congested: bool = False
     ending: Ending | None = None
-    maximum_packet_size: int = _ANY_SIZE
+    maximum_packet_size: int = MAX_PACKET_SIZE
     topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)  # the peer's
     aliases: OutgoingAliases | None = None  # those that the peer takes; None for none
     alias_bytes: int = 0  # of the topics of all aliases

@@ -35,6 +35,7 @@ from statestore_client.mqtt.packets.primitives import decode_variable
 from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
 from statestore_client.server.runtime.transport.connection import LINGER_S, ServerConnection
 from statestore_client.server.testing.faults import Delay, Drop, Duplicate, Refuse, Withhold
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultInjection", "FaultyConnection"]
 
-#: Of anything that may be on the wire: limits are the ordinary connection's business.
-_ANY_SIZE: Final = 268_435_460
 _ANY_ALIAS: Final = 65_535
 
 #: What may wait behind a packet that is held back.
@@ -135,7 +134,7 @@ class _Stream:
         self.by: Side = by
         self._injector = injector
         self._forward = forward
-        self._decoder = PacketDecoder(version=version, max_packet_size=_ANY_SIZE, topic_alias_maximum=_ANY_ALIAS)
+        self._decoder = PacketDecoder(version=version, max_packet_size=MAX_PACKET_SIZE, topic_alias_maximum=_ANY_ALIAS)
         self._unfinished = b""
         self._is_raw = False  # no packets: pass on what comes
         self._is_held = False

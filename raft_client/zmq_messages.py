@@ -15,7 +15,15 @@ from raft_client.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["LongMessageError", "check_curve", "monitored_events", "receive_message", "send_message", "skip_message"]
+__all__ = [
+    "LongMessageError",
+    "check_curve",
+    "monitored_events",
+    "receive_message",
+    "send_message",
+    "send_tracked_message",
+    "skip_message",
+]
 
 # Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
 _DONTWAIT: Final = int(zmq.DONTWAIT)
@@ -37,6 +45,17 @@ def send_message(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
     except zmq.ZMQError:
         return False
     return True
+
+
+def send_tracked_message(socket: zmq.Socket[bytes], frames: Sequence[bytes]) -> zmq.MessageTracker | None:
+    """The same; the tracker is done when libzmq holds nothing of the message any more. ``copy_threshold`` must be 0."""
+    try:
+        for frame in frames[:-1]:
+            _send(socket, frame, _DONTWAIT_MORE)
+        tracker: zmq.MessageTracker = _send(socket, frames[-1], _DONTWAIT, False, True)
+    except zmq.ZMQError:
+        return None
+    return tracker
 
 
 def receive_message(

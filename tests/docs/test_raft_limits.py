@@ -11,7 +11,7 @@ import attrs
 from raft_client.server.machines import broadcast
 from raft_client.server.node import applying, entries_streams, log, outbox, reads, transfer, updates
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime import machine_runner, peer, sockets
+from raft_client.server.runtime import long_answers, machine_runner, peer, sockets
 from raft_client.wire import frames, requests, update_requests
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
@@ -27,6 +27,9 @@ FIXED: Final[dict[str, Any]] = {
     "a request id": requests._MAX_ID_BYTES,
     "a list of peers in a ConfigUpdate": update_requests._MAX_PEERS_BYTES,
     "nesting of JSON": frames._MAX_DEPTH,
+    "answers of 16 KiB and more that one client does not read": long_answers._MOST_BYTES_OF_ONE,
+    "the same, of all clients": long_answers._MOST_BYTES,
+    "what is read for streams in one turn": entries_streams._TICK_BYTES,
     "newest entries in memory": log._CACHE_BYTES,
     "entries handed to the state machine at once": applying._BATCH_BYTES,
     "entries in a message of a stream": entries_streams._MAX_ENTRIES,

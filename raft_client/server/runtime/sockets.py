@@ -23,6 +23,7 @@ from zmq import zmq_poll
 
 from raft_client.errors import TransportError
 from raft_client.server.runtime.handshakes import Handshakes
+from raft_client.server.runtime.long_answers import LongAnswers
 from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class PeerSockets:
         self._context = zmq.Context()
         self._keys = keys
         self._handshakes = None if keys is None else Handshakes(self._context, keys, drop)
+        self._answers = LongAnswers()
         self._router: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self._polled: list[tuple[zmq.Socket[bytes], int]] = []
@@ -155,6 +157,7 @@ class PeerSockets:
         """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
         try:
             router = self._router = self._door(zmq.ROUTER, url)
+            router.copy_threshold = 0  # as the answers need it
             router.bind(url)
             if publisher_url is not None:
                 self._publisher = self._door(zmq.PUB, publisher_url)
@@ -235,7 +238,7 @@ class PeerSockets:
 
     def answer(self, frames: Sequence[bytes]) -> bool:
         """Through the ROUTER; the first frame is the route. A route that is gone takes nothing."""
-        return self._router is not None and send_message(self._router, frames)
+        return self._router is not None and self._answers.send(self._router, frames)
 
     def publish(self, frames: Sequence[bytes]) -> None:
         """To whoever listens."""

@@ -68,3 +68,30 @@ def test_a_frame_too_long_ends_the_connection_that_it_came_through() -> None:
         subscriber.disable_monitor()
         monitor.close(linger=0)
     sockets.close()
+
+
+def test_long_answers_to_a_client_that_reads_nothing_are_dropped() -> None:
+    """About 32 MiB wait for it, in libzmq and in the kernel, and not a thousand answers; others have theirs, and it has
+    the next ones when it reads."""
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    url, _ = sockets.bind("tcp://127.0.0.1:*", None)
+    answer = bytes(1024 * 1024)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sleeper, context.socket(zmq.DEALER) as other:
+        sleeper.rcvhwm = 1
+        routes: dict[bytes, bytes] = {}
+        for name, client in ((b"sleeper", sleeper), (b"other", other)):
+            client.linger = 0
+            client.connect(url)
+            client.send(name)
+        eventually(
+            lambda: routes.update((each[1], each[0]) for each in sockets.receive(9).requests) or len(routes) == 2
+        )
+        taken = sum(sockets.answer([routes[b"sleeper"], answer]) for _ in range(200))
+        assert 20 <= taken < 100
+        assert sockets.answer([routes[b"other"], answer])
+        assert other.recv() == answer
+        for _ in range(taken):
+            assert sleeper.recv() == answer
+        eventually(lambda: sockets.answer([routes[b"sleeper"], answer]))
+        assert sleeper.recv() == answer
+    sockets.close()

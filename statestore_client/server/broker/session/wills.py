@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from statestore_client.mqtt.packets import Publish, PublishProperties, WillProperties
+from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker.message import OVERHEAD_BYTES, property_bytes
 from statestore_client.wire.instant import Instant
 
@@ -63,16 +63,14 @@ class Wills:
 def will_packet(will: Will) -> Publish:
     """The PUBLISH that a will stands for (MQTT 5.0, 3.1.3.2)."""
     given = will.properties
-    properties = PublishProperties()
-    if given != WillProperties():
-        properties = PublishProperties(
-            payload_format=given.payload_format,
-            message_expiry=given.message_expiry,
-            content_type=given.content_type,
-            response_topic=given.response_topic,
-            correlation_data=given.correlation_data,
-            user_properties=given.user_properties,
-        )
+    properties = PublishProperties(
+        payload_format=given.payload_format,
+        message_expiry=given.message_expiry,
+        content_type=given.content_type,
+        response_topic=given.response_topic,
+        correlation_data=given.correlation_data,
+        user_properties=given.user_properties,
+    )
     return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties, block=will.block)
 
 

@@ -12,6 +12,7 @@ from statestore_client.aio.election import AsyncElection
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.guarded import AsyncGuardedStore
 from statestore_client.aio.key_requests import KeyRequests
+from statestore_client.aio.link import Link
 from statestore_client.aio.lock import AsyncLease, AsyncLock
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
@@ -76,12 +77,16 @@ class AsyncStateStoreClient:
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
         settings = settings.evolve(**options) if options else settings
-        self._settings = settings if client_id is None else settings.evolve(client_id=client_id)
-        self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
-        connector = aio_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
-        self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
-        self._keys = KeyRequests(self._engine, self._settings.request_timeout)
+        settings = settings if client_id is None else settings.evolve(client_id=client_id)
+        self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
+        connector = aio_connector(settings, client_id=self._client_id, open_socket=open_socket)
+        self._use(Link(settings, self._client_id, on_state, clock, connector))
         self._leases: set[AsyncLease] = set()  # held by locks of this client
+
+    def _use(self, link: Link) -> None:
+        self._settings = link.settings
+        self._engine = Engine(link)
+        self._keys = KeyRequests(self._engine, link.settings.request_timeout)
 
     @classmethod
     def over(
@@ -110,9 +115,7 @@ class AsyncStateStoreClient:
         _check_functions(on_state, clock, None)
         client_id, settings, connector = share_aio(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
-        client._settings = settings
-        client._engine = Engine(settings, client_id, on_state, clock, connector)
-        client._keys = KeyRequests(client._engine, settings.request_timeout)
+        client._use(Link(settings, client_id, on_state, clock, connector))
         return client
 
     # -- connection ----------------------------------------------------------------------------------------------------

@@ -17,13 +17,10 @@ from typing import Any, Final
 from statestore_client.aio.callbacks import Worker, finish
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
-from statestore_client.clocks import Clock
-from statestore_client.core.actions import ConnectionState, Observer, StateListener, WatchOptions
+from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import AioConnector
-from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -37,19 +34,12 @@ _ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and
 class Engine:
     """One client without the user's methods."""
 
-    def __init__(
-        self,
-        settings: ConnectionSettings,
-        client_id: str,
-        on_state: StateListener | None,
-        clock: Clock,
-        connector: AioConnector,
-    ) -> None:
+    def __init__(self, link: Link) -> None:
         self._pid = os.getpid()
-        self._settings = settings
-        self._now = clock
-        self._link = Link(settings, client_id, on_state, clock, connector)
-        self._machine = self._link.actions.machine
+        self._settings = link.settings
+        self._now = link.now
+        self._link = link
+        self._machine = link.actions.machine
 
     async def open(self, timeout: float | None) -> None:
         """Start to connect and wait until requests can leave."""

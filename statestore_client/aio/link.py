@@ -44,7 +44,10 @@ class Link:
     ) -> None:
         self._client_id = client_id
         self._connector = connector
-        self._now = clock
+        #: What the client was made with.
+        self.settings = settings
+        #: Where it reads the time.
+        self.now = clock
         #: The loop that opened it.
         self.loop: asyncio.AbstractEventLoop | None = None
         self.actions: ActionRunner[AioDriver] = ActionRunner(
@@ -88,7 +91,7 @@ class Link:
 
     def close(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow."""
-        self._machine.close(self._now())
+        self._machine.close(self.now())
         self.perform()
         self.actions.flush()
         self._connector.close()
@@ -170,7 +173,7 @@ class Link:
         if driver is not self._newest:
             return
         self.actions.driver = driver
-        moment = self._now()
+        moment = self.now()
         for event in events:
             if isinstance(event, Closed):
                 self.actions.driver = None
@@ -195,5 +198,5 @@ class Link:
     def _timed(self) -> None:
         self._timer = None
         self._wakes_at = math.inf
-        self._machine.tick(self._now())
+        self._machine.tick(self.now())
         self.perform()

@@ -25,6 +25,7 @@ from statestore_client.sync.election import Election
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.guarded import GuardedStore
 from statestore_client.sync.key_requests import KeyRequests
+from statestore_client.sync.link import Link
 from statestore_client.sync.lock import Lease, Lock
 from statestore_client.sync.watch import Watch
 
@@ -77,12 +78,16 @@ class StateStoreClient:
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
         settings = settings.evolve(**options) if options else settings
-        self._settings = settings if client_id is None else settings.evolve(client_id=client_id)
-        self._client_id = self._settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
-        connector = sync_connector(self._settings, client_id=self._client_id, open_socket=open_socket)
-        self._engine = Engine(self._settings, self._client_id, on_state, clock, connector)
-        self._keys = KeyRequests(self._engine, self._settings.request_timeout)
+        settings = settings if client_id is None else settings.evolve(client_id=client_id)
+        self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
+        connector = sync_connector(settings, client_id=self._client_id, open_socket=open_socket)
+        self._use(Link(settings, self._client_id, on_state, clock, connector))
         self._leases: set[Lease] = set()  # held by locks of this client
+
+    def _use(self, link: Link) -> None:
+        self._settings = link.settings
+        self._engine = Engine(link)
+        self._keys = KeyRequests(self._engine, link.settings.request_timeout)
 
     @classmethod
     def over(
@@ -111,9 +116,7 @@ class StateStoreClient:
         _check_functions(on_state, clock, None)
         client_id, settings, connector = share_sync(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
-        client._settings = settings
-        client._engine = Engine(settings, client_id, on_state, clock, connector)
-        client._keys = KeyRequests(client._engine, settings.request_timeout)
+        client._use(Link(settings, client_id, on_state, clock, connector))
         return client
 
     # -- connection ----------------------------------------------------------------------------------------------------

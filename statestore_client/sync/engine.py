@@ -16,13 +16,10 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from statestore_client.clocks import Clock
-from statestore_client.core.actions import ConnectionState, Observer, StateListener, WatchOptions
+from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import SyncConnector
-from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
@@ -35,19 +32,12 @@ __all__ = ["Engine"]
 class Engine:
     """One client without the user's methods."""
 
-    def __init__(
-        self,
-        settings: ConnectionSettings,
-        client_id: str,
-        on_state: StateListener | None,
-        clock: Clock,
-        connector: SyncConnector,
-    ) -> None:
+    def __init__(self, link: Link) -> None:
         self._pid = os.getpid()
-        self._settings = settings
-        self._now = clock
-        self._link = Link(settings, client_id, on_state, clock, connector)
-        self._machine = self._link.actions.machine
+        self._settings = link.settings
+        self._now = link.now
+        self._link = link
+        self._machine = link.actions.machine
 
     def open(self, timeout: float | None) -> None:
         """Start the network thread and wait until requests can leave."""

@@ -62,7 +62,10 @@ class Link:
         self._client_id = client_id
         self._connector = connector
         self._on_state = on_state
-        self._now = clock
+        #: What the client was made with.
+        self.settings = settings
+        #: Where it reads the time.
+        self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
         self.lock = threading.Lock()
@@ -110,7 +113,7 @@ class Link:
     def expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
         with self.lock, self.change:
-            self._machine.tick(self._now())
+            self._machine.tick(self.now())
             self.perform()
             self._wake()  # the connection may have been given up, and the network thread has to take the news
 
@@ -152,7 +155,7 @@ class Link:
         self.actions.driver = self._to_connect = None
         self._given_up = self._connecting
         self.loan.forget()
-        self._machine.interrupted(self._now())
+        self._machine.interrupted(self.now())
         for waiter in list(self.waiting):
             text = "a signal interrupted the client while it was at work"
             waiter.reject(ConnectionLostError(text, may_have_been_applied=True))
@@ -162,7 +165,7 @@ class Link:
     def close(self) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow."""
         with self.lock:
-            self._machine.close(self._now())
+            self._machine.close(self.now())
             self.perform()
         self._connector.close()
         self._wake()
@@ -203,7 +206,7 @@ class Link:
         actions, machine = self.actions, self._machine
         driver = actions.driver
         if driver is not None:
-            moment = self._now()
+            moment = self.now()
             events = driver.poll()
             actions.unflushed_acks = 0  # it writes as well
             for event in events:
@@ -233,7 +236,7 @@ class Link:
             except BaseException:
                 logger.exception("the network thread of client %s failed", self._client_id)
                 with self.lock:
-                    self._machine.close(self._now())
+                    self._machine.close(self.now())
                     self.perform()
                 raise
             finally:
@@ -244,7 +247,7 @@ class Link:
         """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
         while True:
             with self.lock:
-                self._machine.tick(self._now())
+                self._machine.tick(self.now())
                 if self.loan.lasts():
                     self.perform()  # who borrowed the socket reads
                 else:

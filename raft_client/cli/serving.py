@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import click
 
@@ -17,11 +17,13 @@ from raft_client.cli.peer_options import to_peers
 from raft_client.errors import TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
+from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers
 
 __all__ = ["serve"]
@@ -78,6 +80,7 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     show_default=True,
     help="When an entry is on the disk. With off, a machine that stops can lose what was acknowledged.",
 )
+@click.option("--trace", type=click.File("ab"), hidden=True)  # see runtime.trace
 @click.option("--verbose", is_flag=True, help="Also log changes of the role and the leader to standard error.")
 def serve(
     *,
@@ -90,6 +93,7 @@ def serve(
     curve_keys: Path | None,
     machine: str,
     fsync: str,
+    trace: BinaryIO | None,
     verbose: bool,
 ) -> int:
     """Run one peer of a cluster. Prints where it listens when it does; ends on SIGTERM or Ctrl-C.
@@ -106,7 +110,15 @@ def serve(
         keys.check(peer.id for peer in peers)
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
     settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
-    peer = RaftPeer(settings, log, _MACHINES[machine](), url=url, publisher_url=publish or _any_port(url), keys=keys)
+    peer = RaftPeer(
+        settings,
+        log,
+        _MACHINES[machine](),
+        url=url,
+        publisher_url=publish or _any_port(url),
+        keys=keys,
+        make_node=RaftNode if trace is None else traced_into(trace),
+    )
     return asyncio.run(_serve(peer, log))
 
 

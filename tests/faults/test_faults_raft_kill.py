@@ -1,6 +1,6 @@
 """kill -9 of one, two or all peers, under load: every append that was acknowledged is in the log afterwards, once.
 
-``RAFT_KILLS`` says how often; 500 take ten minutes.
+``RAFT_KILLS`` says how often; 500 take ten minutes. ``RAFT_TRACED_KILLS`` are kills of peers that write traces.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from random import Random
 
 import pytest
 from peer_processes import Peers
+from raft_trace_model import first_broken, read_traces
 
 from raft_client import RaftClient, TransportError
 
 _KILLS = int(os.environ.get("RAFT_KILLS", "10"))
+_TRACED_KILLS = int(os.environ.get("RAFT_TRACED_KILLS", "6"))
 _SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
 _WRITERS = 8
 
@@ -45,6 +47,30 @@ class _Writer(threading.Thread):
                     self.unknown.add(data)
 
 
+def _kill(peers: Peers, writers: list[_Writer], over: threading.Event, kills: int, random: Random, trace: bool) -> None:
+    """Start the peers, write, and kill as often as that; then all peers run and all writers have ended."""
+
+    def start(name: str) -> None:
+        peers.start(name, *([f"--trace={peers.directory / name}.ndjson"] if trace else []))
+
+    for name in peers.urls:
+        start(name)
+    for writer in writers:
+        writer.start()
+    for _ in range(kills):
+        time.sleep(random.uniform(0, 0.4))  # a random moment, not a condition
+        victims = random.sample(list(peers.urls), random.choice((1, 1, 1, 2, 3)))
+        for name in victims:
+            peers.running[name].send_signal(signal.SIGKILL)
+        for name in victims:
+            peers.end(name, signal.SIGKILL)
+        for name in victims:
+            start(name)
+    over.set()
+    for writer in writers:
+        writer.join()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Callable[[str], None]) -> None:
@@ -52,23 +78,8 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     random, over = Random(_SEED), threading.Event()
     peers = Peers(tmp_path)
     try:
-        for name in peers.urls:
-            peers.start(name)
         writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
-        for writer in writers:
-            writer.start()
-        for _ in range(_KILLS):
-            time.sleep(random.uniform(0, 0.4))  # a random moment, not a condition
-            victims = random.sample(list(peers.urls), random.choice((1, 1, 1, 2, 3)))
-            for name in victims:
-                peers.running[name].send_signal(signal.SIGKILL)
-            for name in victims:
-                peers.end(name, signal.SIGKILL)
-            for name in victims:
-                peers.start(name)
-        over.set()
-        for writer in writers:
-            writer.join()
+        _kill(peers, writers, over, _KILLS, random, trace=False)
         with RaftClient(peers.url) as log:
             log.append(b"end")
             found = {entry.index: entry.data for entry in log.entries(timeout=60) if entry.is_state}
@@ -86,3 +97,25 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     figures(
         f"{_KILLS} kills, seed {_SEED}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, none lost or doubled"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_killed_peers_write_of_themselves_keeps_the_rules_of_raft(
+    tmp_path: Path, figures: Callable[[str], None]
+) -> None:
+    """The traces of all processes are one history that a small reference model believes, up to what clients heard."""
+    peers, over = Peers(tmp_path), threading.Event()
+    writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
+    try:
+        _kill(peers, writers, over, _TRACED_KILLS, Random(_SEED), trace=True)
+    finally:
+        over.set()
+        for name in list(peers.running):
+            peers.end(name, signal.SIGKILL)
+    events = read_traces(tmp_path / f"{name}.ndjson" for name in peers.urls)
+    assert first_broken(events) is None
+    told = {event["index"] for event in events if event["what"] == "acknowledged"}
+    assert {index for writer in writers for index in writer.acknowledged} <= told
+    assert sum(event["what"] == "start" for event in events) > len(peers.urls)
+    figures(f"{_TRACED_KILLS} kills, {len(events)} events, {len(told)} acknowledged")

@@ -87,11 +87,12 @@ class RaftPeer:
         publisher_url: str | None = None,
         keys: CurveKeys | None = None,
         on_role: Callable[[NodeStatus], object] = lambda _status: None,
+        make_node: Callable[[NodeState], RaftNode] = RaftNode,
     ) -> None:
         """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts.
 
         Without ``keys`` everything is in the clear. ``on_role`` is called when the peer has another role, term or
-        leader.
+        leader. ``make_node`` makes another node than usual: one that writes down what it does.
         """
         self.settings = settings
         #: Where it listens, once it has started.
@@ -104,7 +105,7 @@ class RaftPeer:
         self.ended = asyncio.Event()
         self._storage = storage
         self._keys = keys
-        self._on_role = on_role
+        self._on_role, self._make_node = on_role, make_node
         self._machine = MachineRunner(
             machine,
             storage,
@@ -139,7 +140,7 @@ class RaftPeer:
                 now=time.monotonic(),
                 wall_s=time.time(),
             )
-            self._node = RaftNode(state)
+            self._node = self._make_node(state)
         except BaseException:
             self._stop()
             await self._disk.close()

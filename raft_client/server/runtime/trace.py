@@ -1,0 +1,178 @@
+"""What a peer does, line by line, for whoever checks it: JSON objects, one a line.
+
+A tool for who works on the peers: ``zmqraft serve --trace FILE``, which ``--help`` does not show, makes a
+:class:`TracedNode` by :func:`traced_into`. Without it a peer has a plain node.
+
+A line is written before anything leaves that it speaks of, so lines of all peers, put in the order of ``at``, are in an
+order in which things may have happened. After a kill the last lines may be missing: the next ``start`` says what the
+disk holds.
+
+============  ==========================================================================================================
+``what``      beside ``at`` (what the clock says) and ``peer``
+============  ==========================================================================================================
+start         ``term``, ``vote``, ``entries``, ``snapshot`` ([index, term] or null) on disk; ``committed``, ``applied``
+role          ``role``, ``term``; ``members`` that a leader counts: [new] or [new, old]
+hard_state    ``term``, ``vote``: on the disk
+truncated     ``after``: the entries after this index are gone from the disk
+appended      ``entries``: on the disk
+snapshot      ``index``, ``term``: it takes the place of the entries up to there, on the disk
+committed     ``index``, ``term`` of the entry or null; ``in``: the term of the peer; ``members`` if it leads
+restored      ``index``, ``term`` of the snapshot: given to the state machine
+applied       ``entries``: given to the state machine
+acknowledged  ``id`` of the update, ``index``: its client is told
+============  ==========================================================================================================
+
+An entry is [index, term, CRC-32 of its frame, request id in hexadecimal].
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from raft_client.server.node.node import RaftNode
+from raft_client.server.node.ready import Answer
+from raft_client.server.node.roles import Role
+from raft_client.wire.messages import ConfigUpdateReply, Outcome, UpdateReply
+from raft_client.wire.request_id import REQUEST_ID_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import BinaryIO
+
+    from raft_client.server.node.ready import Output, Persist, Ready
+    from raft_client.server.node.state import NodeState
+    from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["Trace", "TracedNode", "traced_into"]
+
+#: Of the log that is read at a start.
+_PIECE: Final = 1024 * 1024
+
+
+class Trace:
+    """``write`` takes a line, and has it where a kill cannot take it away; ``clock`` is the same for all peers."""
+
+    def __init__(self, write: Callable[[bytes], object], clock: Callable[[], float]) -> None:
+        self._write, self._clock = write, clock
+
+    def line(self, peer_id: str, what: str, **fields: object) -> None:
+        """One event."""
+        event = {"at": self._clock(), "peer": peer_id, "what": what, **fields}
+        self._write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
+
+
+class TracedNode(RaftNode):
+    """A node whose doings are written down at its border: nothing in it knows of that."""
+
+    def __init__(self, state: NodeState, *, trace: Trace) -> None:
+        super().__init__(state)
+        stored, snapshot = state.log.stored, state.log.stored.snapshot
+        self._trace = trace
+        self._job: Persist | None = None
+        self._seen: tuple[Role, int] | None = None
+        self._commit_seen = self.commit_index
+        self._line(
+            "start",
+            term=stored.hard_state.term,
+            vote=stored.hard_state.voted_for,
+            snapshot=None if snapshot is None else [snapshot.index, snapshot.term],
+            entries=[_words(entry) for entry in _stored_entries(stored)],
+            committed=self.commit_index,
+            applied=self._state.applied_index,
+        )
+
+    def _line(self, what: str, **fields: object) -> None:
+        self._trace.line(self._state.id, what, **fields)
+
+    def ready(self) -> Ready:
+        """As that of the node."""
+        ready = super().ready()
+        if self._seen == (Role.LEADER, self.term):
+            self._tell_commit(leads=True)  # before it steps down, if this is what removed it
+        self._tell_role()
+        self._tell_commit(leads=self.role is Role.LEADER)
+        if ready.persist is not None:
+            self._job = ready.persist
+        if ready.restore is not None:
+            self._line("restored", index=ready.restore.index, term=ready.restore.term)
+        if ready.apply:
+            self._line("applied", entries=[_words(entry) for entry in ready.apply])
+        self._tell_acknowledged(ready.send)
+        return ready
+
+    def advance(self, now: float) -> None:
+        """As that of the node."""
+        job, self._job = self._job, None
+        if job is not None:
+            self._tell_job(job)
+        super().advance(now)
+
+    def compacted(self, meta: SnapshotMeta) -> None:
+        """As that of the node."""
+        self._line("snapshot", index=meta.index, term=meta.term)
+        super().compacted(meta)
+
+    def _tell_role(self) -> None:
+        seen = (self.role, self.term)
+        if seen != self._seen:
+            self._seen = seen
+            members = self._members() if self.role is Role.LEADER else None
+            self._line("role", role=self.role.value, term=self.term, members=members)
+
+    def _tell_commit(self, *, leads: bool) -> None:
+        index = self.commit_index
+        if index != self._commit_seen:
+            self._commit_seen = index
+            members = self._members() if leads else None
+            self._line("committed", index=index, term=self.term_at(index), **{"in": self.term}, members=members)
+
+    def _members(self) -> list[list[str]]:
+        change = self.configuration.change
+        return [[peer.id for peer in peers] for peers in (change.new, change.old) if peers is not None]
+
+    def _tell_job(self, job: Persist) -> None:
+        if job.hard_state is not None:
+            self._line("hard_state", term=job.hard_state.term, vote=job.hard_state.voted_for)
+        if job.install is not None:
+            self._line("snapshot", index=job.install.index, term=job.install.term)
+        if job.truncate_after is not None:
+            self._line("truncated", after=job.truncate_after)
+        if job.entries:
+            self._line("appended", entries=[_words(entry) for entry in job.entries])
+
+    def _tell_acknowledged(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            if not isinstance(output, Answer) or not isinstance(output.message, UpdateReply | ConfigUpdateReply):
+                continue
+            if output.message.outcome is Outcome.COMMITTED:
+                self._line("acknowledged", id=output.request_id.hex(), index=output.message.index)
+
+
+def traced_into(file: BinaryIO) -> Callable[[NodeState], TracedNode]:
+    """Makes nodes that add lines to this file. A line that cannot be written ends the peer.
+
+    ``at`` is the monotonic clock of the machine, which all processes share.
+    """
+
+    def write(line: bytes) -> None:
+        file.write(line)
+        file.flush()
+
+    return partial(TracedNode, trace=Trace(write, time.monotonic))
+
+
+def _words(entry: LogEntry) -> list[object]:
+    return [entry.index, entry.term, crc32(entry.frame), entry.frame[:REQUEST_ID_BYTES].hex()]
+
+
+def _stored_entries(stored: StoredLog) -> Iterator[LogEntry]:
+    after = stored.first_index - 1
+    while after < stored.last_index:
+        entries = stored.entries(after, stored.last_index, _PIECE)
+        yield from entries
+        after = entries[-1].index

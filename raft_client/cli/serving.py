@@ -105,6 +105,7 @@ def serve(
     url = bind or own
     if url is None:
         raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
+    _raise_file_limit()
     keys = None if curve_keys is None else CurveKeys(curve_keys, peer_id)
     if keys is not None:
         keys.check(peer.id for peer in peers)
@@ -120,6 +121,18 @@ def serve(
         make_node=RaftNode if trace is None else traced_into(trace),
     )
     return asyncio.run(_serve(peer, log))
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file. The usual 1,024 are for programs that use select()."""
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS knows a lower limit that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _any_port(url: str) -> str:

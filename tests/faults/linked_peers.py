@@ -76,10 +76,11 @@ class LinkedPeers(Peers):
     def _stall(self, name: str) -> Path:
         return self.directory / f"{name}.stall"
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *more: str) -> None:
         """Returns when it listens."""
         environment = {**self._environment, "RAFT_STALL": str(self._stall(name))}
-        process = self.running[name] = subprocess.Popen(self.command(name), stdout=subprocess.PIPE, env=environment)
+        command = self.command(name, *more)
+        process = self.running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None
         assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
 

@@ -348,7 +348,7 @@ class RaftPeer:
                     self._sockets.disconnect(peer_id)
 
     def _ask(self, peer_id: str, request_id: bytes, message: Message) -> None:
-        dealer = self._sockets.dealers.get(peer_id)
+        dealer = self._sockets.dealer(peer_id)
         if dealer is None:
             return
         frames = message.to_frames()

@@ -15,6 +15,8 @@ Rules:
 
 from __future__ import annotations
 
+import errno
+import logging
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.curve_keys import CurveKeys
 
 __all__ = ["Dealer", "PeerSockets", "Received"]
+
+logger: Final = logging.getLogger("raft_client.server")
 
 #: Messages that wait to be sent through one connection: as many as Node peers have. One with entries has 64 KiB.
 _SEND_QUEUE: Final = 1_000
@@ -56,6 +60,9 @@ _LOST: Final = int(zmq.EVENT_DISCONNECTED)
 _REFUSED: Final = int(
     zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+
+#: The process, or the machine, has too many files open: connections of clients are files, too.
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 _monitor_numbers = count(1)
 
@@ -86,8 +93,12 @@ class Dealer:
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         name = f"inproc://raft-peer-monitor-{next(_monitor_numbers)}"
-        self._monitor = self._socket.get_monitor_socket(_CONNECTED | _LOST | _REFUSED, name)
-        self._socket.connect(url)
+        try:
+            self._monitor = self._socket.get_monitor_socket(_CONNECTED | _LOST | _REFUSED, name)
+            self._socket.connect(url)
+        except zmq.ZMQError:
+            self._socket.close(linger=0)
+            raise
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
@@ -152,6 +163,7 @@ class PeerSockets:
         self.dealers: dict[str, Dealer] = {}
         self._urls: dict[str, str] = {}  # of all who are to have a DEALER
         self._unreachable: frozenset[str] = frozenset()
+        self._missing: set[str] = set()  # those who have none, because too many files are open
 
     def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
         """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
@@ -178,10 +190,25 @@ class PeerSockets:
         key = b"" if self._keys is None else self._keys.of_peer(peer_id)
         if peer_id in self._unreachable or key is None:
             return
-        dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url, self._keys, key)
+        try:
+            dealer = self.dealers[peer_id] = Dealer(self._context, peer_id, url, self._keys, key)
+        except zmq.ZMQError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            if peer_id not in self._missing:
+                logger.warning("no connection to %s: %s; tried again until there is", url, error)
+            self._missing.add(peer_id)
+            return
+        self._missing.discard(peer_id)
         for socket in dealer.sockets:
             self._polled.append((socket, _READABLE))
             self._watch(socket.fileno())
+
+    def dealer(self, peer_id: str) -> Dealer | None:
+        """The connection to this peer, if there is one; opened now, if there was no descriptor for it before."""
+        if peer_id in self._missing:
+            self.reconnect(peer_id)
+        return self.dealers.get(peer_id)
 
     def reconnect(self, peer_id: str) -> None:
         """Open it anew, if there is one."""

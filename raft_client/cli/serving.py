@@ -81,7 +81,16 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     help="When an entry is on the disk. With off, a machine that stops can lose what was acknowledged.",
 )
 @click.option("--trace", type=click.File("ab"), hidden=True)  # see runtime.trace
-@click.option("--verbose", is_flag=True, help="Also log changes of the role and the leader to standard error.")
+@click.option(
+    "--compact-bytes",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Compact the log: whenever so much of it was applied, the state machine makes a snapshot, which replaces "
+    "it when the request ids in it have expired. Default: never. What the machine does not keep is lost then.",
+)
+@click.option(
+    "--verbose", is_flag=True, help="Also log changes of the role and the leader, and compactions, to standard error."
+)
 def serve(
     *,
     peer_id: str,
@@ -93,6 +102,7 @@ def serve(
     curve_keys: Path | None,
     machine: str,
     fsync: str,
+    compact_bytes: int | None,
     trace: BinaryIO | None,
     verbose: bool,
 ) -> int:
@@ -118,6 +128,7 @@ def serve(
         url=url,
         publisher_url=publish or _any_port(url),
         keys=keys,
+        compact_bytes=compact_bytes,
         make_node=RaftNode if trace is None else traced_into(trace),
     )
     return asyncio.run(_serve(peer, log))

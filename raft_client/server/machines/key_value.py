@@ -73,7 +73,7 @@ class Applied:
 class KeyValueStateMachine(StateMachine):
     """Its state is what the entries up to ``last_applied`` say, those that it can read."""
 
-    __slots__ = ("_items", "_on_applied", "_statuses", "applied_bytes", "last_applied", "state_bytes")
+    __slots__ = ("_items", "_on_applied", "_statuses", "last_applied", "state_bytes")
 
     def __init__(self, on_applied: Callable[[Applied], None] | None = None) -> None:
         """``on_applied`` is called with each entry that changed something, after the change."""
@@ -83,8 +83,6 @@ class KeyValueStateMachine(StateMachine):
         self.last_applied = 0
         #: About how much memory the keys and values take.
         self.state_bytes = 0
-        #: Bytes of entries that were applied since the last snapshot, or since the start.
-        self.applied_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
         """The value as far as the log was applied; None if there is no such key."""
@@ -96,7 +94,6 @@ class KeyValueStateMachine(StateMachine):
         """Make the changes of each entry, all or none. What is broken or of another format changes nothing."""
         for entry in entries:
             self.last_applied = entry.index
-            self.applied_bytes += entry.size
             if entry.is_state and (transaction := _read(entry.data)) is not None:
                 self._apply(entry.index, transaction)
 
@@ -130,19 +127,11 @@ class KeyValueStateMachine(StateMachine):
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
-    def wants_snapshot(self, *, at_least: int = 64 * 1024 * 1024, factor: float = 4.0) -> bool:
-        """Whether the log has grown so much since the last snapshot that another one saves space.
-
-        By more than ``at_least`` bytes, and by more than ``factor`` times the state: a snapshot writes all of it.
-        """
-        return self.applied_bytes > max(at_least, factor * self.state_bytes)
-
     def snapshot(self) -> Iterator[bytes]:
         """The keys in their order, as :meth:`~raft_client.KeyValueCodec.encode_snapshot` writes them.
 
         So clients that read the log of our peers can read its snapshot, too.
         """
-        self.applied_bytes = 0
         if not len(self._items):
             return iter((_EMPTY,))
         return KeyValueCodec.encode_snapshot(self._items.frozen())
@@ -152,7 +141,7 @@ class KeyValueStateMachine(StateMachine):
         items = FrozenItems.of(_CODEC.decode_snapshot(pieces))
         self._items = items
         self._statuses = {}
-        self.last_applied, self.applied_bytes = index, 0
+        self.last_applied = index
         self.state_bytes = sum(_size(key, value) for key, value in items.after(b"", prefix=b""))
 
     # -- questions -----------------------------------------------------------------------------------------------------

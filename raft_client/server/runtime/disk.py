@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raft_client.server.node.ready import Persist
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
 
 __all__ = ["DiskWorker", "Storage"]
 
@@ -40,6 +42,18 @@ class Storage(StoredLog, Protocol):
         """Do what can wait, in any thread, beside everything else. Raises StorageError."""
         ...
 
+    def new_snapshot(self) -> SnapshotWriter:
+        """Begin a snapshot of this peer's own state machine. Raises BusyError if one is being made, StorageError."""
+        ...
+
+    def abort_snapshot(self) -> None:
+        """Give up the one that was begun; nobody may write to it any more."""
+        ...
+
+    def compact(self, meta: SnapshotMeta) -> None:
+        """The snapshot that was finished takes the place of the entries before it; while no job is under way."""
+        ...
+
     def close(self) -> None:
         """Give the directory back."""
         ...
@@ -58,14 +72,21 @@ class DiskWorker:
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="raft-disk-maintenance")
         self._maintains = False
+        #: Whether no job is under way.
+        self.is_idle = True
 
     def begin(self, persist: Persist) -> None:
         """Take the job; ``done`` tells when it is durable. Raises StorageError."""
         self._storage.write(persist)
-        self._jobs.submit(self._do, self._storage.sync, self._done)
+        self.is_idle = False
+        self._jobs.submit(self._do, self._storage.sync, self._synced)
         if self._storage.wants_maintenance and not self._maintains:
             self._maintains = True
             self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
+
+    def beside(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Do this in the thread for what can wait; ``done`` is called in the loop's thread."""
+        self._maintenance.submit(self._do, work, done)
 
     def _do(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         error: Exception | None = None
@@ -74,6 +95,10 @@ class DiskWorker:
         except Exception as failed:  # noqa: BLE001  # whatever it is, it is not done, and the loop must hear of it
             error = failed
         self._loop.call_soon_threadsafe(done, error)
+
+    def _synced(self, error: Exception | None) -> None:
+        self.is_idle = True
+        self._done(error)
 
     def _maintained(self, error: Exception | None) -> None:
         self._maintains = False

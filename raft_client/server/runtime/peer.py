@@ -31,6 +31,7 @@ from raft_client.server.node.ready import (
 )
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.runtime.compaction import Compaction
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.request_horizon import RequestHorizon
@@ -86,13 +87,15 @@ class RaftPeer:
         url: str,
         publisher_url: str | None = None,
         keys: CurveKeys | None = None,
+        compact_bytes: int | None = None,
         on_role: Callable[[NodeStatus], object] = lambda _status: None,
         make_node: Callable[[NodeState], RaftNode] = RaftNode,
     ) -> None:
         """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts.
 
-        Without ``keys`` everything is in the clear. ``on_role`` is called when the peer has another role, term or
-        leader. ``make_node`` makes another node than usual: one that writes down what it does.
+        Without ``keys`` everything is in the clear. When ``compact_bytes`` of the log were applied, a snapshot is made
+        to replace them; None: never. ``on_role`` is called when the peer has another role, term or leader.
+        ``make_node`` makes another node than usual: one that writes down what it does.
         """
         self.settings = settings
         #: Where it listens, once it has started.
@@ -113,6 +116,7 @@ class RaftPeer:
             publish=lambda message: self._sockets.publish(message.to_frames()),
             drop=self._drop,
         )
+        self._state_machine, self._compact_bytes = machine, compact_bytes
         self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), _CAPABILITIES)
         self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
         self._send_after: tuple[Output, ...] = ()
@@ -128,6 +132,9 @@ class RaftPeer:
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
+        own, guard = self.settings.peer_id, self._unless_closed
+        compact_bytes, machine = self._compact_bytes, self._state_machine
+        self._compaction = Compaction(own, machine, self._storage, self._disk, compact_bytes, guard, self._turn)
         snapshot = self._storage.snapshot
         try:
             if snapshot is not None:
@@ -152,6 +159,7 @@ class RaftPeer:
         if not self._is_closed:
             self._stop()
         await self._disk.close()
+        self._compaction.close()
         self._storage.close()
 
     def status(self) -> NodeStatus:
@@ -204,6 +212,7 @@ class RaftPeer:
             self._node.steps(incoming, now, wall_s)
         if now >= self._deadline:
             self._node.tick(now, wall_s)
+        self._compaction.turn(self._node, now)
         is_done = self._carry_out(now)
         if (before_s := self._horizon.due(now, wall_s)) is not None:
             self._storage.forget_requests(before_s)
@@ -323,6 +332,7 @@ class RaftPeer:
                 self._send(ready.send_after)
             self._note_role(now)
             applied = self._machine.carry_out(ready, now)
+            self._compaction.applied(ready.apply)
             if applied is not None:
                 self._node.applied(applied, now)
             else:

@@ -215,19 +215,6 @@ def test_a_broken_snapshot_leaves_the_state_as_it_is(damage: bytes) -> None:
     assert (state(machine), machine.last_applied) == (before, 3)
 
 
-def test_a_snapshot_is_wanted_when_it_saves_space() -> None:
-    """A snapshot is wanted when the log has grown by more than the least, and by more than a multiple of the state."""
-    machine = filled(100)
-    assert not machine.wants_snapshot()
-    assert machine.wants_snapshot(at_least=1000, factor=0.1)
-    assert not machine.wants_snapshot(at_least=1000, factor=4)
-    for index in range(101, 5000):
-        machine.apply([entry(index, KeyValueCodec.set("k00001", "again"))])
-    assert machine.wants_snapshot(at_least=1000, factor=4)
-    list(machine.snapshot())
-    assert not machine.wants_snapshot(at_least=0, factor=0)
-
-
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 

@@ -104,13 +104,10 @@ class SnapshotStore:
     # -- its own -------------------------------------------------------------------------------------------------------
 
     def begin_local(self, fail: Callable[[OSError, str], StorageError]) -> SnapshotWriter:
-        """Raises BusyError if one is being made already, StorageError."""
+        """Raises BusyError if one is being made already."""
         if self.local is not None:
             raise BusyError("a snapshot is being made already")
-        try:
-            self.local = SnapshotWriter(self._folder, fail, is_log_synced=self._is_log_synced)
-        except OSError as error:
-            raise storage_error(error, "making a snapshot") from error
+        self.local = SnapshotWriter(self._folder, fail, is_log_synced=self._is_log_synced)
         return self.local
 
     def use_local(self, meta: SnapshotMeta) -> list[str]:
@@ -146,19 +143,19 @@ class SnapshotWriter:
         self._folder = folder
         self._is_log_synced = is_log_synced
         self._fail = fail
-        self._writer = SnapshotFileWriter(folder, _LOCAL_NAME)
+        self._file: SnapshotFileWriter | None = None  # made with the first bytes: until then nothing waits for a disk
         #: What it was finished as; None before.
         self.finished: SnapshotMeta | None = None
 
     @property
     def size(self) -> int:
         """Bytes so far."""
-        return self._writer.size
+        return 0 if self._file is None else self._file.size
 
     def write(self, data: bytes) -> None:
         """The next bytes. Raises StorageError; the log is not touched by that: abort the snapshot."""
         try:
-            self._writer.write(data)
+            self._writer().write(data)
         except OSError as error:
             raise storage_error(error, "writing a snapshot") from error
 
@@ -170,8 +167,8 @@ class SnapshotWriter:
         if meta.size != self.size:
             raise InvalidArgumentError(f"a snapshot of {self.size} bytes is called one of {meta.size}")
         try:
-            self._writer.finish(meta, may_be_ahead=not self._is_log_synced)
-            self._writer.close()
+            self._writer().finish(meta, may_be_ahead=not self._is_log_synced)
+            self.close()
             self._folder.replace(snapshot_name(meta.index), _LOCAL_NAME)
             self._folder.sync()
         except OSError as error:
@@ -180,7 +177,13 @@ class SnapshotWriter:
 
     def close(self) -> None:
         """Of the file. What is not finished is removed at the next start, or by the next snapshot."""
-        self._writer.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _writer(self) -> SnapshotFileWriter:
+        if self._file is None:
+            self._file = SnapshotFileWriter(self._folder, _LOCAL_NAME)
+        return self._file
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,180 @@
+"""Snapshots that a peer takes of its state machine by itself, and that take the place of its log.
+
+One at a time::
+
+    enough was applied -> begun -> written, piece by piece -> held -> ended -> the log is compacted
+
+A snapshot shows the state of the moment at which it is begun. It is *held* until the log may be compacted as far: until
+no request id before it is fresh any more, eight hours as a rule. So a peer that is given a snapshot instead of entries,
+a Node peer too, lacks no id that could be repeated (``docs/decisions/0040-snapshots-are-held.md``).
+
+The state machine is read in the loop's thread, a piece in a turn; files are written in another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from raft_client.errors import StorageError
+from raft_client.reports import on_one_line
+from raft_client.server.node.stored_log import SnapshotMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from raft_client.server.machines.state_machine import StateMachine
+    from raft_client.server.node.node import RaftNode
+    from raft_client.server.node.stored_log import Configuration
+    from raft_client.server.runtime.disk import DiskWorker, Storage
+    from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+    from raft_client.wire.log_entry import LogEntry
+
+__all__ = ["Compaction"]
+
+logger: Final = logging.getLogger("raft_client.server")
+
+#: What is taken of the state machine, and written, at a time.
+_PIECE_BYTES: Final = 256 * 1024
+#: A snapshot writes the whole state: before it the log has to grow by this many times the bytes of the last one.
+_FACTOR: Final = 4
+#: Whether a snapshot may take its place is asked this often. A leader that is asked may append to its log.
+_ASK_S: Final = 1.0
+
+
+class Compaction:
+    """Belongs to the loop's thread. Without ``log_bytes`` it does nothing."""
+
+    def __init__(
+        self,
+        peer_id: str,
+        machine: StateMachine,
+        storage: Storage,
+        disk: DiskWorker,
+        log_bytes: int | None,
+        guard: Callable[[Callable[[], None]], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """``log_bytes`` are applied, at least, between two snapshots.
+
+        ``guard`` runs what follows from work of the other thread; if that raises, the peer ends. ``wake`` makes it take
+        a turn.
+        """
+        self._peer_id = peer_id
+        self._machine, self._storage, self._disk = machine, storage, disk
+        self._guard, self._wake = guard, wake
+        self._log_bytes = log_bytes
+        self._applied_bytes = 0  # since the last snapshot was begun
+        self._writer: SnapshotWriter | None = None
+        self._pieces: Iterator[bytes] | None = None
+        self._at: tuple[int, int, Configuration] | None = None  # index, term and members of the one that is begun
+        self._meta: SnapshotMeta | None = None  # of the one that is held
+        self._is_writing = False  # in the other thread
+        self._ask_at = 0.0
+
+    def applied(self, entries: Sequence[LogEntry]) -> None:
+        """The state machine has applied them."""
+        if self._log_bytes is not None:
+            self._applied_bytes += sum(entry.size for entry in entries)
+
+    def turn(self, node: RaftNode, now: float) -> None:
+        """Do what is to be done next; when everything is applied that was handed out. Raises StorageError."""
+        if self._log_bytes is None or self._is_writing:
+            return
+        if self._writer is None:
+            state_bytes = 0 if self._storage.snapshot is None else self._storage.snapshot.size
+            if self._applied_bytes >= max(self._log_bytes, _FACTOR * state_bytes):
+                self._begin(node)
+        elif self._is_outrun():
+            self._give_up("another peer's is newer")
+        elif self._pieces is not None:
+            self._write(self._writer, self._pieces)
+        elif self._meta is not None:
+            self._end(self._writer, self._meta, node, now)
+
+    def _begin(self, node: RaftNode) -> None:
+        index = node.status().applied_index
+        members = [each for each in self._storage.configurations if each.index <= index]
+        self._at = index, self._storage.term_at(index) or 0, members[-1]
+        self._applied_bytes = 0
+        self._writer = self._storage.new_snapshot()
+        self._pieces = self._machine.snapshot()
+
+    def _write(self, writer: SnapshotWriter, pieces: Iterator[bytes]) -> None:
+        data: list[bytes] = []
+        size = 0
+        for piece in pieces:
+            data.append(piece)
+            size += len(piece)
+            if size >= _PIECE_BYTES:
+                self._beside(lambda: writer.write(b"".join(data)), self._wrote)
+                return
+        self._pieces = None
+        if data:
+            self._beside(lambda: writer.write(b"".join(data)), self._wrote_all)
+        else:
+            self._wrote_all(None)
+
+    def _wrote(self, error: Exception | None) -> None:
+        """A disk without room costs the snapshot, and nothing else."""
+        if isinstance(error, StorageError):
+            self._give_up(str(error))
+        elif error is not None:
+            raise error
+
+    def _wrote_all(self, error: Exception | None) -> None:
+        self._wrote(error)
+        if error is None and self._writer is not None and self._at is not None:
+            index, term, members = self._at
+            self._meta = SnapshotMeta(index, term, self._writer.size, members)
+
+    def _end(self, writer: SnapshotWriter, meta: SnapshotMeta, node: RaftNode, now: float) -> None:
+        if writer.finished is None:
+            if now >= self._ask_at and self._storage.prune_index >= meta.index:
+                self._ask_at = now + _ASK_S
+                if node.compactable_index() >= meta.index:
+                    self._beside(lambda: writer.finish(meta), self._ended)
+        elif self._disk.is_idle:
+            self._storage.compact(meta)
+            node.compacted(meta)
+            self._forget()
+            first = self._storage.first_index
+            self._tell(logging.INFO, f"a snapshot of {meta.size} bytes up to {meta.index}; the log begins at {first}")
+
+    def _ended(self, error: Exception | None) -> None:
+        """What the disk holds is not known if it failed now."""
+        if error is not None:
+            raise error
+
+    def _is_outrun(self) -> bool:
+        """Whether a newer snapshot came from the leader."""
+        current = self._storage.snapshot
+        return current is not None and self._at is not None and current.index >= self._at[0]
+
+    def _give_up(self, why: str) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._storage.abort_snapshot()
+        self._forget()
+        self._tell(logging.WARNING, f"a snapshot is given up: {why}")
+
+    def _forget(self) -> None:
+        self._writer = self._pieces = self._at = self._meta = None
+
+    def close(self) -> None:
+        """Nothing is written any more. What is not finished is removed at the next start."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _beside(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        self._is_writing = True
+
+        def then(error: Exception | None) -> None:
+            self._is_writing = False
+            self._guard(lambda: done(error))
+            self._wake()
+
+        self._disk.beside(work, then)
+
+    def _tell(self, level: int, text: str) -> None:
+        logger.log(level, "%s", on_one_line(f"peer {self._peer_id}: {text}"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import count
 
 import attrs
 from raft_simulated_disk import SimulatedLog
@@ -30,6 +31,7 @@ from raft_client.server.node.ready import (
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.runtime.trace import Trace, TracedNode
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.hello import Capability
 from raft_client.wire.log_entry import LogEntry
@@ -83,6 +85,9 @@ class ScenarioCluster:
         self.copies: dict[str, _Sent] = {}
         self._connections = 0
         self._requests: dict[bytes, str] = {}
+        #: What the peers write of themselves.
+        self.trace: list[bytes] = []
+        self._trace = Trace(self.trace.append, count().__next__)
         start = Configuration(0, ConfigChange(peers_of(members)))
         self.peers = {
             name: ScenarioPeer(
@@ -110,7 +115,7 @@ class ScenarioCluster:
         peer.routes.clear()
         rng = random.Random(f"scenario {name}")
         state = NodeState(peer.settings, peer.log, applied_index=peer.applied, rng=rng, now=self.now, wall_s=WALL_S)
-        peer.node = RaftNode(state)
+        peer.node = TracedNode(state, trace=self._trace)
         self._settle(peer)
         self.introduce()
 

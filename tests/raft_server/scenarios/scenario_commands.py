@@ -53,6 +53,8 @@ class Scenario:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._cluster = ScenarioCluster([], "0", {}, self._lines.append)
+        #: Of each cluster that ``peers`` made.
+        self.traces: list[list[bytes]] = []
 
     def run(self, command: str) -> list[str]:
         """Raises ValueError for what is no command."""
@@ -71,6 +73,7 @@ class Scenario:
         names, options = _options(words)
         members = str(options.pop("members", ",".join(names)))
         self._cluster = ScenarioCluster(names, members, options, self._lines.append)
+        self.traces.append(self._cluster.trace)
 
     def _do_log(self, name: str, *words: str) -> None:
         terms, options = _options(words)

@@ -58,6 +58,7 @@ class Reads:
         self._asking: list[_Read] = []  # another peer is asked for these
         self._next: list[_Read] = []  # and will be, for these
         self._unapplied: list[_Read] = []
+        self._due_index = 0  # none of them can be granted before this is applied
         self._granted: list[ReadGranted] = []
         #: No lease in this term: a peer may have been told to stand for election.
         self.lease_lost_in = 0
@@ -120,8 +121,7 @@ class Reads:
             if reply.index is None:
                 self._refuse(read, reply.leader_id)
             else:
-                read.index = reply.index
-                self._unapplied.append(read)
+                self._wait(read, reply.index)
 
     def settle(self) -> None:
         """Grant what can be granted."""
@@ -132,13 +132,24 @@ class Reads:
             self._confirm()
         else:
             self._leave()
-        still: list[_Read] = []
-        for read in self._unapplied:
-            if read.index is not None and read.index <= state.applied_index:
-                self._granted.append(ReadGranted(read.token, read.index, state.known_leader_id))
+        if self._unapplied and self._due_index <= state.applied_index:
+            self._grant()
+
+    def _wait(self, read: _Read, index: int) -> None:
+        """Until ``index`` is applied."""
+        self._due_index = min(self._due_index, index) if self._unapplied else index
+        read.index = index
+        self._unapplied.append(read)
+
+    def _grant(self) -> None:
+        """What can be granted."""
+        state = self._state
+        unapplied, self._unapplied = self._unapplied, []
+        for read in unapplied:
+            if read.index is not None and read.index > state.applied_index:
+                self._wait(read, read.index)
             else:
-                still.append(read)
-        self._unapplied = still
+                self._granted.append(ReadGranted(read.token, read.index, state.known_leader_id))
 
     def _confirm(self) -> None:
         if not self._unconfirmed or not self._commit.is_current:
@@ -150,11 +161,11 @@ class Reads:
             self._replication.hurry(self._unconfirmed[-1].number)
 
     def _pass(self, read: _Read) -> None:
-        read.index = self._state.commit_index
+        index = self._state.commit_index
         if read.request is None:
-            self._unapplied.append(read)
+            self._wait(read, index)
         else:
-            self._state.answer(read.request, ReadIndexReply(self._state.id, read.index))
+            self._state.answer(read.request, ReadIndexReply(self._state.id, index))
 
     def _leave(self) -> None:
         """This peer does not lead: what it would have granted is not for it to grant."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from node_cluster import OURS, NodeCluster
 
 from raft_client.server.node.ready import ReadGranted
@@ -189,3 +191,30 @@ def test_clients_and_peers_ask_with_read_index() -> None:
     cluster.update(b"x")
     assert cluster.ask(leader, ReadIndex(b"test")) == [ReadIndexReply(leader, 1)]
     assert cluster.ask(followers(cluster)[0], ReadIndex(b"test")) == [ReadIndexReply(leader)]
+
+
+def _cost_of_waiting_reads(count: int) -> float:
+    """CPU seconds for so many reads whose entry the leader's own disk does not have yet."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    cluster.update(b"x", leader)
+    cluster.run(0.1)
+    node = cluster.nodes[leader]
+    assert node.commit_index > node.status().applied_index
+    begin = time.process_time()
+    for number in range(count):
+        node.read(number, cluster.now)
+    cost = time.process_time() - begin
+    assert not node.ready().reads
+    cluster.release_disk(leader)
+    cluster.run(0.1)
+    assert [granted.token for granted in cluster.reads] == [*range(count)]
+    return cost
+
+
+def test_reads_that_wait_cost_the_same_each() -> None:
+    """Four times as many reads that wait for the disk cost about four times as much, not sixteen times."""
+    _cost_of_waiting_reads(100)
+    few, many = (min(_cost_of_waiting_reads(count) for _ in range(3)) for count in (2_000, 8_000))
+    assert many < 9 * few

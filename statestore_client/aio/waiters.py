@@ -118,16 +118,8 @@ class OneReader(OneCaller):
         super().__init__("another task reads here at this moment; give each reader one of its own")
 
 
-class Guard:
+class Guard(nullcontext[None]):
     """What threads do one at a time. Tasks do one thing at a time anyway, up to where they wait."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 class Flag(asyncio.Event):
@@ -148,7 +140,7 @@ class Bell(asyncio.Event):
     It guards nothing: tasks take turns only where they wait.
     """
 
-    lock: Final = nullcontext()
+    lock: Final = Guard()
     ring = asyncio.Event.set
 
     async def wait_until(self, deadline: float | None) -> bool:

@@ -27,6 +27,7 @@ from statestore_client.core.calls import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 __all__ = ["load"]
 
@@ -36,7 +37,7 @@ _CHUNK_BYTES: Final = 65_536
 #: Lines in one batch. Between batches the pipeline runs dry, so it is many times what is in flight.
 _BATCH: Final = 1024
 #: The largest value of MQTT in Base64, and some room for the rest of the object.
-_LONGEST_LINE: Final = 268_435_455 // 3 * 4 + 1_000_000
+_LONGEST_LINE: Final = MAX_PACKET_SIZE // 3 * 4 + 1_000_000
 
 
 @click.command("load")

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.errors import InvalidArgumentError
+from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.runtime.transport.endpoints import Endpoints, is_local, origin_problem
 from statestore_client.server.runtime.transport.tls import ServerTls
@@ -59,7 +60,7 @@ def _origins(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 #: Option, type, help, and the field of the limits that it sets.
 _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
-    ("--max-packet-size", click.IntRange(_SHORTEST_LIMIT, 268_435_455), "Largest MQTT packet, bytes.", "packet_bytes"),
+    ("--max-packet-size", click.IntRange(_SHORTEST_LIMIT, MAX_VARIABLE), "Largest MQTT packet, bytes.", "packet_bytes"),
     ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
     ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
     ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),

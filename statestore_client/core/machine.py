@@ -376,10 +376,10 @@ class ClientMachine:
         self._final_error = error
         self.exchange.open = False
         for waiter in self._open_waiters:
-            self.actions.append(Reject(waiter, closed(self._final_error)))
+            self.actions.append(Reject(waiter, closed(error)))
         self._open_waiters.clear()
         self.exchange.reject_all(partial(not_answered, error))
-        self.watching.close(closed(self._final_error))
+        self.watching.close(closed(error))
         self.actions.append(StateChanged(ConnectionState.CLOSED, error))
 
     # -- messages ------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, PublishFrames
-from statestore_client.mqtt.qos import LAST_PACKET_ID
+from statestore_client.mqtt.qos import LAST_PACKET_ID, PUBACK
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.wire.messages import (
     FIRST_ERROR,
@@ -55,8 +55,6 @@ RECEIVE_MAXIMUM: Final = 1024
 #: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
 #: before it has to read them. If more pile up, it does not read.
 MOST_WAITING: Final = 200_000
-
-_PUBACK: Final = b"\x40\x02"
 
 
 class Messaging:
@@ -144,7 +142,7 @@ class Messaging:
         """Queue the PUBACK of a message that was received with QoS 1."""
         if self.is_open:
             self._inbound.used -= 1
-            self._outbox.append(_PUBACK + ack_id.to_bytes(2, "big"))
+            self._outbox.append(PUBACK + ack_id.to_bytes(2, "big"))
 
     # -- what becomes of our publications and subscriptions ------------------------------------------------------------
 

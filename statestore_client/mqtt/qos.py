@@ -1,7 +1,7 @@
-"""What both ends of a connection need for QoS 1 and 2: packet identifiers, and the receiver (MQTT 5.0, 2.2.1, 4.3).
+"""What both ends of a connection need for QoS 1 and 2: packet identifiers, acknowledgements, and the receiver.
 
 How they send differs: the broker has a queue (``server/broker/session/qos_sender``); the client publishes what ``core``
-wants (:mod:`~statestore_client.mqtt.session`).
+wants (:mod:`~statestore_client.mqtt.session`). Source: MQTT 5.0, sections 2.2.1, 4.3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from typing import Final
 
 import attrs
 
-__all__ = ["LAST_PACKET_ID", "Inbound", "next_packet_id"]
+__all__ = ["LAST_PACKET_ID", "PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Inbound", "next_packet_id"]
+
+#: How acknowledgements begin that say nothing but success, in either version (MQTT 5.0, 3.4.2.1).
+PUBACK: Final = b"\x40\x02"
+PUBREC: Final = b"\x50\x02"
+PUBREL: Final = b"\x62\x02"
+PUBCOMP: Final = b"\x70\x02"
 
 #: Packet identifiers are two bytes and not 0 (MQTT 5.0, 2.2.1).
 LAST_PACKET_ID: Final = 65_535

@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 
 from statestore_client.errors import Resp3Error
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 from statestore_client.wire.resp3 import (
     COUNT_OF_HEADER,
     CRLF,
@@ -43,7 +44,7 @@ __all__ = [
 class Limits:
     """What one value may cost before it is refused. A peer that sends more is broken or hostile."""
 
-    max_bytes: int = 268_435_455  # the largest MQTT packet: no payload can be longer (MQTT 5.0, 1.5.5)
+    max_bytes: int = MAX_PACKET_SIZE  # of MQTT: no payload can be longer
     max_items: int = 1_048_576  # elements of all arrays together: 16 MiB of "_\r\n" would cost 40 times as much
     max_depth: int = 16  # a SCAN page needs 2
     max_line: int = 65_536  # a simple or error string; numbers and lengths have their own, far shorter limit

@@ -4,7 +4,7 @@ socket.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 
@@ -19,6 +19,7 @@ from statestore_client.mqtt.packets import (
     connack_return_code,
     encode,
 )
+from statestore_client.mqtt.qos import PUBACK
 from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 from statestore_client.wire.messages import MAX_PACKET_SIZE
 
@@ -35,13 +36,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.timers import Timer
     from statestore_client.wire.instant import Instant
 
-__all__ = ["PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Connection", "Ending"]
-
-#: How acknowledgements begin that say nothing but success, in either version (MQTT 5.0, 3.4.2.1).
-PUBACK: Final = b"\x40\x02"
-PUBREC: Final = b"\x50\x02"
-PUBREL: Final = b"\x62\x02"
-PUBCOMP: Final = b"\x70\x02"
+__all__ = ["Connection", "Ending"]
 
 
 @attrs.frozen

@@ -9,15 +9,13 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import validate_topic_filter
+from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.checks import choice, flag, number, seconds, text
 
 __all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "WHEN_FULL", "BrokerLimits"]
 
 #: The usual bound of a packet. Clients are told of another one, and of this one when they ask for problem information.
 LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
-
-#: What fits into the length of a packet (MQTT 5.0, 2.1.4).
-_LARGEST_POSSIBLE_BYTES: Final = 268_435_455
 
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -46,12 +44,12 @@ class BrokerLimits:
     """
 
     # An unfinished packet waits in memory, once per connection; real state store values are a few KiB.
-    packet_bytes: int = attrs.field(default=LARGEST_PACKET_BYTES, validator=number(1, _LARGEST_POSSIBLE_BYTES))
+    packet_bytes: int = attrs.field(default=LARGEST_PACKET_BYTES, validator=number(1, MAX_VARIABLE))
     # The same for all clients together, against many that each leave a large packet unfinished. Over it, of the address
     # that holds most, the client that holds most is disconnected (0x97).
     unfinished_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=number(1))
     # A CONNECT: whoever sends it may be anybody. Room for a will of 64 KiB and all names at a usual length.
-    connect_bytes: int = attrs.field(default=128 * 1024, validator=number(1, _LARGEST_POSSIBLE_BYTES))
+    connect_bytes: int = attrs.field(default=128 * 1024, validator=number(1, MAX_VARIABLE))
     # What all peers together may send before it is known who they are. Over it, the same rule as above.
     unauthenticated_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=number(1))
     # Their number, beside the clients: in a handshake, before CONNECT, or while credentials are verified. Over it, of

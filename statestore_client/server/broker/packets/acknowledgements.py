@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt.packets import Puback, Pubcomp, Pubrec, Pubrel, ReasonCode
-from statestore_client.server.broker.connection import PUBREL
+from statestore_client.mqtt.qos import PUBREL
 from statestore_client.server.broker.session.qos_sender import Answer
 
 if TYPE_CHECKING:

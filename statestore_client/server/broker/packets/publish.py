@@ -23,8 +23,8 @@ from statestore_client.mqtt.packets import (
     Pubrel,
     ReasonCode,
 )
+from statestore_client.mqtt.qos import PUBCOMP, PUBREC
 from statestore_client.server.broker.application import Application
-from statestore_client.server.broker.connection import PUBCOMP, PUBREC
 from statestore_client.server.broker.message import forwarded_properties, message_of
 from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -20,6 +21,8 @@ from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.curve_keys import CurveKeys
+from raft_client.server.runtime.metrics import render
+from raft_client.server.runtime.metrics_page import MetricsPage
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
@@ -88,6 +91,8 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     help="Compact the log: whenever so much of it was applied, the state machine makes a snapshot, which replaces "
     "it when the request ids in it have expired. Default: never. What the machine does not keep is lost then.",
 )
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="A port for Prometheus, path /metrics.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
 @click.option(
     "--verbose", is_flag=True, help="Also log changes of the role and the leader, and compactions, to standard error."
 )
@@ -104,6 +109,8 @@ def serve(
     fsync: str,
     compact_bytes: int | None,
     trace: BinaryIO | None,
+    metrics_port: int | None,
+    metrics_host: str,
     verbose: bool,
 ) -> int:
     """Run one peer of a cluster. Prints where it listens when it does; ends on SIGTERM or Ctrl-C.
@@ -131,7 +138,7 @@ def serve(
         compact_bytes=compact_bytes,
         make_node=RaftNode if trace is None else traced_into(trace),
     )
-    return asyncio.run(_serve(peer, log))
+    return asyncio.run(_serve(peer, log, None if metrics_port is None else (metrics_host, metrics_port)))
 
 
 def _raise_file_limit() -> None:
@@ -150,7 +157,8 @@ def _any_port(url: str) -> str:
     return f"{url.rpartition(':')[0]}:*"
 
 
-async def _serve(peer: RaftPeer, log: DiskLog) -> int:
+async def _serve(peer: RaftPeer, log: DiskLog, metrics: tuple[str, int] | None) -> int:
+    page = MetricsPage(partial(render, peer))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -160,12 +168,22 @@ async def _serve(peer: RaftPeer, log: DiskLog) -> int:
     except TransportError as error:
         log.close()
         raise click.UsageError(str(error)) from error
+    metrics_url = ""
+    if metrics is not None:
+        try:
+            metrics_url = await page.start(*metrics)
+        except TransportError as error:
+            await peer.close()
+            raise click.UsageError(str(error)) from error
     with contextlib.suppress(OSError):  # nobody reads it; the peer still runs
         print_line(f"listening on {peer.url}")
+        if metrics_url:
+            print_line(f"metrics at {metrics_url}")
     waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(peer.ended.wait())]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for each in waiting:
         each.cancel()
+    await page.close()
     await peer.close()
     if peer.failure is not None:
         raise peer.failure

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from raft_client.server.node.stored_log import StoredLog
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
 
-__all__ = ["DiskWorker", "Storage"]
+__all__ = ["SYNC_BOUNDS_S", "DiskWorker", "Storage", "SyncTimes"]
+
+#: Upper bounds of the classes in which jobs are counted by their time, in seconds; the last class has none.
+SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class Storage(StoredLog, Protocol):
@@ -59,6 +64,21 @@ class Storage(StoredLog, Protocol):
         ...
 
 
+class SyncTimes:
+    """How long the jobs of a disk took: how many in each class, and together."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(SYNC_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One job is done."""
+        self.counts[bisect_left(SYNC_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
 class DiskWorker:
     """One job at a time. A stalled disk holds up its own thread, not the heartbeats."""
 
@@ -66,6 +86,7 @@ class DiskWorker:
         self, storage: Storage, loop: asyncio.AbstractEventLoop, done: Callable[[Exception | None], None]
     ) -> None:
         """``done`` is called in the loop's thread, with what went wrong or None."""
+        self.sync_times = SyncTimes()
         self._storage = storage
         self._loop = loop
         self._done = done
@@ -79,7 +100,7 @@ class DiskWorker:
         """Take the job; ``done`` tells when it is durable. Raises StorageError."""
         self._storage.write(persist)
         self.is_idle = False
-        self._jobs.submit(self._do, self._storage.sync, self._synced)
+        self._jobs.submit(self._do, self._sync, self._synced)
         if self._storage.wants_maintenance and not self._maintains:
             self._maintains = True
             self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
@@ -87,6 +108,11 @@ class DiskWorker:
     def beside(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Do this in the thread for what can wait; ``done`` is called in the loop's thread."""
         self._maintenance.submit(self._do, work, done)
+
+    def _sync(self) -> None:
+        began = time.monotonic()
+        self._storage.sync()
+        self.sync_times.add(time.monotonic() - began)
 
     def _do(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         error: Exception | None = None

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.runtime.curve_keys import CurveKeys
-    from raft_client.server.runtime.disk import Storage
+    from raft_client.server.runtime.disk import Storage, SyncTimes
     from raft_client.server.runtime.sockets import Received
     from raft_client.wire.messages import Message
 
@@ -172,6 +172,11 @@ class RaftPeer:
         for peer_id in peer_ids:
             self._node.peer_lost(peer_id, time.monotonic())
         self._turn()
+
+    @property
+    def sync_times(self) -> SyncTimes:
+        """Of the disk, since the start."""
+        return self._disk.sync_times
 
     async def __aenter__(self) -> Self:
         await self.start()

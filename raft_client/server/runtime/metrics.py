@@ -1,0 +1,70 @@
+"""The figures of a peer for Prometheus, in its text format (version 0.0.4)."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from raft_client.server.node.roles import Role
+from raft_client.server.runtime.disk import SYNC_BOUNDS_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from raft_client.server.runtime.peer import RaftPeer
+
+__all__ = ["CONTENT_TYPE", "render"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def render(peer: RaftPeer) -> bytes:
+    """All of them, now: about forty lines, and two for each other peer."""
+    return "".join(f"{line}\n" for line in _lines(peer)).encode()
+
+
+def _lines(peer: RaftPeer) -> Iterator[str]:
+    status = peer.status()
+    roles = {f'role="{role.value}"': int(role is status.role) for role in Role}
+    lags = {f'peer="{_escaped(each.peer_id)}"': each.lag for each in status.followers}
+    dropped = {f'reason="{_escaped(reason)}"': count for reason, count in sorted(peer.dropped.items())}
+    yield from _metric("role", "1 for the role that the peer has, 0 for the others.", roles)
+    yield from _metric("leader_known", "Whether the peer leads, or knows a leader.", int(status.leader_id is not None))
+    yield from _metric("term", "The newest term that the peer knows.", status.term)
+    yield from _metric("first_index", "The oldest entry in the log.", status.first_index)
+    yield from _metric("last_index", "The newest entry in the log.", status.last_index)
+    yield from _metric("durable_index", "The newest entry on the disk of the peer.", status.durable_index)
+    yield from _metric("commit_index", "The newest entry known to be committed.", status.commit_index)
+    yield from _metric("applied_index", "The newest entry that the state machine has applied.", status.applied_index)
+    yield from _metric("uncommitted_bytes", "Of entries that a leader has yet to commit.", status.uncommitted_bytes)
+    yield from _metric("follower_lag_entries", "Entries that a follower of this leader lacks.", lags)
+    yield from _metric("dropped_messages_total", "Messages that were not taken or not answered.", dropped, "counter")
+    yield from _syncs(peer)
+
+
+def _syncs(peer: RaftPeer) -> Iterator[str]:
+    times = peer.sync_times
+    counts = list(accumulate(times.counts))
+    yield from _head("sync_seconds", "Time of the disk for a job: writing and syncing.", "histogram")
+    for bound, count in zip((*map(str, SYNC_BOUNDS_S), "+Inf"), counts, strict=True):
+        yield f'zmqraft_sync_seconds_bucket{{le="{bound}"}} {count}'
+    yield f"zmqraft_sync_seconds_sum {times.sum_s}"
+    yield f"zmqraft_sync_seconds_count {counts[-1]}"
+
+
+def _metric(name: str, text: str, value: float | Mapping[str, float], kind: str = "gauge") -> Iterator[str]:
+    yield from _head(name, text, kind)
+    if isinstance(value, (int, float)):
+        yield f"zmqraft_{name} {value}"
+        return
+    for labels, number in value.items():
+        yield f"zmqraft_{name}{{{labels}}} {number}"
+
+
+def _head(name: str, text: str, kind: str) -> Iterator[str]:
+    yield f"# HELP zmqraft_{name} {text}"
+    yield f"# TYPE zmqraft_{name} {kind}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

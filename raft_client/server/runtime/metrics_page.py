@@ -1,0 +1,88 @@
+"""An HTTP server that knows one page, ``/metrics``, for one kind of reader, Prometheus.
+
+It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time (for one more,
+the oldest goes), one request for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from raft_client.errors import TransportError
+from raft_client.server.runtime.metrics import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MetricsPage"]
+
+_MAX_REQUEST: Final = 8 * 1024
+_TIMEOUT_S: Final = 5.0
+_CONNECTIONS: Final = 16
+
+
+class MetricsPage:
+    """``render`` gives the figures of now."""
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
+        self._server: asyncio.Server | None = None
+        #: In the order in which they came.
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; the URL, where port 0 has become a number. Raises TransportError."""
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=_MAX_REQUEST)
+        except OSError as error:
+            raise TransportError(f"cannot listen at {host}:{port} for metrics: {error}") from error
+        bound = self._server.sockets[0].getsockname()[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{bound}/metrics"
+
+    async def close(self) -> None:
+        """Nobody is answered any more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.gather(*filter(None, self._open.values()))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        self._open[writer] = asyncio.current_task()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                writer.write(await self._answer(reader))
+                writer.write_eof()
+                await writer.drain()
+                await reader.read()  # until the other side closes: otherwise what it still sends resets the answer
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # it was too slow, or is gone
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        method, path, version = (*head.partition(b"\r\n")[0].split(b" "), b"", b"", b"")[:3]
+        if not version.startswith(b"HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST)
+        if method not in (b"GET", b"HEAD"):
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED)
+        if path.partition(b"?")[0] != b"/metrics":
+            return _response(HTTPStatus.NOT_FOUND, b"The figures are at /metrics\n")
+        return _response(HTTPStatus.OK, self._render(), has_body=method == b"GET")
+
+
+def _response(status: HTTPStatus, body: bytes = b"", *, has_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    ).encode()
+    return head + body if has_body else head

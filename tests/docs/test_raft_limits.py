@@ -11,7 +11,7 @@ import attrs
 from raft_client.server.machines import broadcast
 from raft_client.server.node import applying, entries_streams, log, outbox, reads, transfer, updates
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime import long_answers, machine_runner, peer, sockets
+from raft_client.server.runtime import curve_keys, long_answers, machine_runner, peer, sockets
 from raft_client.wire import frames, requests, update_requests
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
@@ -20,6 +20,7 @@ DEFAULTS: Final = NodeSettings(peer_id="1")
 #: Rows without a setting.
 FIXED: Final[dict[str, Any]] = {
     "heartbeat of broadcasts": broadcast.HEARTBEAT_S,
+    "the directory of keys": curve_keys._READ_AGAIN_S,
     "a lost connection to a peer": sockets._RECONNECT_MS / 1000,
     "a frame": sockets._MAX_FRAME_BYTES,
     "a subscription": sockets._MAX_SUBSCRIPTION_BYTES,

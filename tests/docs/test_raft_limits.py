@@ -11,7 +11,7 @@ import attrs
 from raft_client.server.machines import broadcast
 from raft_client.server.node import applying, entries_streams, log, outbox, reads, transfer, updates
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime import curve_keys, long_answers, machine_runner, peer, sockets
+from raft_client.server.runtime import curve_keys, handshakes, long_answers, machine_runner, peer, sockets
 from raft_client.wire import frames, requests, update_requests
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
@@ -41,6 +41,7 @@ FIXED: Final[dict[str, Any]] = {
     "messages that wait for one client or peer that does not read": sockets._SEND_QUEUE,
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,
+    "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,
     "answers that wait for the disk": outbox._MAX_WAITING,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
 }

@@ -8,7 +8,7 @@ expect.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from statestore_client.server.broker.routing.fan_out import Acceptance
 from statestore_client.server.broker.state import State
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.application import Effect
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.events import BrokerEvents
@@ -98,7 +99,7 @@ class PublishHandler:
         application = self._application
         if application is not None and application.handles(topic):
             self._serve(application, connection, session.client_id, packet, now)
-        elif topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(topic):
+        elif _is_reserved(topic):
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
         elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
@@ -146,8 +147,9 @@ class PublishHandler:
         router = self._router
         message = message_of(packet, session.client_id, now)
         matches = self._state.subscriptions.match(message.topic)
+        # A client that is subscribed, but not to its own messages, still matches.
+        code = ReasonCode.SUCCESS if matches else ReasonCode.NO_MATCHING_SUBSCRIBERS
         if router.has_to_wait(matches, message.topic):
-            code = ReasonCode.SUCCESS if matches else ReasonCode.NO_MATCHING_SUBSCRIBERS
             accept = partial(self._accepts, connection, session, packet, message, code)
             refuse = partial(self._refuse, connection, packet, ReasonCode.QUOTA_EXCEEDED)
             router.fan_out(matches, message, Acceptance(accept, refuse), connection)
@@ -156,20 +158,8 @@ class PublishHandler:
         if not router.admits(targets, message, now):
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return
-        if packet.retain and not self._router.retain(message, now) and packet.qos:
-            self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
-            return
-        if packet.qos == 1:
-            # A client that is subscribed, but not to its own messages, still matches.
-            if matches:
-                connection.acknowledge(packet.packet_id)
-            else:
-                connection.send(Puback(packet.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
-        elif packet.qos == 2:
-            self._accept(connection, session, packet)
-        router.deliver(targets, message, now, is_promised=True)
-        if self._events is not None:
-            self._events.published(session.client_id, packet)
+        if self._accepts(connection, session, packet, message, code, now):
+            router.deliver(targets, message, now, is_promised=True)
 
     def _accepts(
         self,
@@ -180,7 +170,7 @@ class PublishHandler:
         code: ReasonCode,
         now: Instant,
     ) -> bool:
-        """The copies for many are planned: acknowledge. False if there is nothing to deliver."""
+        """The copies are planned: acknowledge. False if there is nothing to deliver."""
         if packet.qos == 2 and packet.packet_id in session.inbound.unreleased:
             # It was sent twice, on two connections, before this.
             connection.acknowledge(packet.packet_id, PUBREC)
@@ -188,7 +178,9 @@ class PublishHandler:
         if packet.retain and not self._router.retain(message, now) and packet.qos:
             self._refuse(connection, packet, ReasonCode.QUOTA_EXCEEDED, now)
             return False
-        if packet.qos == 1:
+        if packet.qos == 1 and code is ReasonCode.SUCCESS:
+            connection.acknowledge(packet.packet_id)
+        elif packet.qos == 1:
             connection.send(Puback(packet.packet_id, code))
         elif packet.qos == 2 and not session.is_over:
             self._accept(connection, session, packet)
@@ -261,10 +253,8 @@ class PublishHandler:
     def _serve(
         self, application: Application, connection: Connection, client_id: str, packet: Publish, now: Instant
     ) -> None:
-        try:
-            effects = application.handle(client_id, packet, now)
-        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-            self._state.reports.note_fault(error)
+        effects = self._handled(application, client_id, packet, now)
+        if effects is None:
             self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
             return
         if packet.qos == 1:
@@ -275,30 +265,40 @@ class PublishHandler:
         if self._events is not None:
             self._events.published(client_id, packet)
 
+    def _handled(
+        self, application: Application, client_id: str, packet: Publish, now: Instant
+    ) -> Sequence[Effect] | None:
+        """What the application wants done; None if it failed."""
+        try:
+            return application.handle(client_id, packet, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.reports.note_fault(error)
+            return None
+
     # -- wills --------------------------------------------------------------------------------------------------------
 
     def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
         """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
         application = self._application
         if application is not None and application.handles(packet.topic):
-            try:
-                effects = application.handle(client_id, packet, now)
-            except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-                self._state.reports.note_fault(error)
-                return
-            self._effects.perform(effects, now)
-            if self._events is not None:
-                self._events.published(client_id, packet)
+            effects = self._handled(application, client_id, packet, now)
+            if effects is not None:
+                self._effects.perform(effects, now)
+                if self._events is not None:
+                    self._events.published(client_id, packet)
             return
         session = self._state.sessions.get(client_id)
         is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
-        is_ours = packet.topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(packet.topic)
-        if is_permitted and not is_ours:
+        if is_permitted and not _is_reserved(packet.topic):
             self._effects.send(packet, client_id, now)
             if self._events is not None:
                 self._events.published(client_id, packet)
         elif session is not None:
             self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
+
+
+def _is_reserved(topic: str) -> bool:
+    return topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(topic)
 
 
 def _without_alias(packet: Publish, topic: str) -> Publish:

@@ -7,7 +7,6 @@ import contextlib
 import math
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
@@ -67,9 +66,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unsent: deque[memoryview] = deque()
         self._paused = False
-        self._leaving = False
         self._direct: socket.socket | None = None  # the transport's, where it may be written to directly
         self._reading_into: memoryview | None = None  # what get_buffer() gave away instead of the usual buffer
 
@@ -210,9 +207,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             self.flush()
 
     def _hang_up(self, transport: asyncio.Transport) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         has_unsent = bool(self._unsent) or (self._paused and self._may_have_output)
         if not has_unsent and (self._leaving or not transport.get_write_buffer_size()):
             transport.close()
@@ -220,9 +215,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             transport.abort()  # the broker broke the protocol or fell silent: what it does not take at once is lost
 
     def _timed(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         self._tick(self._loop.time())
         if self._connection.outbox or self._connection.has_ended:
             self._report()
@@ -230,10 +223,13 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if deadline < math.inf and not self._connection.has_ended:
             self._timer = self._loop.call_at(deadline, self._timed)
 
-    def _report_end(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _report_end(self) -> None:
+        self._stop_timer()
         events = self._connection.take_events()
         if events:
             self._on_events(events)

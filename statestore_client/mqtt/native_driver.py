@@ -68,6 +68,8 @@ class NativeDriver:
         self._connection = connector.new_connection()
         self._token = connector.token
         self._next_look = math.inf  # for another token
+        self._unsent: deque[memoryview] = deque()  # what was taken from the connection, and by the system not yet
+        self._leaving = False  # disconnect() was called
         self._websocket: WebSocket | None = None
         # Bound here: they are called for each message.
         self.publish = self._connection.publish

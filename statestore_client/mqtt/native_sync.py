@@ -52,9 +52,7 @@ class NativeSyncDriver(NativeDriver):
     def __init__(self, connector: NativeConnector, *, clean_start: bool) -> None:
         super().__init__(connector, clean_start=clean_start)
         self._socket: socket.socket | None = None
-        self._unsent: deque[memoryview] = deque()
         self._broken: OSError | None = None  # what a write met
-        self._leaving = False
 
     def connect(self) -> None:
         began = time.monotonic()

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from curve_files import make_keys, settings_for
 from peer_processes import SERVE, Peers
+from ports import reserved_port
 
-from raft_client import NoLeaderError, Peer, RaftClient
+from raft_client import LogEntry, NoLeaderError, Peer, RaftClient
+from raft_client.server.node.ready import Persist
+from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.wire.configuration import ConfigChange
 
 
 @pytest.fixture
@@ -130,3 +135,20 @@ def test_a_key_that_is_missing_is_refused(peers: Peers, tmp_path: Path, missing:
     )
     assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
     assert not (peers.directory / "1").exists()
+
+
+def test_a_snapshot_of_another_state_machine_is_refused(tmp_path: Path) -> None:
+    """A directory whose snapshot the state machine cannot read is one that cannot be used, and the line says why."""
+    members = (Peer("1", f"tcp://127.0.0.1:{reserved_port()}"),)
+    snapshot = SnapshotMeta(1, 1, 5, Configuration(0, ConfigChange(members)))
+    with DiskLog.open(tmp_path / "1", peer_id="1", ident=b"", peers=members) as log:
+        log.write(Persist(HardState(1, ""), entries=(LogEntry.of(b"x", term=1, index=1),)))
+        log.sync()
+        with log.new_snapshot() as writer:
+            writer.write(b"state")
+            writer.finish(snapshot)
+        log.compact(snapshot)
+    ended = run("--id", "1", "--peer", f"1={members[0].url}", "--data", str(tmp_path / "1"))
+    assert ended.returncode == 6
+    assert "the snapshot up to entry 1 cannot be read by this state machine" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from raft_client.errors import ProtocolError
+from raft_client.errors import ProtocolError, StorageError
 from raft_client.server.machines.broadcast import Broadcaster
 
 if TYPE_CHECKING:
@@ -58,8 +58,12 @@ class MachineRunner:
         self._waiting_bytes = 0
 
     def restore(self, snapshot: SnapshotMeta) -> None:
-        """Begin with this snapshot. Raises ProtocolError."""
-        self._machine.restore(snapshot.index, self._pieces(snapshot))
+        """Begin with this snapshot. Raises StorageError, also if another state machine made it."""
+        try:
+            self._machine.restore(snapshot.index, self._pieces(snapshot))
+        except ProtocolError as error:
+            what = f"the snapshot up to entry {snapshot.index} cannot be read by this state machine"
+            raise StorageError(f"{what}: {error}; start the peer with the one that made it") from error
 
     def ask(self, question: Question) -> bool:
         """Whether the question may wait for its read."""

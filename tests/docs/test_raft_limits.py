@@ -39,6 +39,7 @@ FIXED: Final[dict[str, Any]] = {
     "questions for the state machine that wait": machine_runner._MOST_QUESTIONS,
     "questions for the state machine that wait, in all": machine_runner._MOST_QUESTION_BYTES,
     "messages that wait for one client or peer that does not read": sockets._SEND_QUEUE,
+    "broadcasts that wait for one subscriber that does not read": sockets._BROADCAST_QUEUE,
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,
     "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,

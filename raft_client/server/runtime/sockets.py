@@ -39,6 +39,9 @@ logger: Final = logging.getLogger("raft_client.server")
 
 #: Messages that wait to be sent through one connection: as many as Node peers have. One with entries has 64 KiB.
 _SEND_QUEUE: Final = 1_000
+#: Broadcasts that wait for one subscriber. It misses more, which it sees, and reads them as entries. One has 256 KiB, or
+#: one entry of 10 MiB.
+_BROADCAST_QUEUE: Final = 128
 #: Messages that wait to be received from one connection. Beyond them it is not read from: each may have 10 MiB.
 _RECEIVE_QUEUE: Final = 128
 #: The longest frame that is let in: an entry of 10 MiB, and some room for what is around it.
@@ -174,6 +177,7 @@ class PeerSockets:
             if publisher_url is not None:
                 self._publisher = self._door(zmq.PUB, publisher_url)
                 self._publisher.setsockopt(zmq.MAXMSGSIZE, _MAX_SUBSCRIPTION_BYTES)
+                self._publisher.setsockopt(zmq.SNDHWM, _BROADCAST_QUEUE)
                 self._publisher.bind(publisher_url)
         except zmq.ZMQError as error:
             self.close()

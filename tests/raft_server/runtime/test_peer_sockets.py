@@ -95,3 +95,25 @@ def test_long_answers_to_a_client_that_reads_nothing_are_dropped() -> None:
         eventually(lambda: sockets.answer([routes[b"sleeper"], answer]))
         assert sleeper.recv() == answer
     sockets.close()
+
+
+def test_broadcasts_to_a_subscriber_that_reads_nothing_are_dropped() -> None:
+    """Some 128 of them wait for it, and what the kernel holds; the next one comes when it has read those."""
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    _, publisher_url = sockets.bind("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
+    assert publisher_url is not None
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.linger = 0
+        subscriber.rcvhwm = 1
+        subscriber.subscribe(b"")
+        subscriber.connect(publisher_url)
+        eventually(lambda: sockets.publish([b"hello"]) or subscriber.poll(10))
+        for _ in range(1_000):
+            sockets.publish([bytes(256 * 1024)])
+        sizes: list[int] = []
+        while subscriber.poll(500):
+            sizes.append(len(subscriber.recv()))
+        assert 128 <= len([size for size in sizes if size > 5]) < 500
+        sockets.publish([b"after"])
+        assert subscriber.recv() == b"after"
+    sockets.close()

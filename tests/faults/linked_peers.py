@@ -21,7 +21,7 @@ _PEER = Path(__file__).with_name("faulty_peer.py")
 
 
 class LinkedPeers(Peers):
-    """Each peer reaches the others through proxies, and clients reach all of them. Use as a context manager.
+    """Each peer reaches the others through proxies, and clients reach all of them. Use with ``async with``.
 
     A peer's own configuration has its proxies as the others' URLs, so a client that follows a leader may come through
     one, too.

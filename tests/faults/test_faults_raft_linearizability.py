@@ -45,6 +45,7 @@ class _History:
     def __init__(self) -> None:
         self.by_key: dict[bytes, list[Operation]] = {}
         self.counts: Counter[str] = Counter()
+        self.answered_by: Counter[str] = Counter()  # by URL of the peer that was asked
         self._begin = time.monotonic()
 
     def key(self, random: Random) -> bytes:
@@ -121,6 +122,7 @@ async def _read_from(url: str, random: Random, history: _History, over: asyncio.
             while await dealer.poll(round(1000 * _ANSWER_S)):
                 frames = await dealer.recv_multipart()
                 if frames[0] == request_id:
+                    history.answered_by[url] += 1
                     history.add(key, Operation("get", None, frames[3] if frames[2] else None, call, time.monotonic()))
                     break
             await asyncio.sleep(random.uniform(0, 0.02))
@@ -220,6 +222,7 @@ async def test_what_clients_see_while_peers_fail_is_linearizable(
     history, faults = await _record(tmp_path, _FAULTS, _SEED)
     history.check()
     assert min(history.counts[kind] for kind in ("set", "get", "cas")) > 0
+    assert len(history.answered_by) == 3  # followers, too
     figures(f"seed {_SEED}: {dict(faults.counts)}; {len(history.by_key)} keys, {dict(history.counts)}")
 
 

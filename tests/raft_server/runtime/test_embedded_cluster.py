@@ -125,6 +125,23 @@ def test_watches_and_questions_see_the_keys() -> None:
         assert (int.from_bytes(answer[0], "little"), *answer[1:]) == (index, b"\x01", b"2")
 
 
+def test_every_peer_answers_questions() -> None:
+    """A follower asks the leader how far the log is committed, and then answers with what is newest."""
+    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log, zmq.Context() as context:
+        for value, url in enumerate(cluster.seeds):
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 0
+                dealer.connect(url)
+                answers: list[list[bytes]] = []
+                log.append(KeyValueCodec.set("a", str(value)))
+                while not answers:  # one that has not met the leader yet says nothing
+                    dealer.send_multipart([b"question", b"kv.get", b"", b"a"])
+                    if dealer.poll(1_000):
+                        answers.append(dealer.recv_multipart())
+                assert answers[0][0] == b"question"
+                assert answers[0][2:] == [b"\x01", str(value).encode()]
+
+
 def test_a_change_of_the_members_is_made() -> None:
     """A peer that is removed is asked for nothing any more, and the others go on."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:

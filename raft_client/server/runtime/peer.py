@@ -208,7 +208,7 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        self._sockets.settle_keys(time.monotonic())
+        self._sockets.settle(time.monotonic())
         came = self._sockets.receive(_TURN)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
         now, wall_s = time.monotonic(), time.time()
@@ -363,7 +363,7 @@ class RaftPeer:
                     self._sockets.disconnect(peer_id)
 
     def _ask(self, peer_id: str, request_id: bytes, message: Message) -> None:
-        dealer = self._sockets.dealer(peer_id)
+        dealer = self._sockets.dealers.get(peer_id)
         if dealer is None:
             return
         frames = message.to_frames()

@@ -39,8 +39,8 @@ logger: Final = logging.getLogger("raft_client.server")
 
 #: Messages that wait to be sent through one connection: as many as Node peers have. One with entries has 64 KiB.
 _SEND_QUEUE: Final = 1_000
-#: Broadcasts that wait for one subscriber. It misses more, which it sees, and reads them as entries. One has 256 KiB, or
-#: one entry of 10 MiB.
+#: Broadcasts that wait for one subscriber. It misses more, which it sees, and reads them as entries. One has 256 KiB,
+#: or one entry of 10 MiB.
 _BROADCAST_QUEUE: Final = 128
 #: Messages that wait to be received from one connection. Beyond them it is not read from: each may have 10 MiB.
 _RECEIVE_QUEUE: Final = 128
@@ -66,6 +66,7 @@ _REFUSED: Final = int(
 
 #: The process, or the machine, has too many files open: connections of clients are files, too.
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_RETRY_S: Final = 0.1
 
 _monitor_numbers = count(1)
 
@@ -166,6 +167,7 @@ class PeerSockets:
         self.dealers: dict[str, Dealer] = {}
         self._urls: dict[str, str] = {}  # of all who are to have a DEALER
         self._unreachable: frozenset[str] = frozenset()
+        self._retry_at = 0.0
         self._missing: set[str] = set()  # those who have none, because too many files are open
 
     def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
@@ -208,12 +210,6 @@ class PeerSockets:
             self._polled.append((socket, _READABLE))
             self._watch(socket.fileno())
 
-    def dealer(self, peer_id: str) -> Dealer | None:
-        """The connection to this peer, if there is one; opened now, if there was no descriptor for it before."""
-        if peer_id in self._missing:
-            self.reconnect(peer_id)
-        return self.dealers.get(peer_id)
-
     def reconnect(self, peer_id: str) -> None:
         """Open it anew, if there is one."""
         if peer_id in self._urls:
@@ -251,8 +247,13 @@ class PeerSockets:
             received.requests.extend(_receive(self._router, self._drop, limit, self._handshakes))
         return received
 
-    def settle_keys(self, now: float) -> None:
-        """Say to libzmq who may connect, and connect to peers whose keys are known by now, or others than before."""
+    def settle(self, now: float) -> None:
+        """Connect to peers for which there was no descriptor, or whose keys are known by now, or others than before;
+        and say to libzmq who may connect."""
+        if self._missing and now >= self._retry_at:
+            self._retry_at = now + _RETRY_S
+            for peer_id in list(self._missing):
+                self.reconnect(peer_id)
         if self._keys is None or self._handshakes is None:
             return
         self._handshakes.settle(now)

@@ -12,6 +12,7 @@ commit           by a leader: of its own term, on the disks of a majority; by ot
 completeness     a leader has what was committed in the terms before its own
 state machine    all apply what is committed, in order, each request id once
 acknowledged     what a client is told is committed, with its id, and at one place
+reads            a read sees what was acknowledged before it was asked for, and what is applied where it is served
 ===============  =====================================================================================================
 
 ``python tests/raft_trace_model.py FILE ...`` checks the traces of ``zmqraft serve --trace FILE``, one for each peer.
@@ -81,6 +82,8 @@ class TraceModel:
         self._committed_in: dict[int, int] = {}  # the term of the leader
         self._ids: dict[str, int] = {}  # of what was applied
         self._told: dict[str, int] = {}  # what was acknowledged
+        self._newest_told = 0
+        self._reads: dict[tuple[str, int], int] = {}  # what was acknowledged when they were asked for
         self._rules: dict[str, Callable[[str, _Peer, Event], None]] = {
             "hard_state": self._hard_state,
             "truncated": self._truncated,
@@ -91,6 +94,8 @@ class TraceModel:
             "applied": self._apply,
             "restored": self._restore,
             "acknowledged": self._acknowledge,
+            "asked": self._ask,
+            "granted": self._grant,
         }
 
     def take(self, event: Event) -> None:
@@ -249,6 +254,15 @@ class TraceModel:
             _broken("acknowledged", f"{name} says that {request_id} is at {index}, where it is not committed")
         if self._told.setdefault(request_id, index) != index:
             _broken("acknowledged", f"{request_id} is said to be at {self._told[request_id]} and {index}")
+        self._newest_told = max(self._newest_told, index)
+
+    def _ask(self, name: str, _peer: _Peer, event: Event) -> None:
+        self._reads[name, event["read"]] = self._newest_told
+
+    def _grant(self, name: str, peer: _Peer, event: Event) -> None:
+        newest, index = self._reads.pop((name, event["read"])), event["index"]
+        if index is not None and not newest <= index <= peer.applied:
+            _broken("reads", f"{name} has applied {peer.applied} and reads at {index} what was at {newest} when asked")
 
 
 def first_broken(events: Iterable[Event]) -> str | None:

@@ -133,8 +133,8 @@ class RaftNode:
         self._limits.tick()
         self._election.tick()
         self._streams.tick()
-        self._peers.repeat()
         self._settle()
+        self._peers.repeat()  # what is over by now is not asked again
 
     def next_deadline(self) -> float:
         """When :meth:`tick` has something to do; infinity if never."""

@@ -129,6 +129,11 @@ class PeerRequests:
         question, link.question = link.question, None
         return link, question
 
+    def withdraw(self, link: PeerLink, question: Question) -> None:
+        """What this was asked for is over: it is not repeated, and a late answer is none to what is asked next."""
+        if self._links.get(link.peer.id) is link and link.question is question:
+            self._forget(link)
+
     def settle_questions(self) -> None:
         """Nobody waits any more for answers to what was asked in another role or term."""
         for link in self._links.values():

@@ -56,6 +56,7 @@ class Reads:
         self._state, self._peers, self._replication, self._commit = state, peers, replication, commit
         self._unconfirmed: deque[_Read] = deque()  # in the order of their numbers
         self._asking: list[_Read] = []  # another peer is asked for these
+        self._asked: tuple[PeerLink, Question] | None = None  # with this question
         self._next: list[_Read] = []  # and will be, for these
         self._unapplied: list[_Read] = []
         self._due_index = 0  # none of them can be granted before this is applied
@@ -116,7 +117,7 @@ class Reads:
 
     def on_reply(self, reply: ReadIndexReply) -> None:
         """The leader's answer to ReadIndex; or that of one who is not the leader."""
-        asking, self._asking = self._asking, []
+        asking, self._asking, self._asked = self._asking, [], None
         for read in asking:
             if reply.index is None:
                 self._refuse(read, reply.leader_id)
@@ -128,7 +129,7 @@ class Reads:
         state = self._state
         if state.is_leader:
             self._unconfirmed.extend(self._asking + self._next)  # of before it led
-            self._asking, self._next = [], []
+            self._asking, self._next, self._asked = [], [], None
             self._confirm()
         else:
             self._leave()
@@ -172,8 +173,9 @@ class Reads:
         while self._unconfirmed:
             self._refuse(self._unconfirmed.popleft())
         link = self._leader_link
-        if self._asking and (link is None or not self._is_asked(link.question)):
-            asking, self._asking = self._asking, []
+        if self._asked is not None and (link is None or link.question is not self._asked[1]):
+            self._peers.withdraw(*self._asked)  # its answer would be that of a former leader
+            asking, self._asking, self._asked = self._asking, [], None
             for read in asking:
                 self._refuse(read)
         if self._next and link is None:
@@ -182,10 +184,8 @@ class Reads:
                 self._refuse(read)
         elif self._next and link is not None and link.question is None:
             self._asking, self._next = self._next, []
-            self._peers.ask(link, ReadIndex(self._state.settings.ident), self._state.settings.rpc_timeout_s)
-
-    def _is_asked(self, question: Question | None) -> bool:
-        return question is not None and isinstance(question.message, ReadIndex)
+            message = ReadIndex(self._state.settings.ident)
+            self._asked = link, self._peers.ask(link, message, self._state.settings.rpc_timeout_s)
 
     def _refuse(self, read: _Read, leader_id: str | None = None) -> None:
         leader_id = leader_id or self._state.known_leader_id

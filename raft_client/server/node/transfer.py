@@ -23,7 +23,7 @@ from raft_client.wire.update_requests import Outcome
 
 if TYPE_CHECKING:
     from raft_client.server.node.election import Election
-    from raft_client.server.node.peer_requests import PeerRequests
+    from raft_client.server.node.peer_requests import PeerRequests, Question
     from raft_client.server.node.reads import Reads
     from raft_client.server.node.ready import Request
     from raft_client.server.node.replication import Replication
@@ -51,7 +51,7 @@ class Transfer:
         self._state, self._peers, self._replication = state, peers, replication
         self._election, self._reads, self._updates = election, reads, updates
         self.target: str | None = None
-        self._told = False
+        self._told: Question | None = None
         self.ends_at = math.inf
         self._asked: dict[tuple[bytes, bytes], Request] = {}  # clients, by their route and request id
         self._tell_at = math.inf  # whoever leads then
@@ -62,7 +62,7 @@ class Transfer:
         state = self._state
         if not state.is_leader or self.target is not None or self._why_not(peer_id):
             return False
-        self.target, self._told = peer_id, False
+        self.target, self._told = peer_id, None
         self._why_it_ended = f"{peer_id} did not take over in time"
         self.ends_at = state.now + state.settings.election_timeout_max_s
         self._updates.hand_over(begins=True)
@@ -97,7 +97,7 @@ class Transfer:
             or self._state.now >= self.ends_at
         ):
             self._end()
-        elif not self._told:
+        elif self._told is None:
             self._tell(self.target)
 
     def _tell(self, target: str) -> None:
@@ -108,12 +108,15 @@ class Transfer:
         if not self._peers.knows(target, Capability.TRANSFER):
             self._end()
         elif link.question is None:
-            self._told = True
             self._reads.lease_lost_in = self._state.term
             message = TimeoutNow(self._state.settings.ident, self._state.id, self._state.term)
-            self._peers.ask(link, message, self._state.settings.rpc_timeout_s)
+            self._told = self._peers.ask(link, message, self._state.settings.rpc_timeout_s)
 
     def _end(self) -> None:
+        # A peer that has not answered is told no more: it would depose the leader that goes on.
+        link = None if self.target is None else self._peers.get(self.target)
+        if link is not None and self._told is not None:
+            self._peers.withdraw(link, self._told)
         self.target, self.ends_at = None, math.inf
         self._updates.hand_over(begins=False)
 

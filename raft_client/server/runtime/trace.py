@@ -19,6 +19,8 @@ snapshot      ``index``, ``term``: it takes the place of the entries up to there
 committed     ``index``, ``term`` of the entry or null; ``in``: the term of the peer; ``members`` if it leads
 restored      ``index``, ``term`` of the snapshot: given to the state machine
 applied       ``entries``: given to the state machine
+asked         ``read``: its number in this life of the peer
+granted       ``read``, and the ``index`` that it sees, or null: it is refused
 acknowledged  ``id`` of the update, ``index``: its client is told
 ============  ==========================================================================================================
 
@@ -74,6 +76,8 @@ class TracedNode(RaftNode):
         stored, snapshot = state.log.stored, state.log.stored.snapshot
         self._trace = trace
         self._job: Persist | None = None
+        self._read_numbers: dict[int, int] = {}  # numbers, by the identity of the token
+        self._read_count = 0
         self._seen: tuple[Role, int] | None = None
         self._commit_seen = self.commit_index
         self._line(
@@ -103,6 +107,8 @@ class TracedNode(RaftNode):
         if ready.apply:
             self._line("applied", entries=[_words(entry) for entry in ready.apply])
         self._tell_acknowledged(ready.send)
+        for granted in ready.reads:
+            self._line("granted", read=self._read_numbers.pop(id(granted.token)), index=granted.index)
         return ready
 
     def advance(self, now: float) -> None:
@@ -111,6 +117,13 @@ class TracedNode(RaftNode):
         if job is not None:
             self._tell_job(job)
         super().advance(now)
+
+    def read(self, token: object, now: float) -> None:
+        """As that of the node."""
+        self._read_count += 1
+        self._read_numbers[id(token)] = self._read_count
+        self._line("asked", read=self._read_count)
+        super().read(token, now)
 
     def compacted(self, meta: SnapshotMeta) -> None:
         """As that of the node."""

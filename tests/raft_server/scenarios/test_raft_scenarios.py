@@ -125,6 +125,7 @@ _BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "figure_10": _asks_the_new_members_only,
     "figure_11": _counts_the_old_members_only,
     "late_conflict": _takes_any_reply_for_the_one_it_waits_for,
+    "late_read_index": lambda patch: patch.setattr(PeerRequests, "withdraw", lambda *_: None),
     "leader_with_a_slow_disk": lambda patch: patch.setattr(NodeState, "disk_stalled", False),
     "pre_vote_on_a_bridge": lambda patch: patch.setattr(NodeState, "hears_leader", False),
     "removed_leader_dies": lambda patch: patch.setattr(
@@ -133,6 +134,7 @@ _BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "removed_server_disrupts": _listens_to_whoever_asks,
     "request_id_over_a_change_of_leader": lambda patch: patch.setattr(Log, "index_of_request", lambda *_: None),
     "stale_read": lambda patch: patch.setattr(Replication, "quorum_asked_number", 2**53),
+    "transfer_that_is_given_up": lambda patch: patch.setattr(PeerRequests, "withdraw", lambda *_: None),
     "vote_waits_for_the_disk": lambda patch: patch.setattr(
         NodeState, "send_durable", lambda state, output: state.send(output) or 0
     ),
@@ -149,6 +151,16 @@ def test_a_node_without_its_defence_does_something_else(name: str, monkeypatch: 
     except (AssertionError, IndexError, ValueError):  # messages that a command speaks of are not there, and the like
         return
     assert played.splitlines() != text.splitlines()
+
+
+def test_a_stale_read_is_found_in_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If questions to a former leader stay open, the reference model says which read is stale."""
+    _BROKEN["late_read_index"](monkeypatch)
+    scenario = Scenario()
+    _play((_FOLDER / "late_read_index.txt").read_text(), scenario)
+    found = first_broken(map(json.loads, scenario.traces[0]))
+    assert found is not None
+    assert found.startswith("reads: 2 ")
 
 
 # -- the files ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_the_model_finds_nothing_in_what_the_peers_do(figures: Callable[[str], N
         totals.update(event["what"] for event in events)
     figures(f"{_SCHEDULES} schedules, {totals.total()} events: {dict(totals)}")
     kinds = {"start", "role", "hard_state", "truncated", "appended", "snapshot", "committed", "restored", "applied"}
-    assert kinds | {"acknowledged"} <= totals.keys()
+    assert kinds | {"acknowledged", "asked", "granted"} <= totals.keys()
 
 
 # -- lies --------------------------------------------------------------------------------------------------------------
@@ -73,8 +73,20 @@ def _is_rich(events: list[Event]) -> bool:
     kinds = Counter(event["what"] for event in events)
     leaders = [event for event in events if event["what"] == "role" and event["role"] == "leader"]
     starts = Counter(event["peer"] for event in events if event["what"] == "start")
-    wanted = ("truncated", "acknowledged", "applied", "committed", "appended", "hard_state")
-    return all(kinds[kind] > 2 for kind in wanted) and len(leaders) > 2 and max(starts.values()) > 1 and len(starts) > 2
+    wanted = ("granted", "truncated", "acknowledged", "applied", "committed", "appended", "hard_state")
+    has_all = all(kinds[kind] > 2 for kind in wanted) and _restart_after_a_vote(events) is not None
+    return has_all and len(leaders) > 2 and len(starts) > 2
+
+
+def _restart_after_a_vote(events: list[Event]) -> int | None:
+    """Where a peer starts in the term in which it has voted."""
+    voted: dict[str, int] = {}
+    for place, event in enumerate(events):
+        if event["what"] == "start" and event["vote"] and voted.get(event["peer"]) == event["term"]:
+            return place
+        if event["what"] == "hard_state":
+            voted[event["peer"]] = event["term"]
+    return None
 
 
 def _find(events: list[Event], holds: Callable[[Event], Any], *, last: bool = False) -> int:
@@ -116,14 +128,9 @@ def _goes_back_in_its_term(events: list[Event]) -> None:
 
 def _starts_without_its_vote(events: list[Event]) -> None:
     """The disk has lost what was synced."""
-    voted: dict[str, int] = {}
-    for event in events:
-        if event["what"] == "start" and event["vote"] and voted.get(event["peer"]) == event["term"]:
-            event["vote"] = ""
-            return
-        if event["what"] == "hard_state":
-            voted[event["peer"]] = event["term"]
-    raise AssertionError("no restart after a vote")
+    place = _restart_after_a_vote(events)
+    assert place is not None
+    events[place]["vote"] = ""
 
 
 def _leads_beside_another(events: list[Event]) -> None:
@@ -239,6 +246,12 @@ def _acknowledges_another_update(events: list[Event]) -> None:
     events[_find(events, _is("acknowledged"))]["id"] = "ff" * 12
 
 
+def _serves_a_stale_read(events: list[Event]) -> None:
+    """A read that was asked for when a client knew of an update."""
+    place = _find(events, lambda event: event["what"] == "granted" and event["index"], last=True)
+    events[place]["index"] = 0
+
+
 def _has_a_snapshot_of_what_is_not_committed(events: list[Event]) -> None:
     place = _find(events, _is("appended"), last=True)
     _after(events, place, "snapshot", index=10**6, term=1)
@@ -260,6 +273,7 @@ _LIES = {
     ],
     "completeness": [_leads_without_what_is_committed],
     "state machine": [_applies_another_entry, _skips_an_entry, _applies_twice],
+    "reads": [_serves_a_stale_read],
     "acknowledged": [_acknowledges_what_is_not_there, _acknowledges_another_update],
 }
 

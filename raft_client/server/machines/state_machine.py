@@ -39,7 +39,9 @@ class StateMachine(ABC):
         """The state as it is now, in pieces of any length; together they have at least one byte.
 
         Entries go on being applied while the pieces are written: they show the state of the call, not a later one.
-        There is at most one snapshot at a time; a generator that is not read to its end is closed.
+        A generator is started at once: what stands before its first ``yield`` sees the state of the call, and what it
+        reads later must be a copy. There is at most one snapshot at a time; a generator that is not read to its end is
+        closed.
         """
 
     @abstractmethod

@@ -14,6 +14,7 @@ The state machine is read in the loop's thread, a piece in a turn; files are wri
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import StorageError
@@ -98,7 +99,9 @@ class Compaction:
         self._at = index, self._storage.term_at(index) or 0, members[-1]
         self._applied_bytes = 0
         self._writer = self._storage.new_snapshot()
-        self._pieces = self._machine.snapshot()
+        pieces = self._machine.snapshot()
+        first = next(pieces, b"")  # a generator that begins later would see entries after this index
+        self._pieces = chain((first,), pieces)
 
     def _write(self, writer: SnapshotWriter, pieces: Iterator[bytes]) -> None:
         data: list[bytes] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from ports import reserved_port
 from waiting import until
 
-from raft_client import AsyncRaftClient, KeyValueCodec, Peer, SnapshotChunk, new_request_id
+from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, Peer, SnapshotChunk, new_request_id
 from raft_client.errors import StorageFullError
 from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.machines.state_machine import StateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.request_horizon import RequestHorizon
@@ -168,3 +170,37 @@ async def test_without_the_option_nothing_is_compacted(tmp_path: Path) -> None:
     ):
         await fill(client, 300)
         assert (log.first_index, log.snapshot) == (1, None)
+
+
+class NewestIndex(StateMachine):
+    """Its state is the index of the newest entry, and its snapshot a generator that looks at it when it begins."""
+
+    def __init__(self) -> None:
+        self.index = 0
+
+    def apply(self, entries: Sequence[LogEntry]) -> None:
+        self.index = entries[-1].index
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield b"%d" % self.index
+
+    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+        self.index = int(b"".join(pieces))
+        assert self.index == index
+
+
+@pytest.mark.usefixtures("hours_pass")
+async def test_a_snapshot_has_the_state_of_its_index(tmp_path: Path) -> None:
+    """A snapshot that a generator writes holds the entries up to its index, and none that was applied meanwhile."""
+    peers = members(1)
+    log = DiskLog.open(tmp_path, peer_id="1", ident=b"", peers=peers, limits=LIMITS)
+    seen: dict[int, int] = {}
+    async with (
+        RaftPeer(NodeSettings(peer_id="1"), log, NewestIndex(), url=peers[0].url, compact_bytes=COMPACT_BYTES) as peer,
+        AsyncRaftClient(peer.url) as client,
+    ):
+        while len(seen) < 10:
+            await asyncio.gather(*(client.append(b"x" * 50) for _ in range(200)))
+            if log.snapshot is not None:
+                seen[log.snapshot.index] = int(log.read_snapshot(0, 100))
+    assert seen == {index: index for index in seen}

@@ -8,13 +8,38 @@ from typing import Any, Final
 
 import attrs
 
-from raft_client.server.machines import broadcast
-from raft_client.server.node import applying, entries_streams, log, outbox, reads, transfer, updates
+import raft_client
+from raft_client.server import embedded_cluster
+from raft_client.server.machines import broadcast, key_value
+from raft_client.server.node import (
+    applying,
+    entries_streams,
+    following,
+    learner,
+    log,
+    node,
+    outbox,
+    reads,
+    transfer,
+    updates,
+)
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime import curve_keys, handshakes, long_answers, machine_runner, peer, sockets
-from raft_client.wire import frames, requests, update_requests
+from raft_client.server.runtime import (
+    compaction,
+    curve_keys,
+    handshakes,
+    long_answers,
+    machine_runner,
+    metrics_page,
+    peer,
+    sockets,
+)
+from raft_client.server.runtime.storage import segment_list
+from raft_client.server.runtime.storage.options import StorageLimits
+from raft_client.wire import frames, request_id, requests, update_requests
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
+SERVER: Final = Path(raft_client.__file__).parent / "server"
 DEFAULTS: Final = NodeSettings(peer_id="1")
 
 #: Rows without a setting.
@@ -45,6 +70,37 @@ FIXED: Final[dict[str, Any]] = {
     "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,
     "answers that wait for the disk": outbox._MAX_WAITING,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
+    "clocks of clients that differ": request_id.CLOCK_TOLERANCE_S,
+    "a lease, in shortest election time-outs": reads._LEASE_SHARE,
+    "applying entries in one turn": peer._CARRYING_OUT_S,
+    "silence of whom a newcomer copies from": learner._SILENCE_S,
+    "an answer that does not help a newcomer": learner._GRACE_S,
+    "a snapshot that waits for request ids to expire": compaction._ASK_S,
+    "a request for the page of figures": metrics_page._TIMEOUT_S,
+    "what is taken from one socket at once": sockets._MOST_AT_ONCE_BYTES,
+    "a segment of the log": StorageLimits().segment_bytes,
+    "a piece of a snapshot of the own state machine": compaction._PIECE_BYTES,
+    "a page of `kv.range`": key_value._PAGE_BYTES,
+    "a request for the page of figures, in bytes": metrics_page._MAX_REQUEST,
+    "entries of a segment": StorageLimits().segment_entries,
+    "files of old segments that are open": segment_list._OPEN_FILES,
+    "old segments whose offsets are in memory": segment_list._LOADED_OFFSETS,
+    "growth of the log between two snapshots, in sizes of the last": compaction._FACTOR,
+    "keys in a page of `kv.range`": key_value._MAX_PAGE,
+    "results of transactions that compare": key_value._REMEMBERED,
+    "entries in which a follower looks for the start of a term": following._MAX_BACK,
+    "requests to one peer whose late answers are understood": peer._REMEMBERED_REQUESTS,
+    "terms and indexes": node._MAX_NUMBER,
+    "readers of the page of figures": metrics_page._CONNECTIONS,
+    "peers of an embedded cluster": embedded_cluster._MOST_PEERS,
+}
+
+#: Constants that are called limits and have no row.
+NO_LIMITS: Final = {
+    "peer_lists._MAX_PORT",  # what a port is
+    "learner._MAX_TERM",  # the same as that of other messages
+    "node_peer_files._MAX_CAPACITY",  # what a file of a Node peer can be
+    "segment_list._MAX_READ",  # how a file is read, not how much of it
 }
 
 #: Settings beside the limits.
@@ -67,3 +123,15 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
             fixed.add(what)
     assert settings == {field.name for field in attrs.fields(NodeSettings)} - OTHERS
     assert fixed == FIXED.keys()
+
+
+def test_every_limit_of_a_peer_has_a_row() -> None:
+    """What the modules of a peer call the most of something is compared with the page, or stands here with a reason."""
+    limits = {
+        f"{path.stem}.{name}"
+        for path in SERVER.rglob("*.py")
+        for name in re.findall(r"^(_(?:MAX|MOST)_\w+): Final", path.read_text("utf-8"), re.M)
+    }
+    compared = set(re.findall(r": (\w+\._(?:MAX|MOST)_\w+),$", Path(__file__).read_text("utf-8"), re.M))
+    assert NO_LIMITS <= limits
+    assert limits - NO_LIMITS <= compared

@@ -24,6 +24,7 @@ from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage
 from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.readiness import Readiness
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
 from raft_client.server.runtime.trace import traced_into
@@ -91,7 +92,7 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     help="Compact the log: whenever so much of it was applied, the state machine makes a snapshot, which replaces "
     "it when the request ids in it have expired. Default: never. What the machine does not keep is lost then.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="A port for Prometheus, path /metrics.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="For /metrics (Prometheus) and /health.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
 @click.option(
     "--verbose", is_flag=True, help="Also log changes of the role and the leader, and compactions, to standard error."
@@ -158,7 +159,6 @@ def _any_port(url: str) -> str:
 
 
 async def _serve(peer: RaftPeer, log: DiskLog, metrics: tuple[str, int] | None) -> int:
-    page = MetricsPage(partial(render, peer))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,7 +168,7 @@ async def _serve(peer: RaftPeer, log: DiskLog, metrics: tuple[str, int] | None) 
     except TransportError as error:
         log.close()
         raise click.UsageError(str(error)) from error
-    metrics_url = ""
+    page, metrics_url = MetricsPage(partial(render, peer), Readiness(peer.status).lack), ""
     if metrics is not None:
         try:
             metrics_url = await page.start(*metrics)

@@ -131,6 +131,7 @@ class Election:
         state.epoch += 1
         self._peers.settle_questions()
         state.role = Role.CANDIDATE
+        state.elections += 1
         state.leader_id = None
         state.set_term(state.term + 1, voted_for=state.id)
         state.restart_election_timer()

@@ -52,6 +52,8 @@ class NodeState:
         if self.log.last_term > self.term:
             raise InvalidArgumentError("the hard state is older than the log: one of them was lost or put back")
         self.leader_id: str | None = None
+        #: In which this peer stood, since it was made.
+        self.elections = 0
         #: Of what this peer asks others; a question of an earlier one is not repeated.
         self.epoch = 0
         self.applied_index = applied_index

@@ -27,7 +27,10 @@ class FollowerStatus:
 
 @attrs.frozen
 class NodeStatus:
-    """``followers`` is empty unless the peer leads."""
+    """``elections`` are those in which the peer stood; ``followers`` is empty unless it leads.
+
+    ``snapshot_index`` and ``snapshot_bytes`` are 0 when there is no snapshot.
+    """
 
     peer_id: str
     role: Role
@@ -39,6 +42,9 @@ class NodeStatus:
     last_index: int
     durable_index: int
     uncommitted_bytes: int
+    snapshot_index: int
+    snapshot_bytes: int
+    elections: int
     followers: tuple[FollowerStatus, ...]
 
 
@@ -56,6 +62,9 @@ def node_status(state: NodeState, replication: Replication, updates: Updates) ->
         last_index=log.last_index,
         durable_index=log.durable_index,
         uncommitted_bytes=updates.uncommitted_bytes,
+        snapshot_index=0 if log.snapshot is None else log.snapshot.index,
+        snapshot_bytes=0 if log.snapshot is None else log.snapshot.size,
+        elections=state.elections,
         followers=tuple(
             FollowerStatus(peer_id, each.match_index, each.next_index, log.last_index - each.match_index)
             for peer_id, each in replication.followers.items()

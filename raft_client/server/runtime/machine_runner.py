@@ -49,6 +49,8 @@ class MachineRunner:
         publish: Callable[[StateBroadcast], None],
         drop: Callable[[str], None],
     ) -> None:
+        #: Since the start, entries that were applied again included.
+        self.applied_entries = self.applied_bytes = self.restored_snapshots = 0
         self._machine = machine
         self._stored = stored
         self._publish = publish
@@ -64,6 +66,7 @@ class MachineRunner:
         except ProtocolError as error:
             what = f"the snapshot up to entry {snapshot.index} cannot be read by this state machine"
             raise StorageError(f"{what}: {error}; start the peer with the one that made it") from error
+        self.restored_snapshots += 1
 
     def ask(self, question: Question) -> bool:
         """Whether the question may wait for its read."""
@@ -83,6 +86,8 @@ class MachineRunner:
         if ready.apply:
             self._machine.apply(ready.apply)
             applied = ready.apply[-1].index
+            self.applied_entries += len(ready.apply)
+            self.applied_bytes += sum(entry.size for entry in ready.apply)
             self._say(self._broadcaster.applied(ready.apply, now))
         for granted in ready.reads:
             self._answer(granted)

@@ -24,9 +24,10 @@ def render(peer: RaftPeer) -> bytes:
 
 
 def _lines(peer: RaftPeer) -> Iterator[str]:
-    status = peer.status()
+    status, runner = peer.status(), peer.runner
     roles = {f'role="{role.value}"': int(role is status.role) for role in Role}
     lags = {f'peer="{_escaped(each.peer_id)}"': each.lag for each in status.followers}
+    requests = {f'type="{name}"': count for name, count in sorted(peer.requests.items())}
     dropped = {f'reason="{_escaped(reason)}"': count for reason, count in sorted(peer.dropped.items())}
     yield from _metric("role", "1 for the role that the peer has, 0 for the others.", roles)
     yield from _metric("leader_known", "Whether the peer leads, or knows a leader.", int(status.leader_id is not None))
@@ -37,13 +38,21 @@ def _lines(peer: RaftPeer) -> Iterator[str]:
     yield from _metric("commit_index", "The newest entry known to be committed.", status.commit_index)
     yield from _metric("applied_index", "The newest entry that the state machine has applied.", status.applied_index)
     yield from _metric("uncommitted_bytes", "Of entries that a leader has yet to commit.", status.uncommitted_bytes)
+    yield from _metric("snapshot_index", "The newest entry that the snapshot replaces, 0: none.", status.snapshot_index)
+    yield from _metric("snapshot_bytes", "The length of the snapshot.", status.snapshot_bytes)
     yield from _metric("follower_lag_entries", "Entries that a follower of this leader lacks.", lags)
+    yield from _metric("elections_total", "Elections in which the peer stood.", status.elections, "counter")
+    yield from _metric("applied_entries_total", "Entries applied since the start.", runner.applied_entries, "counter")
+    yield from _metric("applied_bytes_total", "Their bytes, with headers.", runner.applied_bytes, "counter")
+    yield from _metric("restored_snapshots_total", "Snapshots taken over.", runner.restored_snapshots, "counter")
+    yield from _metric("requests_total", "Requests of clients and peers that could be read.", requests, "counter")
     yield from _metric("dropped_messages_total", "Messages that were not taken or not answered.", dropped, "counter")
+    yield from _metric("disk_busy", "Whether the disk has a job.", int(not peer.disk.is_idle))
     yield from _syncs(peer)
 
 
 def _syncs(peer: RaftPeer) -> Iterator[str]:
-    times = peer.sync_times
+    times = peer.disk.sync_times
     counts = list(accumulate(times.counts))
     yield from _head("sync_seconds", "Time of the disk for a job: writing and syncing.", "histogram")
     for bound, count in zip((*map(str, SYNC_BOUNDS_S), "+Inf"), counts, strict=True):

@@ -1,4 +1,4 @@
-"""An HTTP server that knows one page, ``/metrics``, for one kind of reader, Prometheus.
+"""An HTTP server that knows two pages: ``/metrics`` for Prometheus, ``/health`` for what starts and stops peers.
 
 It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time (for one more,
 the oldest goes), one request for each.
@@ -24,10 +24,10 @@ _CONNECTIONS: Final = 16
 
 
 class MetricsPage:
-    """``render`` gives the figures of now."""
+    """``render`` gives the figures of now, ``lack`` what the peer has yet to wait for; nothing when it is ready."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
-        self._render = render
+    def __init__(self, render: Callable[[], bytes], lack: Callable[[], str]) -> None:
+        self._render, self._lack = render, lack
         self._server: asyncio.Server | None = None
         #: In the order in which they came.
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
@@ -75,9 +75,15 @@ class MetricsPage:
             return _response(HTTPStatus.BAD_REQUEST)
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED)
-        if path.partition(b"?")[0] != b"/metrics":
-            return _response(HTTPStatus.NOT_FOUND, b"The figures are at /metrics\n")
-        return _response(HTTPStatus.OK, self._render(), has_body=method == b"GET")
+        return _response(*self._page(path.partition(b"?")[0]), has_body=method == b"GET")
+
+    def _page(self, path: bytes) -> tuple[HTTPStatus, bytes]:
+        if path == b"/metrics":
+            return HTTPStatus.OK, self._render()
+        if path == b"/health":
+            lack = self._lack()
+            return HTTPStatus.SERVICE_UNAVAILABLE if lack else HTTPStatus.OK, f"{lack or 'ready'}\n".encode()
+        return HTTPStatus.NOT_FOUND, b"The figures are at /metrics, the health is at /health\n"
 
 
 def _response(status: HTTPStatus, body: bytes = b"", *, has_body: bool = True) -> bytes:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.runtime.curve_keys import CurveKeys
-    from raft_client.server.runtime.disk import Storage, SyncTimes
+    from raft_client.server.runtime.disk import Storage
     from raft_client.server.runtime.sockets import Received
     from raft_client.wire.messages import Message
 
@@ -103,13 +103,15 @@ class RaftPeer:
         self.publisher_url = publisher_url
         #: How many messages were dropped, by reason.
         self.dropped: Counter[str] = Counter()
+        #: How many requests came, by the name of their type.
+        self.requests: Counter[str] = Counter()
         #: What ended the peer; None while it runs, and after close().
         self.failure: BaseException | None = None
         self.ended = asyncio.Event()
         self._storage = storage
         self._keys = keys
         self._on_role, self._make_node = on_role, make_node
-        self._machine = MachineRunner(
+        self.runner = MachineRunner(
             machine,
             storage,
             settings.ident,
@@ -131,14 +133,14 @@ class RaftPeer:
         self._loop = asyncio.get_running_loop()
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
-        self._disk = DiskWorker(self._storage, self._loop, self._on_synced)
+        self.disk = DiskWorker(self._storage, self._loop, self._on_synced)
         own, guard = self.settings.peer_id, self._unless_closed
         compact_bytes, machine = self._compact_bytes, self._state_machine
-        self._compaction = Compaction(own, machine, self._storage, self._disk, compact_bytes, guard, self._turn)
+        self._compaction = Compaction(own, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
         snapshot = self._storage.snapshot
         try:
             if snapshot is not None:
-                self._machine.restore(snapshot)
+                self.runner.restore(snapshot)
             state = NodeState(
                 self.settings,
                 self._storage,
@@ -150,7 +152,7 @@ class RaftPeer:
             self._node = self._make_node(state)
         except BaseException:
             self._stop()
-            await self._disk.close()
+            await self.disk.close()
             raise
         self._turn()
 
@@ -158,7 +160,7 @@ class RaftPeer:
         """Stop taking part, wait for the disk, and give everything back. After a failure, too, and more than once."""
         if not self._is_closed:
             self._stop()
-        await self._disk.close()
+        await self.disk.close()
         self._compaction.close()
         self._storage.close()
 
@@ -172,11 +174,6 @@ class RaftPeer:
         for peer_id in peer_ids:
             self._node.peer_lost(peer_id, time.monotonic())
         self._turn()
-
-    @property
-    def sync_times(self) -> SyncTimes:
-        """Of the disk, since the start."""
-        return self._disk.sync_times
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -241,7 +238,7 @@ class RaftPeer:
         if at_once or self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
             self._timer = self._loop.call_later(0, self._turn)
             return
-        deadline = min(self._deadline, self._machine.next_deadline() or math.inf)
+        deadline = min(self._deadline, self.runner.next_deadline() or math.inf)
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
 
     def _stop(self) -> None:
@@ -288,6 +285,7 @@ class RaftPeer:
         if message.ident != self.settings.ident:
             self._drop("another cluster")
             return None
+        self.requests[type(message).__name__] += 1
         request = Request(route, request_id, message)
         if self._keys is not None and isinstance(message, ConfigUpdate | ConfigProposal):
             self._keys.read_again()
@@ -297,7 +295,7 @@ class RaftPeer:
             return None
         if isinstance(message, ClientDispatch):
             question = Question(message, lambda answer: self._reply_to(request, answer))
-            if self._machine.ask(question):
+            if self.runner.ask(question):
                 self._node.read(question, now)
             return None
         return request
@@ -332,17 +330,17 @@ class RaftPeer:
             self._send(ready.send)
             if ready.persist is not None:
                 self._send_after = ready.send_after
-                self._disk.begin(ready.persist)
+                self.disk.begin(ready.persist)
             else:
                 self._send(ready.send_after)
             self._note_role(now)
-            applied = self._machine.carry_out(ready, now)
+            applied = self.runner.carry_out(ready, now)
             self._compaction.applied(ready.apply)
             if applied is not None:
                 self._node.applied(applied, now)
             else:
                 is_done = not ready.reads and ready.persist is None and not ready.send
-        self._machine.tick(now)
+        self.runner.tick(now)
         return is_done
 
     def _send(self, outputs: Iterable[Output]) -> None:
@@ -394,7 +392,7 @@ class RaftPeer:
         what = f"{status.role.value} in term {status.term}, leader {status.leader_id}"
         logger.info("%s", on_one_line(f"peer {self.settings.peer_id}: {what}"))
         if status.role is Role.LEADER:
-            self._machine.lead(status, now)
+            self.runner.lead(status, now)
         elif was_leader:
-            self._machine.follow()
+            self.runner.follow()
         self._on_role(status)

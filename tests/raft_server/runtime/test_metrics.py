@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import attrs
 import pytest
 from peer_processes import SERVE
 from ports import reserved_port
@@ -21,9 +22,11 @@ from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage
 from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.readiness import Readiness
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import Peer
 
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "run-a-cluster.md"
 #: A line of the text format: a name, perhaps labels, and a number.
 LINE = re.compile(r'(zmqraft_\w+)(\{\w+="(?:[^"\\\n]|\\.)*"\})? (-?[\d.e+-]+)')
 
@@ -79,9 +82,58 @@ async def test_names_from_the_network_stay_in_their_quotes(peer: RaftPeer) -> No
     assert found['zmqraft_dropped_messages_total{reason="a \\"b\\\\c\\nd"}'] == 7
 
 
+async def test_the_guide_has_all_figures(peer: RaftPeer) -> None:
+    """The table of figures in the guide names those on the page, and no others."""
+    shown = re.findall(r"^# TYPE (\w+) ", render(peer).decode(), re.M)
+    section = GUIDE.read_text("utf-8").partition("## Watch the peers")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = re.findall(r"`(zmqraft_\w+)", " ".join(rows))
+    assert sorted(named) == sorted(shown)
+
+
+async def test_what_was_done_is_counted(peer: RaftPeer) -> None:
+    """Requests by their type, entries and their bytes, and the election that this peer stood in."""
+    async with AsyncRaftClient(peer.url) as log:
+        for _ in range(3):
+            await log.append(b"data")
+    found = figures(render(peer).decode())
+    assert found['zmqraft_requests_total{type="RequestUpdate"}'] == 3
+    assert found["zmqraft_applied_entries_total"] == found["zmqraft_applied_index"]
+    assert found["zmqraft_applied_bytes_total"] >= 3 * (20 + 4)
+    assert (found["zmqraft_elections_total"], found["zmqraft_restored_snapshots_total"]) == (1, 0)
+    assert (found["zmqraft_snapshot_index"], found["zmqraft_disk_busy"]) == (0, 0)
+
+
+async def test_a_peer_is_ready_when_it_has_caught_up(peer: RaftPeer) -> None:
+    """Without a leader, and with entries of its log to apply, it says so; then it is ready, whatever comes later."""
+    async with AsyncRaftClient(peer.url) as log:
+        await log.append(b"data")
+    status = attrs.evolve(peer.status(), leader_id=None, commit_index=0, applied_index=0, last_index=10)
+    readiness = Readiness(lambda: status)
+    assert readiness.lack() == "no leader is known"
+    status = attrs.evolve(status, leader_id="1")
+    assert readiness.lack() == "applied up to 0 of 10"
+    status = attrs.evolve(status, commit_index=10, applied_index=10, last_index=20)
+    assert readiness.lack() == ""
+    status = attrs.evolve(status, commit_index=20)
+    assert readiness.lack() == ""
+    status = attrs.evolve(status, leader_id=None)
+    assert readiness.lack() == "no leader is known"
+
+
+async def test_the_end_of_a_log_that_its_leader_does_not_have_is_not_waited_for(peer: RaftPeer) -> None:
+    """Entries that were cut off need not be applied; those that the leader has committed must be."""
+    status = attrs.evolve(peer.status(), leader_id=None, commit_index=0, applied_index=0, last_index=10)
+    readiness = Readiness(lambda: status)
+    status = attrs.evolve(status, leader_id="1", commit_index=8, applied_index=7, last_index=8)
+    assert readiness.lack() == "applied up to 7 of 8"
+    status = attrs.evolve(status, applied_index=8)
+    assert readiness.lack() == ""
+
+
 @pytest.fixture
 async def page() -> AsyncIterator[tuple[str, int]]:
-    served = MetricsPage(lambda: b"figures\n")
+    served = MetricsPage(lambda: b"figures\n", lambda: "no leader is known")
     url = await served.start("127.0.0.1", 0)
     yield url, int(url.split(":")[2].partition("/")[0])
     await served.close()
@@ -97,13 +149,16 @@ async def test_a_reader_has_the_page(page: tuple[str, int]) -> None:
                 return answer.status, answer.headers["Content-Length"], answer.read()
         except HTTPError as error:
             with error:
-                return error.code, None, b""
+                return error.code, error.headers["Content-Length"], error.read()
 
     assert await asyncio.to_thread(ask, "GET", url) == (200, "8", b"figures\n")
     assert await asyncio.to_thread(ask, "GET", f"{url}?x=1") == (200, "8", b"figures\n")
     assert await asyncio.to_thread(ask, "HEAD", url) == (200, "8", b"")
     assert (await asyncio.to_thread(ask, "GET", f"{url}/x"))[0] == 404
     assert (await asyncio.to_thread(ask, "POST", url))[0] == 405
+    health = url.replace("/metrics", "/health")
+    assert await asyncio.to_thread(ask, "GET", health) == (503, "19", b"no leader is known\n")
+    assert await asyncio.to_thread(ask, "HEAD", health) == (503, "19", b"")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +202,8 @@ def test_a_peer_says_where_its_figures_are(tmp_path: Path) -> None:
             log.append(b"data")
         with urlopen(where, timeout=30) as answer:  # noqa: S310 - printed by our own program
             assert figures(answer.read().decode())["zmqraft_applied_index"] == 1
+        with urlopen(where.replace("/metrics", "/health"), timeout=30) as answer:  # noqa: S310 - the same
+            assert (answer.status, answer.read()) == (200, b"ready\n")
         process.terminate()
         assert process.wait(60) == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -311,7 +311,8 @@ def test_every_raft_command_and_option_is_described() -> None:
 
 
 def _click_options(command: click.Command) -> list[click.Option]:
-    return [p for p in command.params if isinstance(p, click.Option)]
+    """Those that --help shows."""
+    return [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
 
 
 def _option_rows(section: str) -> dict[str, str]:

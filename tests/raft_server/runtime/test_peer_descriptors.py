@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGKILL
 
@@ -39,20 +40,22 @@ def test_a_leader_without_a_descriptor_leads_on(tmp_path: Path) -> None:
     try:
         for name in peers.urls:
             peers.start(name)
-        with RaftClient(peers.url) as log:
-            log.append(b"x")
+        with RaftClient(peers.url) as log, ExitStack() as open_ones:
+            index = log.append(b"x")
+            for url in peers.urls.values():  # a follower that the leader has yet to connect to would stay unreachable
+                eventually(lambda: log.log_info(url).last_index >= index, f"{url} has the entry")  # noqa: B023 - at once
             assert log.leader is not None
             leader = log.leader.id
             one, other = (name for name in peers.urls if name != leader)
             port = int(peers.urls[leader].rpartition(":")[2])
-            idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * FEW)]
+            for _ in range(2 * FEW):
+                open_ones.enter_context(socket.create_connection(("127.0.0.1", port)))
             eventually(lambda: peers.descriptors(leader) >= FEW - 1, "the descriptors are in use")
             peers.end(one, SIGKILL)
             for _ in range(100):
                 log.append(bytes(100_000))
             peers.start(one)
-            for connection in idle:
-                connection.close()
+            open_ones.close()
             peers.end(other, SIGKILL)
             log.append(b"z", timeout=60)
             assert peers.running[leader].poll() is None

@@ -64,6 +64,8 @@ class Learner:
         if not self._is_active:
             self._request_id = None
             return
+        if self._request_id is not None and self._peers.get(self._source) is None:
+            self._pause(0.0)  # it is no member any more
         if self._state.now < self._next_at:
             return
         if self._request_id is not None:  # silence

@@ -66,7 +66,7 @@ from raft_client.wire.update_requests import ConfigProposal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raft_client.server.node.ready import Incoming, Output
+    from raft_client.server.node.ready import Incoming
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.stored_log import Configuration, SnapshotMeta
     from raft_client.wire.messages import Message
@@ -261,14 +261,13 @@ class RaftNode:
             return Ready()
         restore, entries = self._applying.take()
         persist: Persist | None = None
-        send_after: tuple[Output, ...] = ()
         if state.dirty and state.outbox.busy_since is None:
             hard_state, chunk = state.take_hard_state(), state.chunk
             state.chunk = None
             install, truncate_after, tail = state.log.take_job()
             persist = Persist(hard_state, chunk, install, truncate_after, tail)
-            send_after = state.outbox.begin_job(state.now)
-        return Ready(state.outbox.take(), persist, send_after, restore, entries, self._reads.take())
+            state.outbox.begin_job(state.now)
+        return Ready(state.outbox.take(), persist, restore, entries, self._reads.take())
 
     def advance(self, now: float) -> None:
         """What the last ``persist`` asked for is durable."""

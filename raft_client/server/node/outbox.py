@@ -61,16 +61,13 @@ class Outbox:
         outputs, self._now = tuple(self._now), []
         return outputs
 
-    def begin_job(self, now: float) -> tuple[Output, ...]:
-        """The gathered job is handed out. What leaves when it is done."""
-        outputs = tuple(output for job, output in self._waiting if job == self._gathering)
-        self._waiting = [waiting for waiting in self._waiting if waiting[0] != self._gathering]
+    def begin_job(self, now: float) -> None:
+        """The gathered job is handed out."""
         self._gathering += 1
         self.busy_since = now
-        return outputs
 
     def end_job(self) -> None:
-        """The job under way is done: what else waited for it may leave."""
+        """The job under way is done: what waited for it may leave."""
         self._durable = self._gathering - 1
         self.busy_since = None
         ready = [output for job, output in self._waiting if job <= self._durable]

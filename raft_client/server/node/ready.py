@@ -4,8 +4,8 @@ The order is part of the contract. For each :class:`Ready`:
 
 1. Send what is in ``send``. It may leave before anything is written: a leader's AppendEntries run beside its disk.
 2. Write what is in ``persist`` and sync it. This may run in a thread; there is never a second one before
-   ``advance()``. Then call ``advance()``, and only then send ``send_after``: votes and replies to AppendEntries promise
-   what the disk holds.
+   ``advance()``. Then call ``advance()``: votes and replies to AppendEntries promise what the disk holds, so a later
+   Ready has them in ``send``.
 3. Hand ``restore`` and then ``apply`` to the state machine; call ``applied()``. These entries are committed, and
    durable here.
 
@@ -145,7 +145,6 @@ class Ready:
 
     send: tuple[Output, ...] = ()
     persist: Persist | None = None
-    send_after: tuple[Output, ...] = ()
     restore: SnapshotMeta | None = None
     apply: tuple[LogEntry, ...] = ()
     reads: tuple[ReadGranted, ...] = ()

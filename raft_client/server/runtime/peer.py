@@ -121,7 +121,6 @@ class RaftPeer:
         self._state_machine, self._compact_bytes = machine, compact_bytes
         self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), _CAPABILITIES)
         self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
-        self._send_after: tuple[Output, ...] = ()
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._horizon = RequestHorizon(settings.request_id_ttl_s)
@@ -227,8 +226,6 @@ class RaftPeer:
             self._node.fail(now)
             raise error
         self._node.advance(now)
-        send_after, self._send_after = self._send_after, ()
-        self._send(send_after)
         self._take_turn()
 
     def _set_timer(self, now: float, *, at_once: bool) -> None:
@@ -329,10 +326,7 @@ class RaftPeer:
             ready = self._node.ready()
             self._send(ready.send)
             if ready.persist is not None:
-                self._send_after = ready.send_after
                 self.disk.begin(ready.persist)
-            else:
-                self._send(ready.send_after)
             self._note_role(now)
             applied = self.runner.carry_out(ready, now)
             self._compaction.applied(ready.apply)

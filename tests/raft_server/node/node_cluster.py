@@ -56,7 +56,7 @@ class NodeCluster:
         self.answers: list[Answer] = []
         self.reads: list[ReadGranted] = []
         self.cut: set[tuple[str, str]] = set()
-        self.held: dict[str, tuple[Persist, tuple[Output, ...]] | None] = {}
+        self.held: dict[str, Persist | None] = {}
         self.lost: Callable[[Ask], bool] = lambda _: False
         self._queue: deque[Callable[[], None]] = deque()
         self._clients = count(1)
@@ -162,11 +162,9 @@ class NodeCluster:
         if ready.persist is not None:
             if name in self.held:
                 assert self.held[name] is None, "a second job while the first is under way"
-                self.held[name] = ready.persist, ready.send_after
+                self.held[name] = ready.persist
             else:
-                self._finish(name, ready.persist, ready.send_after)
-        else:
-            assert not ready.send_after
+                self._finish(name, ready.persist)
         if ready.restore is not None:
             self.restored[name].append(ready.restore)
             node.applied(ready.restore.index, self.now)
@@ -179,11 +177,9 @@ class NodeCluster:
         self.reads.extend(ready.reads)
         return ready != Ready()
 
-    def _finish(self, name: str, job: Persist, send_after: tuple[Output, ...]) -> None:
+    def _finish(self, name: str, job: Persist) -> None:
         self.logs[name].do(job)
         self.nodes[name].advance(self.now)
-        for output in send_after:
-            self._send(name, output)
 
     def hold_disk(self, name: str) -> None:
         """Its jobs are not done until :meth:`release_disk`."""
@@ -193,7 +189,7 @@ class NodeCluster:
         """The job under way is done, and later ones are at once."""
         job = self.held.pop(name)
         if job is not None:
-            self._finish(name, *job)
+            self._finish(name, job)
 
     def _send(self, name: str, output: Output) -> None:
         if isinstance(output, Ask):

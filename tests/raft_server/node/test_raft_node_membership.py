@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from node_cluster import NodeCluster, make_id, peers_of
 
-from raft_client.server.node.ready import Ask, Connect, Disconnect, Output
+from raft_client.server.node.ready import Ask, Connect, Disconnect, Output, Reply
 from raft_client.server.node.roles import Role
-from raft_client.wire.configuration import ConfigChange, Peer, decode_config
+from raft_client.wire.configuration import ConfigChange, Peer, decode_config, encode_config
 from raft_client.wire.frames import JsonValue
-from raft_client.wire.log_entry import EntryKind
+from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.messages import (
     AppendEntries,
     ConfigReply,
     ConfigUpdateReply,
+    EntriesReply,
+    EntriesStatus,
     Message,
     Outcome,
     RequestConfig,
@@ -171,6 +173,29 @@ def test_connections_follow_the_configuration() -> None:
     assert changes == [Connect(peers_of("d")[0]), Disconnect(removed)]
     last = max(place for place, output in enumerate(outputs) if output == Disconnect(removed))
     assert not [each for each in outputs[last:] if isinstance(each, Ask) and each.peer_id == removed]
+
+
+def test_what_waits_for_the_disk_is_not_asked_of_a_peer_that_was_removed_meanwhile() -> None:
+    """A newcomer's follow-up that waits for its disk goes to nobody if its source leaves the cluster meanwhile."""
+    cluster = NodeCluster("")
+    cluster.start("d", peers_of("ab"))
+    cluster.settle()
+    _, ask = cluster.sent[-1]
+    cluster.hold_disk("d")
+    entries = [
+        LogEntry.of(b"x", term=1, index=1),
+        LogEntry.of(encode_config(ConfigChange(peers_of("bd"))), term=1, kind=EntryKind.CONFIG, index=2),
+    ]
+    reply = EntriesReply(EntriesStatus.MORE, 1, entries[:1])
+    cluster.nodes["d"].step(Reply(ask.peer_id, ask.request_id, reply), cluster.now, cluster.wall_s)
+    cluster.settle()
+    cluster.ask("d", AppendEntries(b"test", "b", 1, 1, 1, 0, entries[1:]))
+    assert members(cluster, "d") == "bd"
+    cluster.sent.clear()
+    cluster.release_disk("d")
+    cluster.settle()
+    assert ask.peer_id == "a"
+    assert [each.peer_id for _, each in cluster.sent if each.peer_id == "a"] == []
 
 
 def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:

@@ -242,11 +242,11 @@ def test_a_snapshot_is_restored_when_it_is_durable_and_not_when_it_can_be_read()
     cluster.ask("a", chunk(0, b"abcdef"))
     held = cluster.held["a"]
     assert held is not None
-    cluster.logs["a"].do(held[0])
+    cluster.logs["a"].do(held)
     cluster.nodes["a"].tick(cluster.now, cluster.wall_s)
     cluster.settle()
     assert cluster.restored["a"] == []
-    cluster.held["a"] = Persist(), held[1]
+    cluster.held["a"] = Persist()
     cluster.release_disk("a")
     cluster.settle()
     assert [meta.index for meta in cluster.restored["a"]] == [5]

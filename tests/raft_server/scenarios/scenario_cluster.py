@@ -65,7 +65,6 @@ class ScenarioPeer:
     node: RaftNode | None = None
     is_held: bool = False  # its disk
     job: Persist | None = None
-    after: list[Output] = attrs.field(factory=list)
     applied: int = 0
     routes: dict[str, bytes] = attrs.field(factory=dict)  # of its connections
     seen: tuple[object, ...] = ()
@@ -122,7 +121,7 @@ class ScenarioCluster:
     def crash(self, name: str) -> None:
         """Power failure: what was not synced is gone, and all that was on its way to or from the peer."""
         peer = self.peers[name]
-        peer.node, peer.job, peer.after, peer.seen, peer.commit_seen = None, None, [], (), 0
+        peer.node, peer.job, peer.seen, peer.commit_seen = None, None, (), 0
         snapshot = peer.log.durable.snapshot
         peer.applied = 0 if snapshot is None else snapshot.index
         for link in [each for each in self.links if name in each]:
@@ -259,12 +258,9 @@ class ScenarioCluster:
             if self.shows_messages or peer.is_held:
                 self.say(f"{peer.name} writes {job_words(ready.persist)}{' (held)' if peer.is_held else ''}")
             peer.log.write(ready.persist)
-            peer.job, peer.after = ready.persist, list(ready.send_after)
+            peer.job = ready.persist
             if not peer.is_held:
                 self.finish(peer.name)
-        else:
-            for output in ready.send_after:
-                self._send(peer, output)
         if ready.restore is not None:
             self.say(f"{peer.name} restores the snapshot {place(ready.restore.index, ready.restore.term)}")
             peer.applied = ready.restore.index
@@ -281,14 +277,12 @@ class ScenarioCluster:
     def finish(self, name: str) -> None:
         """The job of the disk is durable."""
         peer = self.peers[name]
-        job, after = peer.job, peer.after
+        job = peer.job
         if job is None or peer.node is None:
             return
-        peer.job, peer.after = None, []
+        peer.job = None
         peer.log.sync(job)
         peer.node.advance(self.now)
-        for output in after:
-            self._send(peer, output)
         self._settle(peer)
 
     def fail(self, name: str) -> None:

@@ -85,7 +85,6 @@ class SimulatedPeer:
         self._spins = 0
         self._dealers: Dealers
         self._job: Persist | None = None
-        self._after_job: list[Output] = []
         self._reads: dict[object, Callable[[ReadGranted], None]] = {}
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class SimulatedPeer:
 
     def _end(self) -> None:
         self.node, self._job = None, None
-        self._after_job, self._backlog, self._paused_until = [], [], 0.0
+        self._backlog, self._paused_until = [], 0.0
         self._armed = math.inf
         self._lives += 1
         self._network.is_bound.pop(self.name, None)
@@ -240,12 +239,7 @@ class SimulatedPeer:
         for output in ready.send:
             self._send(output)
         if ready.persist is not None:
-            self._write(ready.persist, ready.send_after)
-        elif self._job is not None:
-            self._after_job.extend(ready.send_after)
-        else:
-            for output in ready.send_after:
-                self._send(output)
+            self._write(ready.persist)
         if ready.restore is not None:
             self._restore(ready.restore)
         for entry in ready.apply:
@@ -255,7 +249,7 @@ class SimulatedPeer:
             self.node.applied(self.applied, self.clock.now)
         for granted in ready.reads:
             self._reads.pop(granted.token, lambda _: None)(granted)
-        return bool(ready.send or ready.persist or ready.send_after or ready.restore or ready.apply or ready.reads)
+        return bool(ready.send or ready.persist or ready.restore or ready.apply or ready.reads)
 
     def _restore(self, meta: SnapshotMeta) -> None:
         self._audit.restores(self.name, meta.index, self.log.read_snapshot(0, meta.size), self.applied)
@@ -263,7 +257,7 @@ class SimulatedPeer:
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
-    def _write(self, job: Persist, after: tuple[Output, ...]) -> None:
+    def _write(self, job: Persist) -> None:
         if self._job is not None:
             self._audit.violated(f"Ready: {self.name} writes before the former job is durable")
         if job.truncate_after is not None:
@@ -271,7 +265,7 @@ class SimulatedPeer:
             self._audit.truncated(
                 self.name, job.truncate_after, last, self.log.term_at, is_leader=is_leader, applied=self.applied
             )
-        self._job, self._after_job = job, list(after)
+        self._job = job
         if self.disk_fails_at is not None:
             share, self.disk_fails_at = self.disk_fails_at, None
             self._world.after(_SYNC_S, self._fail, self._lives, share)
@@ -299,14 +293,12 @@ class SimulatedPeer:
         self._do(self._advance)
 
     def _advance(self) -> None:
-        job, after = self._job, self._after_job
+        job = self._job
         if job is None:
             return
         self._sync(job, 1.0)
-        self._job, self._after_job = None, []
+        self._job = None
         self.node.advance(self.clock.now)
-        for output in after:
-            self._send(output)
 
     def _sync(self, job: Persist, share: float) -> None:
         """Everything that is written is looked at when it is in the log."""

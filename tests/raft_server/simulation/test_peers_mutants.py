@@ -25,9 +25,10 @@ from raft_client.server.node.election import Election
 from raft_client.server.node.limits import Limits
 from raft_client.server.node.log import Log
 from raft_client.server.node.membership import Membership
+from raft_client.server.node.outbox import Outbox
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.reads import Reads
-from raft_client.server.node.ready import Persist
+from raft_client.server.node.ready import Output
 from raft_client.server.node.replication import Replication
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
@@ -76,13 +77,11 @@ def _does_not_learn_the_term_from_a_pre_vote(patch: pytest.MonkeyPatch) -> None:
 def _votes_from_the_page_cache(patch: pytest.MonkeyPatch) -> None:
     """What was written counts, before it is synced."""
 
-    def write(peer: SimulatedPeer, job: Persist, after: tuple[Any, ...]) -> None:
-        for output in after:
-            peer._send(output)
-        original(peer, job, ())
+    def send_durable(outbox: Outbox, output: Output, *, dirty: bool) -> int:
+        outbox.send(output)
+        return outbox.gathering if dirty else outbox.gathering - 1
 
-    original = SimulatedPeer._write
-    patch.setattr(SimulatedPeer, "_write", write)
+    patch.setattr(Outbox, "send_durable", send_durable)
 
 
 def _votes_for_whoever_asks(patch: pytest.MonkeyPatch) -> None:
@@ -180,12 +179,9 @@ def _retries_a_sync_that_failed(patch: pytest.MonkeyPatch) -> None:
     def fail(peer: SimulatedPeer, life: int, share: float) -> None:
         if life == peer._lives and peer._job is not None:
             peer.log.write(peer._job)
-            job, after = peer._job, peer._after_job
-            peer._job, peer._after_job = None, []
+            job, peer._job = peer._job, None
             peer.log.sync(job, 0.0)
             peer.node.advance(peer.clock.now)
-            for output in after:
-                peer._send(output)
             peer._pump()
 
     patch.setattr(SimulatedPeer, "_fail", fail)

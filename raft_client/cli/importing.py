@@ -9,7 +9,7 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.backups import contents
 from raft_client.cli.output import print_line, warn
-from raft_client.cli.peer_options import to_peers
+from raft_client.cli.peer_options import cluster_option, members_option
 from raft_client.server.runtime.storage.log_import import import_log
 
 if TYPE_CHECKING:
@@ -22,21 +22,11 @@ __all__ = ["import_node_log"]
 @click.argument("source", metavar="SOURCE", type=click.Path())
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.option("--id", "peer_id", required=True, metavar="ID", help="Which of the peers it is: as the Node peer's.")
-@click.option(
-    "--peer",
-    "peers",
-    callback=to_peers,
-    metavar="ID=URL",
-    multiple=True,
-    help="A member of the cluster, as the Node peer was configured; once for each. Not needed if the members were "
-    "changed since: then the folder says who they are.",
+@members_option(
+    "A member of the cluster, as the Node peer was configured; once for each. Not needed if the members were "
+    "changed since: then the folder says who they are."
 )
-@click.option(
-    "--cluster",
-    default="",
-    envvar="ZMQRAFT_CLUSTER",
-    help="The cluster ident ('secret' of the Node peer). Default: ZMQRAFT_CLUSTER, or empty.",
-)
+@cluster_option("The cluster ident ('secret' of the Node peer).")
 def import_node_log(source: str, directory: str, *, peer_id: str, peers: Peers, cluster: str) -> int:
     """Make the new data directory DIR of the folder SOURCE of a Node peer, which one of our peers then replaces.
 

@@ -14,7 +14,7 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
-from raft_client.cli.peer_options import to_peers
+from raft_client.cli.peer_options import cluster_option, members_option
 from raft_client.errors import TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
@@ -37,15 +37,10 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
 
 @click.command("serve")
 @click.option("--id", "peer_id", required=True, metavar="ID", help="Which of the peers this is.")
-@click.option(
-    "--peer",
-    "peers",
-    callback=to_peers,
-    metavar="ID=URL",
-    multiple=True,
-    required=True,
-    help="A member of the cluster, at the URL that the others see; once for each. It counts when the data directory is "
+@members_option(
+    "A member of the cluster, at the URL that the others see; once for each. It counts when the data directory is "
     "made; later the log says who the members are.",
+    required=True,
 )
 @click.option(
     "--data",
@@ -53,12 +48,7 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     required=True,
     help="The directory of this peer's log. It is made if there is none.",
 )
-@click.option(
-    "--cluster",
-    default="",
-    envvar="ZMQRAFT_CLUSTER",
-    help="The cluster ident ('secret' of Node peers), the same for all. Default: ZMQRAFT_CLUSTER, or empty.",
-)
+@cluster_option("The cluster ident ('secret' of Node peers), the same for all.")
 @click.option("--bind", metavar="URL", help="Where to listen. Default: the URL of this peer's --peer.")
 @click.option(
     "--publish", metavar="URL", help="Where to broadcast what is applied. Default: a free port of the same address."

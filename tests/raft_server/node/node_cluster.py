@@ -223,6 +223,14 @@ class NodeCluster:
         self.settle()
         return [answer.message for answer in self.answers[before:] if answer.request_id == request_id]
 
+    def elect_with_one_behind(self) -> tuple[str, str]:
+        """A leader, and another member that is cut off and lacks the last update."""
+        leader = self.elect()
+        target = next(name for name in "abc" if name != leader)
+        self.isolate(target)
+        self.update(b"x")
+        return leader, target
+
     def update(self, data: bytes, name: str | None = None, request_id: bytes | None = None) -> list[Message]:
         """RequestUpdate, to the leader."""
         request_id = request_id or make_id(next(self._clients))

@@ -81,10 +81,7 @@ def test_only_the_leader_hands_over() -> None:
 def test_a_member_that_does_not_take_over_is_reported() -> None:
     """If the other one does not take over within an election time-out, the client is told, and the leader goes on."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
+    leader, target = cluster.elect_with_one_behind()
     assert ask(cluster, leader, target) == []
     cluster.run_until(lambda: bool(told(cluster)), 0.31)
     assert told(cluster) == [HandOverReply(Outcome.REFUSED, reason=f"{target} did not take over in time")]
@@ -112,10 +109,7 @@ def test_whoever_asks_meanwhile_waits_or_comes_back() -> None:
 def test_a_leader_that_is_deposed_meanwhile_tells_in_the_end() -> None:
     """If nobody leads after it, the client is told that within two election time-outs, and does not wait for ever."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
+    leader, target = cluster.elect_with_one_behind()
     assert ask(cluster, leader, target) == []
     cluster.isolate(leader)
     cluster.run_until(lambda: cluster.nodes[leader].role is Role.FOLLOWER, 0.31)  # it reaches no majority
@@ -127,10 +121,7 @@ def test_a_leader_that_is_deposed_meanwhile_tells_in_the_end() -> None:
 def test_a_flood_of_requests_is_bounded() -> None:
     """The clients that wait for the end of a hand-over are bounded; more are told to come back."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
+    leader, target = cluster.elect_with_one_behind()
     answers = [ask(cluster, leader, target, b"%d" % number) for number in range(1001)]
     assert answers.count([]) == 1000
     assert answers[-1] == [HandOverReply(Outcome.BUSY)]

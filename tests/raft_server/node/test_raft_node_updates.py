@@ -188,10 +188,7 @@ def test_a_leadership_is_handed_over_without_a_time_out() -> None:
 def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> None:
     """Updates that come during a hand-over wait until the new leader is known, and go there."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
+    leader, target = cluster.elect_with_one_behind()
     assert cluster.nodes[leader].transfer(target, cluster.now)
     assert cluster.update(b"y", leader, make_id(9)) == []
     cluster.heal()
@@ -203,10 +200,7 @@ def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> Non
 def test_a_transfer_that_leads_nowhere_ends() -> None:
     """A hand-over that does not succeed ends, and the leader goes on with what had to wait."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
+    leader, target = cluster.elect_with_one_behind()
     cluster.nodes[leader].transfer(target, cluster.now)
     assert cluster.update(b"y", leader) == []
     cluster.run(0.5)

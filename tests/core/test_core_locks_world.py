@@ -88,13 +88,26 @@ def test_nobody_asks_about_a_healthy_holder() -> None:
     assert world.requests - before == pytest.approx(100 / (10 / 3), abs=1)  # the holder's renewals
 
 
-@given(seed=st.integers(0, 2**32))
-def test_a_holder_in_a_loop_does_not_starve_a_waiter(seed: int) -> None:
-    """A waiter gets the lock within 60 releases of a holder that releases and acquires without a pause."""
+def releases_before_a_waiter_has_the_lock(seed: int) -> int:
+    """Of a holder that releases and acquires without a pause. The waiter has it within a minute."""
     world = World(seed, Moods(longest_delay_s=0.002))
     greedy = Contender(world, "greedy", lease=10.0, hold_s=0.01, rounds=1_000)
     world.run(0.005)
     patient = Contender(world, "patient", lease=10.0, hold_s=0.01, rounds=1)
     world.run(60.0, stop=lambda: bool(patient.grants))
     assert patient.grants
-    assert len(greedy.grants) <= 60
+    return len(greedy.grants)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_holder_in_a_loop_does_not_starve_a_waiter(seed: int) -> None:
+    """Whatever the delays are, a waiter gets the lock of a holder that releases and acquires without a pause."""
+    releases_before_a_waiter_has_the_lock(seed)
+
+
+def test_a_waiter_beside_a_holder_in_a_loop_waits_for_some_releases_only() -> None:
+    """A waiter gets it within 60 releases. Each release is a race, won in one of four, so one waiter in 100,000 needs
+    more: these seeds are always the same."""
+    releases = [releases_before_a_waiter_has_the_lock(seed) for seed in range(300)]
+    assert max(releases) <= 60
+    assert sum(releases) / len(releases) <= 6

@@ -22,14 +22,13 @@ from raft_client.reports import on_one_line
 from raft_client.server.node.stored_log import SnapshotMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.node import RaftNode
     from raft_client.server.node.stored_log import Configuration
     from raft_client.server.runtime.disk import DiskWorker, Storage
     from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
-    from raft_client.wire.log_entry import LogEntry
 
 __all__ = ["Compaction"]
 
@@ -65,7 +64,7 @@ class Compaction:
         self._machine, self._storage, self._disk = machine, storage, disk
         self._guard, self._wake = guard, wake
         self._log_bytes = log_bytes
-        self._applied_bytes = 0  # since the last snapshot was begun
+        self._begun_at_bytes = 0  # what was applied when the last snapshot was begun
         self._writer: SnapshotWriter | None = None
         self._pieces: Iterator[bytes] | None = None
         self._at: tuple[int, int, Configuration] | None = None  # index, term and members of the one that is begun
@@ -73,18 +72,17 @@ class Compaction:
         self._is_writing = False  # in the other thread
         self._ask_at = 0.0
 
-    def applied(self, entries: Sequence[LogEntry]) -> None:
-        """The state machine has applied them."""
-        if self._log_bytes is not None:
-            self._applied_bytes += sum(entry.size for entry in entries)
+    def turn(self, node: RaftNode, applied_bytes: int, now: float) -> None:
+        """Do what is to be done next; when everything is applied that was handed out. Raises StorageError.
 
-    def turn(self, node: RaftNode, now: float) -> None:
-        """Do what is to be done next; when everything is applied that was handed out. Raises StorageError."""
+        ``applied_bytes``: of entries, since the start.
+        """
         if self._log_bytes is None or self._is_writing:
             return
         if self._writer is None:
             state_bytes = 0 if self._storage.snapshot is None else self._storage.snapshot.size
-            if self._applied_bytes >= max(self._log_bytes, _FACTOR * state_bytes):
+            if applied_bytes - self._begun_at_bytes >= max(self._log_bytes, _FACTOR * state_bytes):
+                self._begun_at_bytes = applied_bytes
                 self._begin(node)
         elif self._is_outrun():
             self._give_up("another peer's is newer")
@@ -97,7 +95,6 @@ class Compaction:
         index = node.status().applied_index
         members = [each for each in self._storage.configurations if each.index <= index]
         self._at = index, self._storage.term_at(index) or 0, members[-1]
-        self._applied_bytes = 0
         self._writer = self._storage.new_snapshot()
         pieces = self._machine.snapshot()
         first = next(pieces, b"")  # a generator that begins later would see entries after this index

@@ -213,7 +213,7 @@ class RaftPeer:
             self._node.steps(incoming, now, wall_s)
         if now >= self._deadline:
             self._node.tick(now, wall_s)
-        self._compaction.turn(self._node, now)
+        self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
         if (before_s := self._horizon.due(now, wall_s)) is not None:
             self._storage.forget_requests(before_s)
@@ -329,7 +329,6 @@ class RaftPeer:
                 self.disk.begin(ready.persist)
             self._note_role(now)
             applied = self.runner.carry_out(ready, now)
-            self._compaction.applied(ready.apply)
             if applied is not None:
                 self._node.applied(applied, now)
             else:

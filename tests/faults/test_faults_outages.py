@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import signal
-import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from ports import reserved_port
 from proxy import Proxy
+from reached_states import state_of
 from shells import SHELLS, Shell
 from waiting import until
 
@@ -24,17 +19,8 @@ from statestore_client import (
     LeaseLostError,
     RequestTimeoutError,
     StateStoreError,
-    TransportError,
 )
 from statestore_client.server import EmbeddedServer
-
-
-async def state_of(store: Any, state: ConnectionState, timeout: float = 10.0) -> None:
-    """Wait until the client is in a state."""
-    deadline = time.monotonic() + timeout
-    while store.state is not state:
-        assert time.monotonic() < deadline, f"still {store.state}"
-        await asyncio.sleep(0.005)
 
 
 async def sent(store: Any, requests: int) -> None:
@@ -353,65 +339,3 @@ async def test_acquiring_keeps_its_timeout_in_an_outage(shell: Shell, server: Em
         proxy.cut()
         proxy.flow("up", "down")
         assert (await waiting).valid
-
-
-# -- a real process ----------------------------------------------------------------------------------------------------
-
-
-async def start_process(port: int) -> tuple[asyncio.subprocess.Process, int]:
-    """``statestore serve`` as a process of its own; its port."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "statestore_client.cli", "serve", "--port", str(port), stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), 20)).decode()
-    found = re.search(r":(\d+)$", line.strip())
-    assert found, line
-    return process, int(found[1])
-
-
-async def kill(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL: no goodbye, no flush."""
-    os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
-
-
-async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
-    """When the server is killed under load, each request ends in time with a result or typed error, and a new server
-    goes on."""
-    process, port = await start_process(reserved_port())
-    second = None
-    try:
-        async with shell.client(f"mqtt://127.0.0.1:{port}", client_id="loaded") as store:
-            ends: list[object] = []
-
-            async def load(number: int) -> None:
-                call: Callable[[], Awaitable[Any]] = lambda: store.set(f"k{number}", b"x", timeout=30)  # noqa: E731
-                while not stop.is_set():
-                    try:
-                        ends.append(await call())
-                    except TransportError as error:
-                        ends.append(error)
-
-            stop = asyncio.Event()
-            tasks = [asyncio.ensure_future(load(n)) for n in range(16)]
-            while len(ends) < 200:  # noqa: ASYNC110 - a list announces nothing
-                await asyncio.sleep(0.005)
-            os.kill(process.pid, signal.SIGSTOP)  # so that requests are under way, and stay so, when it dies
-            with pytest.raises(RequestTimeoutError):
-                await store.get("probe", timeout=0.2)
-            await kill(process)
-            await state_of(store, ConnectionState.SUSPENDED)
-            before = len(ends)
-            second, _ = await start_process(port)
-            while len(ends) < before + 200:  # noqa: ASYNC110 - a list announces nothing
-                await asyncio.sleep(0.005)
-            stop.set()
-            await asyncio.gather(*tasks)
-            errors = [e for e in ends if isinstance(e, TransportError)]
-            assert 0 < len(errors) <= 16
-            assert all(e.may_have_been_applied and isinstance(e, ConnectionLostError) for e in errors)
-    finally:
-        for running in (process, second):
-            if running is not None and running.returncode is None:
-                await kill(running)

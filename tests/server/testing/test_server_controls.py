@@ -388,13 +388,8 @@ def test_controls_of_a_server_that_does_not_run() -> None:
     with EmbeddedServer() as server:
         server.publish("t", "x")
     assert [message.topic for message in server.messages] == ["t"]
-    for action in (
-        server.clear,
-        lambda: server.sessions,
-        lambda: server.publish("t"),
-        lambda: server.clock.advance(1),
-        lambda: server.restart(keep_state=True),
-    ):
+    controls = (server.clear, lambda: server.sessions, lambda: server.publish("t"), lambda: server.clock.advance(1))
+    for action in (*controls, lambda: server.restart(keep_state=True)):
         with pytest.raises(RuntimeError, match="not running"):
             action()
     with server:

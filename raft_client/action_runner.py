@@ -168,7 +168,8 @@ class ActionRunner:
         if link.send(action.frames):
             self._touched.add(link)
         else:
-            self.machine.link_lost(action.url, time.monotonic())
+            link.is_lost()  # its monitor, which nobody has read yet, may know why
+            self.machine.link_lost(action.url, time.monotonic(), link.refusal)
 
     def _connect(self, action: Connect) -> None:
         if self.links is not None:

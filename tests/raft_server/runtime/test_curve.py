@@ -11,7 +11,7 @@ import zmq
 import zmq.auth
 from curve_files import add_client, add_peer, make_keys, settings_for
 from ports import reserved_port
-from waiting import until
+from waiting import eventually, until
 
 from raft_client import (
     AsyncRaftClient,
@@ -22,6 +22,7 @@ from raft_client import (
     RaftClient,
     RaftSettings,
 )
+from raft_client.links import Link, Links
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
@@ -107,6 +108,25 @@ async def test_a_stranger_is_refused(
 
 def test_a_blocking_stranger_is_refused(keys: Path) -> None:
     """A blocking client without a key ends with NoLeaderError, too."""
+    with (
+        EmbeddedCluster(1, curve_keys=keys) as cluster,
+        pytest.raises(NoLeaderError, match="has it CURVE keys"),
+        RaftClient(cluster.url, request_timeout=0.5),
+    ):
+        pass
+
+
+def test_a_link_that_broke_before_the_first_question_says_why(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason counts also if sending notices first that the link is gone: libzmq has it so once in 20 times."""
+    connect = Links.connect
+
+    def slowly(links: Links, url: str) -> Link:
+        link = connect(links, url)
+        eventually(lambda: link.sockets[1].poll(0), "the end of the handshake")
+        return link
+
+    monkeypatch.setattr(Links, "connect", slowly)
+    monkeypatch.setattr(Link, "send", lambda _link, _frames: False)
     with (
         EmbeddedCluster(1, curve_keys=keys) as cluster,
         pytest.raises(NoLeaderError, match="has it CURVE keys"),

@@ -1,0 +1,1 @@
+"""What sites and clients of the KvStore say to each other: values, and their bytes. Pure."""

@@ -1,0 +1,102 @@
+"""Entries of the KvStore, as stores, messages and clients have them: values, limits, reasons, publications.
+
+Entries are ordered by *version*, *originator* (the site that made it) and *value*: the greatest one wins everywhere.
+The *TTL version* is not part of what an entry says: whoever keeps it alive raises it; its time begins again.
+
+Source: KvStore, "Versioning of K-V pairs", "Time-To-Live(ttl)"; facts §1, §2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final
+
+import attrs
+
+from statestore_client.wire.hot_value import hot_value
+
+__all__ = [
+    "INFINITE_TTL_MS", "MAX_KEY_BYTES", "MAX_ORIGINATOR_BYTES", "MAX_TTL_MS", "MAX_VALUE_BYTES", "MAX_VERSION",
+    "NoMergeReason", "Publication", "Value", "hash_of",
+]  # fmt: skip
+
+#: The TTL of what never expires (the least integer of 32 bits, as Open/R has it).
+INFINITE_TTL_MS: Final = -(1 << 31)
+
+#: The greatest version, and TTL version, that a store takes. Open/R takes 2^63 - 1, which nothing can override.
+MAX_VERSION: Final = 1 << 62
+
+#: The longest TTL, some 285 years: moments and TTLs stay exact as floats.
+MAX_TTL_MS: Final = 9_000_000_000_000
+
+#: UTF-8 bytes of a key: a message of 1 MiB has room for more than a hundred such keys and their entries.
+MAX_KEY_BYTES: Final = 4096
+#: UTF-8 bytes of the name of a site.
+MAX_ORIGINATOR_BYTES: Final = 255
+#: Leaves 128 KiB of a message of 1 MiB for the key, the names of the sites that it came through, and the frame.
+MAX_VALUE_BYTES: Final = (1 << 20) - (1 << 17)
+
+
+class NoMergeReason(IntEnum):
+    """Why an entry of a request was not merged. Up to 6 the numbers are Open/R's."""
+
+    UNKNOWN = 0
+    NO_MATCHED_KEY = 1  # Open/R's stores may have a filter; this one has none
+    INVALID_TTL = 2
+    OLD_VERSION = 3
+    NO_NEED_TO_UPDATE = 4
+    LOOP_DETECTED = 5
+    INCONSISTENCY_DETECTED = 6
+    INVALID_VERSION = 7  # above MAX_VERSION; of a TTL version also below 0
+    INVALID_KEY = 8  # empty, longer than MAX_KEY_BYTES, or not UTF-8
+    INVALID_ORIGINATOR = 9  # empty, longer than MAX_ORIGINATOR_BYTES, or not UTF-8
+    VALUE_TOO_LARGE = 10
+    NO_ROOM = 11  # the area holds as many keys, or bytes, as it may
+
+
+@hot_value
+class Value:
+    """One entry: what is stored under a key."""
+
+    version: int
+    originator: str
+    #: None: this is about the TTL (or the hash) of a value that the receiver has. ``b""`` is a value.
+    value: bytes | None
+    #: Milliseconds from 1 to MAX_TTL_MS, or INFINITE_TTL_MS.
+    ttl_ms: int = INFINITE_TTL_MS
+    ttl_version: int = 0
+    #: :func:`hash_of` the first three. A store fills it in when it takes an entry that has a value and no hash.
+    hash: int | None = None
+
+    @property
+    def is_ttl_only(self) -> bool:
+        """Carries no value: refreshes the TTL of one that the receiver has."""
+        return self.value is None
+
+
+@attrs.frozen
+class Publication:
+    """A change of an area, as its subscribers see it."""
+
+    area: str
+    #: Numbers the publications of one area at one site since its start, from 1 on, with no gap.
+    number: int
+    #: What was taken, as it came: without a value if only the TTL has changed.
+    entries: Mapping[str, Value]
+    #: Keys whose time to live is over. Each site finds that out for itself; it is never sent to another one.
+    expired_keys: tuple[str, ...] = ()
+    #: The sites that it came through, the nearest last; empty if it began here.
+    path: tuple[str, ...] = ()
+
+
+def hash_of(version: int, originator: str, value: bytes) -> int:
+    """BLAKE2b of 8 bytes, as a signed integer, over ``version:length of originator:originator value`` in UTF-8.
+
+    The same on every host, and so without Python's own hash. Equal hashes of a key stand for equal entries in a full
+    sync, where the values themselves are not sent.
+    """
+    name = originator.encode()
+    head = b"%d:%d:%b" % (version, len(name), name)
+    return int.from_bytes(blake2b(head + value, digest_size=8).digest(), "big", signed=True)

@@ -105,7 +105,10 @@ class ActionRunner:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         self._take_in(link, now, was_readable=descriptor == link.descriptor)
         if descriptor == link.monitored and link.is_lost():
-            self.machine.link_lost(link.url, now, link.refusal)
+            if link.owner is None:
+                self.machine.link_lost(link.url, now, link.refusal)
+            else:
+                link.owner.connection_lost(link.url, now)
 
     def tick(self, now: float) -> None:
         """Time has passed."""

@@ -31,7 +31,7 @@ from raft_client.zmq_messages import check_curve, monitored_events, receive_mess
 
 __all__ = ["Link", "LinkError", "Links"]
 
-#: Each of these means that a DEALER's link is gone: refused, broken, or no agreement about keys.
+#: Each of these means that a link is gone: refused, broken, or no agreement about keys.
 _LOST: Final = int(
     zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
@@ -59,7 +59,7 @@ class LinkError(Exception):
 
 
 class Link:
-    """One socket and, for a DEALER, the monitor that tells of its end."""
+    """One socket, and the monitor that tells of its end. A SUB can come back: libzmq connects it again."""
 
     __slots__ = (
         "_monitor",
@@ -73,7 +73,7 @@ class Link:
         "url",
     )
 
-    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes] | None, owner: Any) -> None:
+    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], owner: Any) -> None:
         #: Or the name under which it was set aside.
         self.url = url
         #: For whom a SUB listens; None: a DEALER.
@@ -86,12 +86,12 @@ class Link:
         self._polled = [(socket, _READABLE)]
         #: The descriptor for what is received, and that for the end. To be watched for readability.
         self.descriptor: int = socket.fileno()
-        self.monitored: int | None = None if monitor is None else monitor.fileno()
+        self.monitored: int = monitor.fileno()
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """Itself, and its monitor."""
-        return [self._socket] if self._monitor is None else [self._socket, self._monitor]
+        return [self._socket, self._monitor]
 
     def send(self, frames: list[bytes]) -> bool:
         """Hand a message to libzmq; False when the link is gone."""
@@ -115,7 +115,7 @@ class Link:
 
     def is_lost(self) -> bool:
         """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
-        events = [] if self._monitor is None else list(monitored_events(self._monitor))
+        events = list(monitored_events(self._monitor))
         for event in events:
             self.refusal = _REFUSALS.get(event, self.refusal)
         return any(event & _LOST for event in events)
@@ -123,9 +123,8 @@ class Link:
     def close(self) -> None:
         """At once; what was not sent is dropped."""
         self.is_closed = True
-        if self._monitor is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(linger=0)
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
 
 
@@ -160,12 +159,7 @@ class Links:
             socket = self._socket(zmq.DEALER, made, url)
             socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
             socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
-            monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
-            made.callback(monitor.close, linger=0)
-            made.callback(socket.disable_monitor)
-            monitor.poll(0)  # the descriptor of a socket that was never found empty tells nothing
-            socket.connect(url)
-            link = Link(url, socket, monitor, None)
+            link = Link(url, socket, _connected(socket, url, made), None)
         return self._opened(self.dealers, url, link)
 
     def subscribe(self, owner: Any, url: str, topic: bytes, peer: str | None) -> Link:
@@ -176,8 +170,7 @@ class Links:
         with _making() as made:
             socket = self._socket(zmq.SUB, made, url, peer)
             socket.setsockopt(zmq.SUBSCRIBE, topic)
-            socket.connect(url)
-            link = Link(url, socket, None, owner)
+            link = Link(url, socket, _connected(socket, url, made), owner)
         return self._opened(self._subscribers, (owner, url), link)
 
     def set_aside(self, url: str, name: str) -> None:
@@ -236,6 +229,16 @@ class Links:
             self._on_close(link)  # before the descriptors go: their numbers are given to others at once
             link.close()
             self._sockets.difference_update(link.sockets)
+
+
+def _connected(socket: zmq.Socket[bytes], url: str, made: contextlib.ExitStack) -> zmq.Socket[bytes]:
+    """The monitor of a socket, which has been connected."""
+    monitor = socket.get_monitor_socket(_LOST, f"inproc://raft-monitor-{next(_monitor_numbers)}")
+    made.callback(monitor.close, linger=0)
+    made.callback(socket.disable_monitor)
+    monitor.poll(0)  # the descriptor of a socket that was never found empty tells nothing
+    socket.connect(url)
+    return monitor
 
 
 def _end(pid: int, context: zmq.Context[zmq.Socket[bytes]], sockets: set[zmq.Socket[bytes]]) -> None:

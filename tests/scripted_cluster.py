@@ -38,23 +38,28 @@ class ScriptedPeer:
         self.is_frozen = False
         self.scripts: dict[bytes, Callable[[Frames], list[Frames]]] = {}
         self.router: zmq.Socket[bytes] | None = None
-        self.pub = cluster.socket(zmq.PUB, peer_id)
-        self.pub_url = f"tcp://127.0.0.1:{self.pub.bind_to_random_port('tcp://127.0.0.1')}"
-        self.url = ""
+        self.pub: zmq.Socket[bytes] | None = None
+        self.url = self.pub_url = ""
         self.bind()
         self._streams: dict[tuple[bytes, bytes], deque[Frames]] = {}
 
     def bind(self) -> None:
-        self.router = self.cluster.socket(zmq.ROUTER, self.id)
-        if self.url:
-            self.router.bind(self.url)
-        else:
-            self.url = f"tcp://127.0.0.1:{self.router.bind_to_random_port('tcp://127.0.0.1')}"
+        self.router, self.url = self._bound(zmq.ROUTER, self.url)
+        self.pub, self.pub_url = self._bound(zmq.PUB, self.pub_url)
+
+    def _bound(self, kind: int, url: str) -> tuple[zmq.Socket[bytes], str]:
+        """A socket at this URL, or at one of its own."""
+        socket = self.cluster.socket(kind, self.id)
+        if url:
+            socket.bind(url)
+            return socket, url
+        return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
 
     def unbind(self) -> None:
-        if self.router is not None:
-            self.router.close(linger=0)
-            self.router = None
+        for socket in (self.router, self.pub):
+            if socket is not None:
+                socket.close(linger=0)
+        self.router = self.pub = None
 
     @property
     def leads(self) -> bool:
@@ -126,7 +131,8 @@ class ScriptedPeer:
         return messages or deque([[b"\x01", b"\xc0", uint(len(self.cluster.log))]])
 
     def publish(self, entries: Frames) -> None:
-        self.pub.send_multipart([self.cluster.ident, b"\x01", uint(len(self.cluster.log)), *entries])
+        if self.pub is not None and not self.cluster.loses_broadcasts:
+            self.pub.send_multipart([self.cluster.ident, b"\x01", uint(len(self.cluster.log)), *entries])
 
 
 class ScriptedCluster:
@@ -158,6 +164,7 @@ class ScriptedCluster:
         self._bell_in, self._bell_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self._bell_out.bind("inproc://bell")
         self._bell_in.connect("inproc://bell")
+        self.loses_broadcasts = False
         self._stopped = False
         self._pulse_at = 0.0
         self._thread = threading.Thread(target=self._run, name="scripted peers", daemon=True)

@@ -76,15 +76,13 @@ class SocketReader:
     def _watch(self, link: Link) -> None:
         if self.loop is not None:
             for descriptor in (link.descriptor, link.monitored):
-                if descriptor is not None:
-                    self.loop.add_reader(descriptor, self._on_readable, descriptor, link)
+                self.loop.add_reader(descriptor, self._on_readable, descriptor, link)
 
     def _unwatch(self, link: Link) -> None:
         self.actions.forget(link)
         if self.loop is not None and not self.loop.is_closed():
             for descriptor in (link.descriptor, link.monitored):
-                if descriptor is not None:
-                    self.loop.remove_reader(descriptor)
+                self.loop.remove_reader(descriptor)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,16 @@ class AsyncSubscriber:
             raise BusyError("the subscriber was not started, and so it has no position yet: enter it, or call start()")
         return self._cursor.position(self._subscription.taken)
 
+    def expect(self, index: Position | int) -> None:
+        """There is an entry with this index, which an append has answered: do not wait long for its broadcast.
+
+        Broadcasts can get lost, and the next one that shows the gap may be the leader's heartbeat. An entry that is
+        expected is read from the log 0.1 s later if it was not broadcast. An index that does not exist is asked for
+        again and again.
+        """
+        expected = Position.of(index).index
+        self._engine.use(self._home(), lambda now: self._subscription.expect(expected, now))
+
     async def start(self) -> Self:
         """Begin to listen; returns at once, but without ``after`` when it is known where the log ends.
 

@@ -26,6 +26,7 @@ __all__ = [
     "check_callback",
     "check_codec",
     "check_in_flight",
+    "check_silence",
     "check_timeout",
     "check_wait",
     "peer_url",
@@ -55,6 +56,8 @@ DEFAULT_TIMEOUT: Final = _Default.DEFAULT_TIMEOUT
 Timeout: TypeAlias = float | Literal[_Default.DEFAULT_TIMEOUT] | None
 #: Longer waits (30 years) mean "for ever"; waiting primitives have limits not far beyond.
 _FOREVER_S: Final = 1e9
+#: As of the setting ``broadcast_timeout``: peers of this package broadcast every 0.1 s, Node peers every 0.5 s.
+_SHORTEST_SILENCE_S: Final = 0.1
 
 
 @attrs.frozen
@@ -85,6 +88,17 @@ def check_wait(timeout: float | None) -> float | None:
     if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= _FOREVER_S:
         return None
     raise InvalidArgumentError(f"timeout must be a number of seconds, not negative, or None, not {timeout!r}")
+
+
+def check_silence(silence: float | None, default: float) -> float:
+    """After how many seconds without a broadcast the leader is looked for; None: ``default``."""
+    if silence is None:
+        return default
+    if isinstance(silence, bool) or not isinstance(silence, (int, float)) or not _SHORTEST_SILENCE_S <= silence <= 3600:
+        raise InvalidArgumentError(
+            f"silence must be a number of seconds from {_SHORTEST_SILENCE_S} to 3600, or None, not {silence!r}"
+        )
+    return float(silence)
 
 
 def check_codec(codec: EntryCodec) -> EntryCodec:

@@ -30,6 +30,8 @@ class StreamMachine(Protocol):
 
     def cannot_listen(self, url: str, why: str, now: float) -> None: ...
 
+    def connection_lost(self, url: str, now: float) -> None: ...
+
     def wake(self, call: Call, now: float) -> None: ...
 
     def finished(self, call: Call, result: object, now: float) -> None: ...
@@ -109,6 +111,11 @@ class StreamRunner:
         """There is no SUB socket to ``url``: it could not be made."""
         self.at(now)
         self.machine.cannot_listen(url, why, now)
+
+    def connection_lost(self, url: str, now: float) -> None:
+        """The connection of the SUB socket to ``url`` broke, or could not be made."""
+        self.at(now)
+        self.machine.connection_lost(url, now)
 
     def at(self, now: float) -> None:
         """Something is about to be done to the machine."""

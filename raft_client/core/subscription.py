@@ -11,9 +11,10 @@
 A slow consumer lets the queue fill; then broadcasts are only counted, and a reader fetches them when there is room
 again: its flow control reaches back to the peer.
 
-When nothing was broadcast for a second (leaders broadcast twice a second even if idle) the leader is looked for and its
-broadcasts are listened to anew. Entries of any peer are applied ones, so what a former leader still broadcasts is true;
-but while it is cut off from the others it may lag behind them and not know (facts §3: no check-quorum).
+When nothing was broadcast for a second (leaders broadcast twice a second even if idle), or the connection broke, the
+leader is looked for and its broadcasts are listened to anew. Entries of any peer are applied ones, so what a former
+leader still broadcasts is true; but while it is cut off from the others it may lag behind them and not know (facts §3:
+no check-quorum).
 
 Invariant: the entries handed out have consecutive indexes from the one after ``after`` on, snapshots aside.
 Invariant: at most one reader and one search are under way.
@@ -73,6 +74,10 @@ __all__ = [
 
 #: Between two readers of which the first brought nothing: the leader broadcasts more than it hands out.
 _READ_AGAIN_S: Final = 0.1
+#: Between two attempts to listen to the same URL, of which the first found nobody there.
+_LISTEN_AGAIN_S: Final = 0.1
+#: What is known to exist is broadcast within this time, or it was lost.
+_BROADCAST_WITHIN_S: Final = 0.1
 
 
 class Subscription:
@@ -113,6 +118,8 @@ class Subscription:
         self._finder: FindBroadcast | None = None
         self._url: str | None = None
         self._silent_at: float | None = None
+        self._listened_at = 0.0
+        self._find_at: float | None = None  # the connection broke
         self._heard = False
         self._is_silent = False  # nothing was heard although there was time to
         self._reported = SubscriptionState(Freshness.STALE)
@@ -150,7 +157,7 @@ class Subscription:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        return min((at for at in (self._silent_at, self._read_at) if at is not None), default=None)
+        return min((at for at in (self._silent_at, self._find_at, self._read_at) if at is not None), default=None)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -166,7 +173,7 @@ class Subscription:
         """The log ended there when the leader was asked, which was after :meth:`start`."""
         self._end_of_log = None
         self._position = self._taken = Position(end)
-        self._known = end
+        self._known = max(self._known, end)
         self._actions.append(Ready())
         self._find()
         self._read()
@@ -182,6 +189,7 @@ class Subscription:
         self._heard = True
         self._is_silent = False
         self._silent_at = now + self._silence_s
+        self._find_at = None
         self._known = max(self._known, broadcast.last_applied)
         self._take_broadcast(broadcast.entries)
         self._fill()
@@ -192,6 +200,19 @@ class Subscription:
         if url == self._url and self.error is None:
             self._url = None
             self._end(ProtocolError(f"the leader broadcasts at {url!r}, which {why}"))
+
+    def connection_lost(self, url: str, now: float) -> None:
+        """The connection of the SUB socket broke, or could not be made: do not wait for the silence."""
+        if url == self._url and self._find_at is None:
+            self._find_at = max(now, self._listened_at + _LISTEN_AGAIN_S)
+            self.tick(now)
+
+    def expect(self, index: int, now: float) -> None:
+        """There is an entry with this index: it is read if it is not broadcast soon."""
+        self._known = max(self._known, index)
+        if self.position < index and self._read_at is None:
+            self._read_at = now + _BROADCAST_WITHIN_S
+        self._report()
 
     def wake(self, _call: Call, _now: float) -> None:
         """A submitted call has something in its queue."""
@@ -231,6 +252,9 @@ class Subscription:
             self._silent_at = None  # until it listens again
             self._heard = False
             self._is_silent = True
+            self._find()
+        if self._find_at is not None and now >= self._find_at:
+            self._find_at = None
             self._find()
         if self._read_at is not None and now >= self._read_at:
             self._read_at = None
@@ -353,7 +377,7 @@ class Subscription:
         if self._url is not None:
             self._actions.append(StopListening(self._url))
         self._url = url
-        self._silent_at = now + self._silence_s
+        self._listened_at, self._silent_at, self._find_at = now, now + self._silence_s, None
         self._actions.append(Listen(url))
 
     def _end(self, error: RaftError) -> None:
@@ -366,7 +390,7 @@ class Subscription:
             self._actions.append(Cancel(self._finder))
         if self._url is not None:
             self._actions.append(StopListening(self._url))
-        self._reader = self._finder = self._url = self._silent_at = self._read_at = None
+        self._reader = self._finder = self._url = self._silent_at = self._find_at = self._read_at = None
         self._ahead.clear()
         self._actions += (Ready(), Ended(error))
 

@@ -230,6 +230,12 @@ class Watches:
             self._subscription.cannot_listen(url, why, now)
             self._pump(now)
 
+    def connection_lost(self, url: str, now: float) -> None:
+        """The connection of the SUB socket to ``url`` broke, or could not be made."""
+        if self._subscription is not None:
+            self._subscription.connection_lost(url, now)
+            self._pump(now)
+
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
         watch = self._table.readers.pop(call, None)

@@ -191,8 +191,7 @@ class SocketReader:
     def _watch(self, link: Link) -> None:
         if self._poller is not None:
             for descriptor in (link.descriptor, link.monitored):
-                if descriptor is not None:
-                    self._poller.add(descriptor, link)
+                self._poller.add(descriptor, link)
         # A poller does not notice descriptors that come while it sleeps.
         if self._wakes_at is not None:
             self._wake_reader()
@@ -201,5 +200,4 @@ class SocketReader:
         self.actions.forget(link)
         if self._poller is not None:
             for descriptor in (link.descriptor, link.monitored):
-                if descriptor is not None:
-                    self._poller.remove(descriptor)
+                self._poller.remove(descriptor)

@@ -14,7 +14,7 @@ from raft_client.sync import Entries, Subscriber, Watch
 __all__ = ["RaftShell"]
 
 #: These neither wait nor are coroutines in the asyncio shell.
-_PLAIN = frozenset({"entries", "subscribe", "watch"})
+_PLAIN = frozenset({"expect", "entries", "subscribe", "watch"})
 _END = object()
 
 

@@ -169,6 +169,48 @@ async def test_a_subscriber_follows_the_leader(raft: RaftShell, peers: ScriptedC
         assert [(await anext(subscriber)).index for _ in range(20)] == list(range(2, 22))
 
 
+async def test_a_broken_connection_is_not_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """A client that only listens follows a leader that dies without waiting for the silence."""
+    patient = raft.client(peers.seeds, broadcast_timeout=3600.0)
+    async with patient, patient.subscribe(0) as subscriber, raft.client(peers.seeds) as client:
+        await client.append(b"x")
+        assert (await subscriber.get(timeout=20)).index == 1
+        peers.kill("1")
+        peers.elect("3")
+        await client.append(b"x")
+        assert (await subscriber.get(timeout=20)).index == 2
+
+
+async def test_a_subscriber_takes_silence_for_what_it_is_told(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """The silence of one subscriber is its own, and bad values are refused."""
+    async with raft.client(peers.seeds, broadcast_timeout=3600.0) as client:
+        async with client.subscribe(0, silence=0.1) as hasty, client.subscribe(0) as patient:
+            await client.append(b"x")
+            for subscriber in (hasty, patient):
+                assert (await subscriber.get(timeout=20)).index == 1
+            peers.freeze("1")
+            while hasty.state.freshness is not Freshness.SILENT:
+                assert await hasty.get(timeout=0.05) is None
+            assert patient.state.freshness is not Freshness.SILENT
+            peers.thaw("1")
+        for silence in (0.09, 3601, "1", True, float("nan")):
+            with pytest.raises(InvalidArgumentError, match="silence must be a number of seconds"):
+                client.subscribe(0, silence=silence)
+
+
+async def test_what_is_expected_comes_without_its_broadcast(raft: RaftShell, peers: ScriptedCluster) -> None:
+    """An entry that is expected comes although nobody broadcasts; a bad index is refused."""
+    async with raft.client(peers.seeds) as client, client.subscribe(0, silence=3600) as subscriber:
+        await client.append(b"x")
+        assert (await subscriber.get(timeout=20)).index == 1
+        peers.loses_broadcasts = True
+        index = await client.append(b"x")
+        subscriber.expect(index)
+        assert (await subscriber.get(timeout=20)).index == index
+        with pytest.raises(InvalidArgumentError):
+            subscriber.expect(-1)
+
+
 async def test_a_subscriber_waits_as_long_as_it_is_told(raft: RaftShell, peers: ScriptedCluster) -> None:
     """A subscriber with nothing new returns None after its time-out."""
     async with raft.client(peers.seeds) as client, client.subscribe(0) as subscriber:

@@ -31,6 +31,19 @@ def append(shell: Shell, count: int = 1, *, lost: bool = False) -> None:
         shell.hear(shell.broadcast(first, shell.leader.log.end))
 
 
+def lose_connection(shell: Shell, url: str) -> None:
+    """libzmq tells that the connection of a SUB socket broke."""
+    shell.machine.connection_lost(url, shell.now)
+    shell.act()
+    shell.settle()
+
+
+def expect(shell: Shell, index: int) -> None:
+    """The application knows of an entry."""
+    shell.machine.expect(index, shell.now)
+    shell.act()
+
+
 # -- what happens -----------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +176,73 @@ def test_a_hint_saves_the_silence() -> None:
     shell.act()
     shell.settle()
     assert shell.sub == "tcp://pub/2"
+
+
+def test_a_broken_connection_saves_the_silence() -> None:
+    """When the connection to the leader breaks, the new one is looked for at once, and nothing counts as silent yet."""
+    log = log_of(2)
+    shell = subscribe(log)
+    shell.take_all()
+    shell.advance(0.5)
+    shell.heartbeat()
+    shell.fail_over(ModelPeer(log, name="2"))
+    log.append()
+    lose_connection(shell, "tcp://pub/9")
+    assert shell.sub == "tcp://pub/1", "that of another socket, which is closed"
+    lose_connection(shell, "tcp://pub/1")
+    assert shell.sub == "tcp://pub/2"
+    assert indexes(shell.take_all()) == [3]
+    assert Freshness.SILENT not in shell.states
+
+
+def test_a_connection_that_cannot_be_made_is_not_tried_in_a_loop() -> None:
+    """A leader at whose URL nobody listens is asked for it ten times a second, and not in a loop."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    for _ in range(100):
+        shell.advance(0.01)
+        lose_connection(shell, "tcp://pub/1")
+    assert 9 <= len(shell.listened) <= 12
+
+
+def test_a_connection_that_comes_back_is_kept() -> None:
+    """libzmq connects again by itself: if the leader is heard before it was looked for, nothing is done."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    lose_connection(shell, "tcp://pub/1")
+    shell.heartbeat()
+    shell.advance(0.3)
+    assert shell.listened == ["tcp://pub/1"]
+
+
+def test_what_is_expected_is_read_soon_if_it_is_not_broadcast() -> None:
+    """An index that an append has answered is waited for a tenth of a second, and then read."""
+    shell = subscribe(log_of(2))
+    shell.take_all()
+    shell.heartbeat()
+    shell.leader.log.append()
+    shell.leader.log.append()
+    expect(shell, 4)
+    assert shell.machine.state.missing == 2
+    shell.hear(shell.broadcast(3, 3))
+    asked = shell.ids
+    shell.advance(0.09)
+    assert (indexes(shell.take_all()), shell.ids) == ([3], asked), "the next broadcast may be on its way"
+    shell.advance(0.02)
+    assert indexes(shell.take_all()) == [4]
+    expect(shell, 4)
+    assert shell.machine.next_deadline() == pytest.approx(shell.now + 1.0, abs=0.2), "it is there already"
+
+
+def test_what_is_expected_before_it_is_known_where_the_log_ends_counts() -> None:
+    """A subscription from now on can be told what to expect before the leader has told the end of the log."""
+    log = log_of(2)
+    shell = subscribe(log, after=None)
+    expect(shell, 3)
+    shell.settle()
+    log.append()
+    shell.advance(0.11)
+    assert indexes(shell.take_all()) == [3], "no broadcast told of it"
 
 
 def test_broadcasts_from_a_former_url_are_ignored() -> None:

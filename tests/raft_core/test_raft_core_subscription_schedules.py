@@ -80,6 +80,17 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.shell.machine.leader_changed(self.shell.now)
             self.shell.act()
 
+    @rule()
+    def lose_connection(self) -> None:
+        if self.shell.sub is not None:
+            self.shell.machine.connection_lost(self.shell.sub, self.shell.now)
+            self.shell.act()
+
+    @rule()
+    def expect(self) -> None:
+        self.shell.machine.expect(self.log.end, self.shell.now)
+        self.shell.act()
+
     @rule(seconds=st.sampled_from([0.05, 0.6, 1.2, 7.0]))
     def wait(self, seconds: float) -> None:
         if seconds > 5:

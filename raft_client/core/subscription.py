@@ -72,10 +72,9 @@ __all__ = [
     "SubscriptionState",
 ]
 
-#: Between two readers of which the first brought nothing: the leader broadcasts more than it hands out.
-_READ_AGAIN_S: Final = 0.1
-#: Between two attempts to listen to the same URL, of which the first found nobody there.
-_LISTEN_AGAIN_S: Final = 0.1
+#: Between two readers of which the first brought nothing (leaders broadcast more than they hand out), and between two
+#: attempts to listen to the same URL.
+_AGAIN_S: Final = 0.1
 #: What is known to exist is broadcast within this time, or it was lost.
 _BROADCAST_WITHIN_S: Final = 0.1
 
@@ -204,7 +203,7 @@ class Subscription:
     def connection_lost(self, url: str, now: float) -> None:
         """The connection of the SUB socket broke, or could not be made: do not wait for the silence."""
         if url == self._url and self._find_at is None:
-            self._find_at = max(now, self._listened_at + _LISTEN_AGAIN_S)
+            self._find_at = max(now, self._listened_at + _AGAIN_S)
             self.tick(now)
 
     def expect(self, index: int, now: float) -> None:
@@ -349,7 +348,7 @@ class Subscription:
             if not isinstance(entries, SnapshotChunk):
                 self._take_broadcast(entries)
         if not progress and self._position.index < self._known:
-            self._read_at = now + _READ_AGAIN_S
+            self._read_at = now + _AGAIN_S
         self._fill()
 
     def _keep_what_was_read(self, now: float) -> None:

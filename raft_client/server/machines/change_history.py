@@ -1,4 +1,7 @@
-"""The last changes of a state machine, as far as memory is set aside for them.
+"""The last changes of a state machine, as far as memory is set aside for them, and the terms of their entries.
+
+Items have *places*: the first one ever 0, the next one 1. What changed nothing has none, except where a term begins: so
+the term at each index that the history reaches back to is known.
 
 Source: State Watch pattern, "Storing Event History".
 """
@@ -6,58 +9,127 @@ Source: State Watch pattern, "Storing Event History".
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from raft_client.wire.watch_messages import Events
+from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from raft_client.wire.key_changes import Change
 
-__all__ = ["ChangeHistory"]
+__all__ = ["ChangeHistory", "Item", "size_of"]
 
 #: Places that were dropped are given back when there are so many of them, and as many as are left.
 _SLACK = 1_000
+#: What an item and a change cost in memory, beside the bytes of keys and values (measured: 300 for both).
+_ITEM_BYTES = 150
+_CHANGE_BYTES = 150
+
+
+class Item(NamedTuple):
+    """What one entry changed; nothing if it is here because its term is another one than that of the entry before."""
+
+    position: Position
+    changes: tuple[Change, ...]
+
+
+def size_of(changes: tuple[Change, ...]) -> int:
+    """About how many bytes they take in memory, and more than they take on the wire."""
+    return _ITEM_BYTES + sum([_CHANGE_BYTES + len(change.key) + len(change.value or b"") for change in changes])
 
 
 class ChangeHistory:
-    """Changes by the index of their entry, the oldest ones dropped when they take more than ``limit`` bytes.
+    """What the entries up to ``applied`` changed, the oldest ones dropped when they take more than ``limit`` bytes."""
 
-    ``oldest``: everything that entries from this index on changed is here.
-    """
+    __slots__ = ("_before", "_bytes", "_dropped", "_indexes", "_items", "_limit", "_start", "index", "term")
 
-    __slots__ = ("_bytes", "_dropped", "_events", "_indexes", "_limit", "oldest")
-
-    def __init__(self, limit: int, oldest: int) -> None:
+    def __init__(self, limit: int, applied: Position) -> None:
         self._limit = limit
-        self._events: list[Events] = []
+        self._start = 0  # the place of the first item in the list, which may be dropped already
+        self._dropped = 0  # so many in the list are
+        self._items: list[Item] = []
         self._indexes: list[int] = []
-        self._dropped = 0
         self._bytes = 0
-        self.oldest = oldest
+        self._before = applied  # the newest position that is before all items
+        self.index, self.term = applied.index, applied.term
 
-    def append(self, events: Events) -> None:
-        """What a later entry than all before changed."""
-        self._events.append(events)
-        self._indexes.append(events.index)
-        self._bytes += events.size
-        while self._bytes > self._limit and self._dropped < len(self._events):
-            dropped = self._events[self._dropped]
-            self._bytes -= dropped.size
+    @property
+    def applied(self) -> Position:
+        """The newest entry that was applied."""
+        return Position(self.index, self.term)
+
+    @property
+    def oldest(self) -> int:
+        """Everything that entries from this index on changed is here."""
+        return self._before.index + 1
+
+    @property
+    def first(self) -> int:
+        """The place of the oldest item."""
+        return self._start + self._dropped
+
+    @property
+    def end(self) -> int:
+        """The place that the next item will have."""
+        return self._start + len(self._items)
+
+    @property
+    def bytes(self) -> int:
+        """What the items take."""
+        return self._bytes
+
+    def append(self, index: int, term: int, changes: tuple[Change, ...] = ()) -> None:
+        """The entry at ``index`` was applied, and changed this. Indexes and terms rise."""
+        is_marker = term != self.term
+        self.index, self.term = index, term
+        if not changes and not is_marker:
+            return
+        self._items.append(Item(Position(index, term), changes))
+        self._indexes.append(index)
+        self._bytes += size_of(changes)
+        while self._bytes > self._limit and self._dropped < len(self._items):
+            dropped = self._items[self._dropped]
+            self._bytes -= size_of(dropped.changes)
             self._dropped += 1
-            self.oldest = dropped.index + 1
-        if self._dropped > _SLACK and 2 * self._dropped > len(self._events):
-            del self._events[: self._dropped], self._indexes[: self._dropped]
+            self._before = dropped.position
+        if self._dropped > _SLACK and 2 * self._dropped > len(self._items):
+            del self._items[: self._dropped], self._indexes[: self._dropped]
+            self._start += self._dropped
             self._dropped = 0
 
-    def after(self, index: int) -> Iterator[Events]:
-        """What entries after ``index`` changed, in order; it must not be older than the history."""
-        first = max(bisect_right(self._indexes, index), self._dropped)
-        for place in range(first, len(self._events)):
-            yield self._events[place]
+    def at(self, place: int) -> Item:
+        """The item at a place from :attr:`first` to before :attr:`end`."""
+        return self._items[place - self._start]
 
-    def clear(self, oldest: int) -> None:
-        """Forget everything: a snapshot was restored, and nobody knows what it changed."""
-        self._events.clear()
+    def place_after(self, index: int) -> int:
+        """Where the items of entries after ``index`` begin; :attr:`first` at least."""
+        return self._start + max(bisect_right(self._indexes, index), self._dropped)
+
+    def before(self, place: int) -> Position:
+        """A position that all changes before this place are of, and none from it on: the newest that is known."""
+        if place == self.end:
+            return self.applied
+        if place <= self.first:
+            return self._before
+        return self.at(place - 1).position
+
+    def term_at(self, index: int) -> int:
+        """Of an entry that was applied, from the one before :attr:`oldest` on."""
+        place = self.place_after(index)
+        return self._before.term if place == self.first else self.at(place - 1).position.term
+
+    def contradicts(self, position: Position) -> bool:
+        """Whether the position is of another log: terms rise within a log, and each index has one. 0 is not known."""
+        if not position.term or position.index + 1 < self.oldest:
+            return False
+        if position.index <= self.index:
+            return self.term_at(position.index) != position.term
+        return self.term > position.term
+
+    def restored(self, applied: Position) -> None:
+        """Forget everything: a snapshot took the place of the state, and nobody knows what it changed."""
+        self._start += len(self._items)
+        self._items.clear()
         self._indexes.clear()
         self._dropped = self._bytes = 0
-        self.oldest = oldest
+        self._before = applied
+        self.index, self.term = applied.index, applied.term

@@ -1,34 +1,39 @@
 """The peer's side of State Watch: who watches what, and what is to be told to whom. Pure.
 
-Nothing is kept for a single watch but how far it was told: what it was not told yet is read from the history, when its
-connection takes more. So a slow client costs nothing, and holds up nobody.
+What was not told to a watch yet is read from the history, which all watches share, when its connection takes more. So a
+slow client costs nothing, and holds up nobody.
 
-* A *live* watch was told everything that was applied. It is told of an entry when that is applied.
-* A watch that is *behind* is told from the history, while its connection has room. When the history drops what it was
-  not told, it ends, and is told why.
+* A *live* watch was told everything that was applied, or is just about to be.
+* A watch that is *behind* begins in the past, or its connection had no room. It goes through the history
+  (:mod:`raft_client.server.machines.watch_passes`), or waits until its client has taken some of what is on its way.
+  When the history drops what it was not told, it ends, and is told why.
 
-Invariant: a watch is told of each entry that it wants after its index exactly once, in order, or it ends and says so.
+Invariant: a watch is told of each change that it wants after its position exactly once, in order, or it ends and says
+so, or its session ends, which the next Seen is told.
+Invariant: one turn takes a bounded number of steps, whatever clients ask for and entries hold.
 
-A ROUTER is not told of connections that end, so clients say that they are still here. Any peer serves watches, the
-leader or not: each tells what it has applied, in the order of the log, with the index that is the same on all of them.
+A ROUTER is not told of connections that end: a client says that it is still here, or its session ends. Any peer serves
+watches, the leader or not: each tells what it has applied, in the order of the log.
 
-Source: State Watch pattern; requirements R1 to R14 of ``docs/reference/raft-watches.md``.
+Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14; ``docs/decisions/0041-watches-of-the-peers.md``.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client.core.selectors import Key, Prefix, SelectorIndex
 from raft_client.server.machines.change_history import ChangeHistory
+from raft_client.server.machines.watch_passes import Pass
+from raft_client.server.machines.watch_sessions import IndexQueue, Session, Watch, WatchServerLimits
+from raft_client.wire.positions import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,
     EndReason,
-    Events,
+    NoSession,
     Seen,
     WatchEnded,
     Watching,
@@ -36,33 +41,18 @@ from raft_client.wire.watch_messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from raft_client.core.selectors import Selector
     from raft_client.wire.key_changes import Change
-    from raft_client.wire.watch_messages import WatchReply, WatchRequest
+    from raft_client.wire.positions import Position
+    from raft_client.wire.watch_messages import Events, WatchReply, WatchRequest
 
-__all__ = ["ToRoute", "WatchServer", "WatchServerLimits"]
+__all__ = ["ToRoute", "WatchServer"]
 
-#: Entries of the history that one turn goes through, so that a long way back is no long turn.
-_TURN: Final = 5_000
-
-
-@attrs.frozen(kw_only=True)
-class WatchServerLimits:
-    """Sizes in bytes, times in seconds."""
-
-    #: What is remembered, for watches that begin at an earlier index or are behind.
-    history_bytes: int = 64 * 1024 * 1024
-    watches: int = 100_000
-    watches_of_a_route: int = 10_000
-    #: What one connection is sent before it says that something arrived: messages, and bytes, but always one message.
-    window_messages: int = 256
-    window_bytes: int = 1024 * 1024
-    #: A live watch without events is told this often how far it is.
-    progress_s: float = 5.0
-    #: A connection that says nothing for this long is gone.
-    silence_s: float = 30.0
+#: What one turn may take: sending a message is five steps, a look at an entry or a watch one or two. About 10 ms.
+_TURN_STEPS: Final = 5_000
+#: What each way through the history gets, before the others have theirs.
+_ROUND_STEPS: Final = 200
+#: Ways through the history beside that of the live watches. Watches that fit to none of them wait for the next one.
+_PASSES_AT_ONCE: Final = 4
 
 
 @attrs.frozen
@@ -74,54 +64,54 @@ class ToRoute:
     reply: WatchReply
 
 
-@attrs.define(eq=False)
-class _Watch:
-    route: _Route
-    request_id: bytes
-    watch: BeginWatch
-    #: While it is behind: everything up to here was told. None: it is live.
-    told: int | None
-
-    @property
-    def selector(self) -> Selector:
-        return Prefix(self.watch.key) if self.watch.is_prefix else Key(self.watch.key)
-
-    def wanted(self, events: Events) -> tuple[Change, ...]:
-        return tuple(change for change in events.changes if self.watch.wants(change.key))
-
-
-@attrs.define(eq=False)
-class _Route:
-    id: bytes
-    heard_at: float
-    progress_at: float
-    watches: dict[bytes, _Watch] = attrs.field(factory=dict)
-    behind: dict[bytes, _Watch] = attrs.field(factory=dict)
-    #: The sizes of messages with events that the client has not said to have.
-    on_their_way: deque[int] = attrs.field(factory=deque)
-    bytes_on_their_way: int = 0
-
-
 class WatchServer:
-    """All watches at one peer. Replies are collected for :meth:`take`; ``now`` is monotonic seconds."""
+    """All watches at one peer. Replies are collected for :meth:`take`; ``now`` is monotonic seconds.
 
-    def __init__(self, applied_index: int, limits: WatchServerLimits | None = None) -> None:
+    After each report of what happened, call :meth:`turn`, and again at :meth:`next_deadline`.
+    """
+
+    def __init__(self, applied: Position, limits: WatchServerLimits | None = None, *, first_session: int = 1) -> None:
+        """``first_session``: numbers of sessions go up from here; no other start of a peer may use the same."""
         self._limits = limits or WatchServerLimits()
-        self._applied = applied_index
-        self._history = ChangeHistory(self._limits.history_bytes, applied_index + 1)
-        self._index: SelectorIndex[_Watch] = SelectorIndex()
+        #: Whether the peer leads, which clients are told.
+        self.leads = False
+        self.events_sent = 0
+        #: Watches, and sessions, that ended, by what for.
+        self.ended: Counter[str] = Counter()
+        self._history = ChangeHistory(self._limits.history_bytes, applied)
+        self._next_session = first_session
         #: In the order of ``heard_at``.
-        self._routes: OrderedDict[bytes, _Route] = OrderedDict()
-        #: In the order of ``progress_at``.
-        self._by_progress: OrderedDict[bytes, _Route] = OrderedDict()
-        #: Those that have room, and watches to be told more in the next turn.
-        self._unfinished: dict[bytes, _Route] = {}
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._live = Pass(self._history.end)
+        self._passes: list[Pass] = []
+        self._next_pass = Pass(self._history.end)
+        #: Their watches are still to be taken away, and those that were outrun to be told.
+        self._over: deque[Session] = deque()
+        self._outrun: deque[Pass] = deque()
+        #: Watches that wait for room, by what they were told; those after an index that is still to come.
+        self._waiting = IndexQueue()
+        self._ahead = IndexQueue()
+        #: Those that have watches that wait, and room.
+        self._returning: dict[Session, None] = {}
+        self._watches = self._key_bytes = self._bytes_on_their_way = 0
         self._out: list[ToRoute] = []
+
+    # -- figures -------------------------------------------------------------------------------------------------------
 
     @property
     def watch_count(self) -> int:
-        """How many there are."""
-        return len(self._index)
+        """How many watches there are."""
+        return self._watches
+
+    @property
+    def session_count(self) -> int:
+        """How many clients watch."""
+        return len(self._sessions)
+
+    @property
+    def history_bytes(self) -> int:
+        """What the history takes in memory."""
+        return self._history.bytes
 
     @property
     def oldest(self) -> int:
@@ -135,178 +125,276 @@ class WatchServer:
 
     # -- what clients ask ----------------------------------------------------------------------------------------------
 
-    def request(self, route_id: bytes, request_id: bytes, request: WatchRequest, now: float) -> None:
-        """A request has come through the connection ``route_id``."""
-        route = self._heard(route_id, now)
+    def request(self, route: bytes, request_id: bytes, request: WatchRequest, now: float) -> None:
+        """A request has come through the connection ``route``."""
+        session = self._sessions.get(route)
+        if session is not None:
+            session.heard_at = now
+            self._sessions.move_to_end(route)
         match request:
             case BeginWatch():
-                self._begin(route, request_id, request)
+                self._begin(session, route, request_id, request, now)
             case CancelWatch():
-                self._drop(route, request_id)
-                self._end(route, request_id, EndReason.CANCELLED, self._applied)
-            case Seen(messages=messages):
-                self._arrived(route, messages)
-        if not route.watches:
-            self._forget(route)
+                if session is not None and (watch := session.watches.get(request_id)) is not None:
+                    self._drop(watch)
+                self._say_ended(route, request_id, EndReason.CANCELLED)
+            case Seen() if session is not None and session.number == request.session:
+                self._bytes_on_their_way -= session.has_seen(request.messages)
+                if session.waiting:
+                    self._returning[session] = None
+                position = session.behind_from or self._told_live()
+                self._say(route, request_id, WatchProgress(session.number, position, self.leads))
+            case Seen():
+                self._say(route, request_id, NoSession(request.session))
 
-    def _heard(self, route_id: bytes, now: float) -> _Route:
-        route = self._routes.get(route_id)
-        if route is None:
-            route = self._routes[route_id] = _Route(route_id, now, now + self._limits.progress_s)
-            self._by_progress[route_id] = route
-        route.heard_at = now
-        self._routes.move_to_end(route_id)
-        return route
+    def refused(self, route: bytes) -> None:
+        """What was to be sent to this connection was not taken: nobody knows what its client has. It may be gone."""
+        self._end_session(route, "refused")
 
-    def _begin(self, route: _Route, request_id: bytes, request: BeginWatch) -> None:
+    def _begin(self, session: Session | None, route: bytes, request_id: bytes, request: BeginWatch, now: float) -> None:
         """One whose request id is in use begins anew: its client has asked again."""
-        self._drop(route, request_id)
-        limits = self._limits
-        if len(route.watches) >= limits.watches_of_a_route or self.watch_count >= limits.watches:
-            self._end(route, request_id, EndReason.TOO_MANY, self._applied)
+        if session is not None and (known := session.watches.get(request_id)) is not None:
+            self._drop(known)
+        reason = self._why_not(session, len(request_id) + len(request.key), request.after)
+        if reason is not None:
+            self.ended[reason.name.lower()] += 1
+            self._say_ended(route, request_id, reason)
             return
-        after = self._applied if request.after is None else request.after
-        if after + 1 < self._history.oldest:
-            self._end(route, request_id, EndReason.HISTORY_OUTRUN, after)
-            return
-        watch = _Watch(route, request_id, request, None if after >= self._applied else after)
-        route.watches[request_id] = watch
-        self._index.add(watch, watch.selector)
-        self._out.append(ToRoute(route.id, request_id, Watching(self._applied)))
-        if watch.told is not None:
-            route.behind[request_id] = watch
-            self._catch_up(route)
+        if session is None:
+            session = self._sessions[route] = Session(route, self._next_session, now)
+            self._next_session += 1
+        told = self._history.index if request.after is None else request.after.index
+        watch = session.watches[request_id] = Watch(session, request_id, request, told)
+        session.key_bytes += watch.key_bytes
+        self._key_bytes += watch.key_bytes
+        self._watches += 1
+        if told > self._history.index:
+            self._ahead.add(told, watch)
+        self._say(route, request_id, Watching(session.number, self._history.applied))
+        self._join(watch)
 
-    def _arrived(self, route: _Route, messages: int) -> None:
-        """More than were sent is a mistake of the client, which counts as all."""
-        for _ in range(min(messages, len(route.on_their_way))):
-            route.bytes_on_their_way -= route.on_their_way.popleft()
-        self._catch_up(route)
+    def _why_not(self, session: Session | None, key_bytes: int, after: Position | None) -> EndReason | None:
+        limits, history = self._limits, self._history
+        own = Session(b"", 0, 0.0) if session is None else session
+        is_full = own.is_full(limits, key_bytes) or (session is None and len(self._sessions) >= limits.sessions)
+        if is_full or self._watches >= limits.watches or self._key_bytes + key_bytes > limits.key_bytes:
+            return EndReason.TOO_MANY
+        if after is None:
+            return None
+        if after.index + 1 < history.oldest:
+            return EndReason.HISTORY_OUTRUN
+        return EndReason.OTHER_LOG if history.contradicts(after) else None
 
     # -- what is applied -----------------------------------------------------------------------------------------------
 
-    def applied(self, index: int, changes: Sequence[Change] = ()) -> None:
-        """The entry at ``index`` was applied, and changed this. Indexes rise."""
-        self._applied = index
-        if not changes:
-            return
-        events = Events(index, tuple(changes))
-        self._history.append(events)
-        concerned = {watch: None for change in changes for watch in self._index.candidates(change.key)}
-        for watch in concerned:
-            if watch.told is None and index > (watch.watch.after or 0):
-                self._tell_live(watch, events)
+    def applied(self, index: int, term: int, changes: tuple[Change, ...] = ()) -> None:
+        """The entry at ``index`` was applied, and changed this. Indexes rise.
 
-    def _tell_live(self, watch: _Watch, events: Events) -> None:
-        route = watch.route
-        if self._has_room(route):
-            self._send(watch, events.index, watch.wanted(events))
-        else:
-            watch.told = events.index - 1
-            route.behind[watch.request_id] = watch
+        Entries that changed nothing may be left out, but the first one of a term, and the last one of all.
+        """
+        is_new_term = term != self._history.term
+        self._history.append(index, term, changes)
+        if is_new_term:
+            for watch in self._ahead.all():
+                self._compare(watch)
+        while (watch_ahead := self._ahead.pop(index)) is not None:
+            self._compare(watch_ahead)
 
-    def restored(self, index: int) -> None:
-        """A snapshot took the place of the state: what it changed is not known, so every watch ends."""
-        self._history.clear(index + 1)
-        for route in list(self._routes.values()):
-            for request_id, watch in route.watches.items():
-                self._end(route, request_id, EndReason.HISTORY_OUTRUN, self._told(watch))
-            self._forget(route)
-        self._applied = index
+    def _compare(self, watch: Watch) -> None:
+        if watch.request.after is not None and self._history.contradicts(watch.request.after):
+            self._end(watch, EndReason.OTHER_LOG)
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    def restored(self, applied: Position) -> None:
+        """A snapshot took the place of the state: what it changed is not known, so all sessions end."""
+        for route in list(self._sessions):
+            self._end_session(route, "restored")
+        self._history.restored(applied)
+        self._live, self._next_pass = Pass(self._history.end), Pass(self._history.end)
+        self._passes.clear()
+        self._outrun.clear()
 
-    def tick(self, now: float) -> None:
-        """Go on where a turn ended, tell progress, forget connections that are gone."""
-        for route in list(self._unfinished.values()):
-            self._catch_up(route)
-        while self._routes and next(iter(self._routes.values())).heard_at + self._limits.silence_s <= now:
-            self._forget(next(iter(self._routes.values())))
-        while self._by_progress and next(iter(self._by_progress.values())).progress_at <= now:
-            route = next(iter(self._by_progress.values()))
-            route.progress_at = now + self._limits.progress_s
-            self._by_progress.move_to_end(route.id)
-            for request_id, watch in route.watches.items():
-                if watch.told is None:
-                    self._out.append(ToRoute(route.id, request_id, WatchProgress(self._told(watch))))
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Tell what there is to be told, end what is to end; as much as fits into a turn."""
+        while (
+            self._sessions and (first := next(iter(self._sessions.values()))).heard_at + self._limits.silence_s <= now
+        ):
+            self._end_session(first.route, "silent")
+        steps = self._clean_up(_TURN_STEPS)
+        steps = self._end_slow(steps)
+        steps = self._return(steps)
+        self._run(steps)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do, 0 for at once; None if never."""
-        if not self._routes:
-            return None
-        if self._unfinished:
+        """When :meth:`turn` has something to do, 0 for at once; None if never."""
+        if self._has_work():
             return 0.0
-        silent = next(iter(self._routes.values())).heard_at + self._limits.silence_s
-        return min(silent, next(iter(self._by_progress.values())).progress_at)
+        if not self._sessions:
+            return None
+        return next(iter(self._sessions.values())).heard_at + self._limits.silence_s
+
+    def _has_work(self) -> bool:
+        if self._over or self._outrun or self._returning or self._passes or len(self._next_pass):
+            return True
+        is_slow = (told := self._waiting.lowest) is not None and told + 1 < self._history.oldest
+        return is_slow or (len(self._live) > 0 and self._live.place < self._history.end)
+
+    def _clean_up(self, steps: int) -> int:
+        """Take away the watches of sessions that are over."""
+        while self._over and steps > 0:
+            watches = self._over[0].watches
+            while watches and steps > 0:
+                self._drop(next(iter(watches.values())))
+                steps -= 2
+            if not watches:
+                self._over.popleft()
+        return steps
+
+    def _end_slow(self, steps: int) -> int:
+        """End what has missed something: watches that waited, and those of ways that the history has overtaken."""
+        history = self._history
+        while steps > 0 and (watch := self._waiting.pop(history.oldest - 2)) is not None:
+            self._end(watch, EndReason.TOO_SLOW)
+            steps -= 5
+        for way in (self._live, self._next_pass, *self._passes):
+            if len(way) and way.place < history.first:
+                self._outrun.append(way)
+        if self._live.place < history.first:
+            self._live = Pass(history.end)
+        if self._next_pass.place < history.first:
+            self._next_pass = Pass(history.end)
+        self._passes = [way for way in self._passes if way.place >= history.first]
+        while self._outrun and steps > 0:
+            way = self._outrun[0]
+            while len(way) and steps > 0:
+                watch = way.some()
+                way.discard(watch)
+                if watch.told + 1 < history.oldest:
+                    self._end(watch, EndReason.TOO_SLOW)
+                else:
+                    self._join(watch)
+                steps -= 5
+            if not len(way):
+                self._outrun.popleft()
+        return steps
+
+    def _return(self, steps: int) -> int:
+        """Watches that waited go on, as many as there is room for messages: each has one at least to be sent."""
+        for session in list(self._returning):
+            has_room = session.has_room(self._limits, self._bytes_on_their_way)
+            room = self._limits.window_messages - len(session.on_their_way) if has_room else 0
+            while session.waiting and room > 0 and steps > 0:
+                watch = next(iter(session.waiting))
+                del session.waiting[watch]
+                self._waiting.discard(watch)
+                self._join(watch)
+                room -= 1
+                steps -= 2
+            if room <= 0 or not session.waiting:
+                del self._returning[session]
+            if steps <= 0:
+                break
+        return steps
+
+    def _run(self, steps: int) -> None:
+        """Each way through the history has its share of the turn; the live one is the first."""
+        while steps > 0:
+            if len(self._next_pass) and len(self._passes) < _PASSES_AT_ONCE:
+                self._passes.append(self._next_pass)
+                self._next_pass = Pass(self._history.end)
+            before = steps
+            self._told_live()
+            for way in (self._live, *self._passes):
+                steps -= _ROUND_STEPS - way.run(self._history, _ROUND_STEPS, self._tell)
+            for way in self._passes:
+                steps = self._merge(way, steps)
+            self._passes = [way for way in self._passes if len(way)]
+            if steps == before:
+                return
+
+    def _merge(self, way: Pass, steps: int) -> int:
+        """What has come to where the live watches are becomes live."""
+        while len(way) and steps > 0 and way.is_between_items and way.place >= self._live.may_join_at:
+            watch = way.some()
+            way.discard(watch)
+            watch.told = max(watch.told, self._history.before(way.place).index)
+            self._join(watch)
+            steps -= 2
+        return steps
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, route: _Route) -> None:
-        """Tell watches that are behind, in turn, while the connection has room and the turn lasts."""
-        self._unfinished.pop(route.id, None)
-        left = _TURN
-        for request_id, watch in list(route.behind.items()):
-            if not self._has_room(route):
-                return
-            if left <= 0:
-                self._unfinished[route.id] = route
-                return
-            del route.behind[request_id]
-            left -= self._tell_from_history(watch, left)
-            if watch.told is not None and request_id in route.watches:
-                route.behind[request_id] = watch  # at the end of the row
-        if left <= 0 and route.behind:
-            self._unfinished[route.id] = route
+    def _join(self, watch: Watch) -> None:
+        """Take the way that is nearest to what it was told, and not beyond it."""
+        self._told_live()
+        place = self._history.place_after(watch.told)
+        if place >= self._live.may_join_at:
+            watch.session.caught_up(watch)
+            self._live.add(watch)
+            return
+        watch.session.falls_behind(watch, self._history.before(place))
+        ways = [way for way in self._passes if way.may_join_at <= place]
+        if ways:
+            max(ways, key=lambda way: way.place).add(watch)
+            return
+        self._next_pass.place = min(self._next_pass.place, place)
+        self._next_pass.add(watch)
 
-    def _tell_from_history(self, watch: _Watch, most: int) -> int:
-        """Returns through how many entries it went."""
-        told = self._told(watch)
-        if told + 1 < self._history.oldest:
-            self._drop(watch.route, watch.request_id)
-            self._end(watch.route, watch.request_id, EndReason.TOO_SLOW, told)
-            return 0
-        count = 0
-        for events in self._history.after(told):
-            if count == most:
-                return count
-            count += 1
-            changes = watch.wanted(events)
-            if changes:
-                if not self._has_room(watch.route):
-                    return count
-                self._send(watch, events.index, changes)
-            watch.told = events.index
-        watch.told = None
-        return count + 1
+    def _told_live(self) -> Position:
+        """What all live watches were told."""
+        if not len(self._live):
+            self._live.skip_to(self._history.end)
+        return self._history.before(self._live.place)
 
-    def _told(self, watch: _Watch) -> int:
-        """Everything up to there that it wants was told."""
-        return max(self._applied, watch.watch.after or 0) if watch.told is None else watch.told
+    def _tell(self, watch: Watch, events: Events, size: int) -> None:
+        session = watch.session
+        if session.is_over:
+            return
+        index = events.position.index
+        if watch.way is not None and not session.has_room(self._limits, self._bytes_on_their_way):
+            session.falls_behind(watch, self._history.before(watch.way.place))
+            watch.way.discard(watch)
+            watch.told = index - 1
+            session.waiting[watch] = None
+            self._waiting.add(watch.told, watch)
+            return
+        session.has_sent(size)
+        self._bytes_on_their_way += size
+        watch.told = index
+        self.events_sent += 1
+        self._say(session.route, watch.request_id, events)
 
-    def _has_room(self, route: _Route) -> bool:
-        limits = self._limits
-        return not route.on_their_way or (
-            len(route.on_their_way) < limits.window_messages and route.bytes_on_their_way < limits.window_bytes
-        )
+    def _end(self, watch: Watch, reason: EndReason) -> None:
+        self._drop(watch)
+        if not watch.session.is_over:
+            self.ended[reason.name.lower()] += 1
+            self._say_ended(watch.session.route, watch.request_id, reason)
 
-    def _send(self, watch: _Watch, index: int, changes: tuple[Change, ...]) -> None:
-        reply = Events(index, changes)
-        watch.route.on_their_way.append(reply.size)
-        watch.route.bytes_on_their_way += reply.size
-        self._out.append(ToRoute(watch.route.id, watch.request_id, reply))
+    def _drop(self, watch: Watch) -> None:
+        session = watch.session
+        del session.watches[watch.request_id]
+        session.waiting.pop(watch, None)
+        session.caught_up(watch)
+        self._waiting.discard(watch)
+        self._ahead.discard(watch)
+        if watch.way is not None:
+            watch.way.discard(watch)
+        session.key_bytes -= watch.key_bytes
+        self._key_bytes -= watch.key_bytes
+        self._watches -= 1
 
-    def _end(self, route: _Route, request_id: bytes, reason: EndReason, told: int) -> None:
-        self._out.append(ToRoute(route.id, request_id, WatchEnded(reason, told, self._history.oldest)))
+    def _end_session(self, route: bytes, reason: str) -> None:
+        session = self._sessions.pop(route, None)
+        if session is not None:
+            session.is_over = True
+            self.ended[reason] += 1
+            self._bytes_on_their_way -= session.bytes_on_their_way
+            self._returning.pop(session, None)
+            self._over.append(session)
 
-    def _drop(self, route: _Route, request_id: bytes) -> None:
-        watch = route.watches.pop(request_id, None)
-        route.behind.pop(request_id, None)
-        if watch is not None:
-            self._index.discard(watch, watch.selector)
+    def _say(self, route: bytes, request_id: bytes, reply: WatchReply) -> None:
+        self._out.append(ToRoute(route, request_id, reply))
 
-    def _forget(self, route: _Route) -> None:
-        for request_id in list(route.watches):
-            self._drop(route, request_id)
-        self._routes.pop(route.id, None)
-        self._unfinished.pop(route.id, None)
-        self._by_progress.pop(route.id, None)
+    def _say_ended(self, route: bytes, request_id: bytes, reason: EndReason) -> None:
+        self._say(route, request_id, WatchEnded(reason, self._history.oldest, self._history.applied))

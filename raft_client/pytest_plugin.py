@@ -3,7 +3,7 @@
 ``raft_cluster``
     A running :class:`~raft_client.server.EmbeddedCluster` of one peer, new and empty for each test; give its ``url``
     away. ``@pytest.mark.raft_cluster(size=3)`` takes arguments for the cluster of a test: with three, one can be
-    killed.
+    killed; with ``transport="ipc"``, it has Unix sockets in place of ports.
 ``raft_sync_client``
     A :class:`~raft_client.RaftClient` of it. Coroutines open their own: ``AsyncRaftClient(raft_cluster.url)``.
 
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def raft_cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
-    """A cluster of one peer on a free loopback port, which leads."""
+    """A cluster of one peer, which leads; on a free loopback port unless the marker says otherwise."""
     from raft_client.server import EmbeddedCluster  # loaded only by tests that ask for it
 
     marker = request.node.get_closest_marker("raft_cluster")

@@ -34,7 +34,7 @@ def _seeds(_instance: RaftSettings, _attribute: attrs.Attribute[tuple[str, ...]]
         raise SettingsError("seeds must name at least one peer, such as tcp://10.0.0.1:8047")
     for url in value:
         if not is_peer_url(url):
-            raise SettingsError(f"a seed must be tcp://host:port, not {url!r}")
+            raise SettingsError(f"a seed must be tcp://host:port or ipc:///path, not {url!r}")
     if len(set(value)) < len(value):
         raise SettingsError(f"seeds must differ from each other: {', '.join(value)}")
 
@@ -95,7 +95,7 @@ def _peer_keys(_instance: RaftSettings, _attribute: attrs.Attribute[Any], value:
                 if not _is_curve_key(key):
                     raise SettingsError(f"the key of {url} in curve_peer_keys must be 40 characters of Z85")
             case _:
-                raise SettingsError("curve_peer_keys must name peers by their URLs, tcp://host:port")
+                raise SettingsError("curve_peer_keys must name peers by their URLs, tcp://host:port or ipc:///path")
 
 
 class RaftOptions(TypedDict, total=False):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LongMessageError",
     "check_curve",
+    "has_unix_sockets",
     "monitored_events",
     "receive_message",
     "send_message",
@@ -99,3 +100,8 @@ def check_curve() -> None:
     """Raises SettingsError if this libzmq was built without what CURVE needs."""
     if not zmq.has("curve"):
         raise SettingsError("CURVE is not in this libzmq: install pyzmq from a wheel, or build libzmq with libsodium")
+
+
+def has_unix_sockets() -> bool:
+    """Whether this libzmq has them, on this system."""
+    return bool(zmq.has("ipc"))

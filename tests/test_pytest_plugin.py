@@ -204,6 +204,11 @@ def test_one_peer_is_enough(raft_cluster, raft_sync_client):
     assert raft_cluster.running == ("1",)
     assert raft_sync_client.append(b"x") == 1
 
+@pytest.mark.raft_cluster(transport="ipc")
+def test_another_needs_no_port(raft_cluster, raft_sync_client):
+    assert raft_cluster.url.startswith("ipc://")
+    assert raft_sync_client.append(b"x") == 1
+
 @pytest.mark.raft_cluster(size=3, cluster="plant")
 def test_a_test_says_what_it_needs(raft_cluster):
     assert raft_cluster.leader() in raft_cluster.running == ("1", "2", "3")
@@ -222,7 +227,7 @@ def test_with_a_marker_that_names_nothing(raft_cluster):
 def test_each_test_has_a_log_of_its_own(tmp_path: Path) -> None:
     """The fixtures of a log are a cluster and a client; the marker passes its arguments by name."""
     (tmp_path / "test_logs.py").write_text(LOGS)
-    shown = run(tmp_path, *ASYNCIO, expect="3 passed, 1 error")
+    shown = run(tmp_path, *ASYNCIO, expect="4 passed, 1 error")
     assert "takes options by name only, not (3,)" in shown
 
 

@@ -85,7 +85,7 @@ def _members(client: RaftClient) -> list[Peer]:
 
 def _member(name: str, known: Iterable[Peer]) -> Peer:
     found = next((peer for peer in known if name in (peer.id, peer.url)), None)
-    if found is None and not name.startswith("tcp://"):
+    if found is None and "://" not in name:
         raise InvalidArgumentError(f"there is no peer {name!r}; there are {', '.join(p.id for p in known)}")
     return found or Peer("?", name)
 

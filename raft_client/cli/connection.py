@@ -26,8 +26,8 @@ _OPTIONS: Final = {
         "urls",
         multiple=True,
         metavar="URL",
-        help="tcp://host:port of a peer to ask first (the setting seeds); may be repeated. One that is up is enough. "
-        f"Default: {' or '.join(_VARIABLES)}.",
+        help="tcp://host:port (or ipc:///path) of a peer to ask first (the setting seeds); may be repeated. One that "
+        f"is up is enough. Default: {' or '.join(_VARIABLES)}.",
     ),
     "cluster": click.option(
         "--cluster", help="The cluster ident ('secret' of Node peers). Default: ZMQRAFT_CLUSTER, or empty."

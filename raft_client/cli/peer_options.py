@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from raft_client.wire.configuration import Peer, Peers
-from raft_client.wire.peer_urls import is_peer_url
+from raft_client.wire.peer_urls import is_tcp_url
 
 __all__ = ["cluster_option", "members_option", "to_peer"]
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., object])
 def to_peer(_context: click.Context, _option: click.Parameter, value: str) -> Peer:
     """One peer."""
     peer_id, _, url = value.partition("=")
-    if not peer_id or not is_peer_url(url):
+    if not peer_id or not is_tcp_url(url):
         raise click.BadParameter(f"{value!r} is not ID=URL, as 1=tcp://10.0.0.1:8047")
     return Peer(peer_id, url)
 

@@ -111,6 +111,9 @@ def serve(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
     own = next((peer.url for peer in peers if peer.id == peer_id), None)
     url = bind or own
+    for each in (bind, publish):
+        if each is not None and not each.startswith("tcp://"):
+            raise click.UsageError(f"a peer listens at tcp://ADDRESS:PORT, not at {each!r}")
     if url is None:
         raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
     _raise_file_limit()

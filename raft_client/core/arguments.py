@@ -180,7 +180,7 @@ def peer_url(peer: str, peers: Mapping[str, str]) -> str:
         raise InvalidArgumentError(f"a peer is named by its id or its URL, not by {type(peer).__name__}")
     if "://" in peer:
         if not is_peer_url(peer):
-            raise InvalidArgumentError(f"the URL of a peer is tcp://host:port, not {peer!r}")
+            raise InvalidArgumentError(f"the URL of a peer is tcp://host:port or ipc:///path, not {peer!r}")
         return peer
     url = peers.get(peer)
     if url is None:

@@ -8,14 +8,13 @@
     async with AsyncEmbeddedCluster() as cluster:                             # in the running event loop
         ...
 
-The peers are real: they speak over sockets of the loopback interface, and write to a disk. Peers are killed and
-restarted, taken from each other, and given a slow disk.
+The peers are real: they speak over sockets, of the loopback interface or without ports, and write to a disk. Peers are
+killed and restarted, taken from each other, and given a slow disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import tempfile
 import threading
 from contextlib import AsyncExitStack, ExitStack
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
+from raft_client.server.embedded_transport import addresses, check_transport, publisher_url
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
@@ -35,6 +35,7 @@ from raft_client.wire.configuration import Peer, Peers
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from raft_client.server.embedded_transport import Transport
     from raft_client.server.machines.state_machine import StateMachine
 
 __all__ = ["AsyncEmbeddedCluster", "EmbeddedCluster"]
@@ -54,9 +55,12 @@ class AsyncEmbeddedCluster:
     Their logs are in a temporary directory, which is removed in the end. ``fsync`` OFF is quicker. ``settings`` are
     changes of :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs. ``curve_keys`` is a
     directory with the keys of all peers and clients; with it, everything is encrypted, and nobody else is let in.
+    ``transport`` "tcp" has free ports of the loopback interface; "ipc" has none: Unix sockets in the temporary
+    directory, for clients of this user on this machine.
 
     Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments and keys that
-    cannot be used, and what :meth:`.DiskLog.open` raises.
+    cannot be used, TransportError if the path of a Unix socket would be too long, and what :meth:`.DiskLog.open`
+    raises.
     """
 
     def __init__(
@@ -68,11 +72,13 @@ class AsyncEmbeddedCluster:
         fsync: Fsync = Fsync.GROUP,
         settings: dict[str, Any] | None = None,
         curve_keys: Path | None = None,
+        transport: Transport = "tcp",
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_PEERS:
             raise InvalidArgumentError(f"size is a number of peers from 1 to {_MOST_PEERS}, not {size!r}")
         self._size = size
         self._ident = cluster.encode()
+        self._transport = check_transport(transport)
         self._machine = machine
         self._fsync = fsync
         self._changes = settings or {}
@@ -180,7 +186,7 @@ class AsyncEmbeddedCluster:
 
     async def _start_all(self) -> None:
         for attempt in range(_ATTEMPTS):
-            self.peers = _free_addresses(self._size)
+            self.peers = addresses(self._transport, self._size, self._folder)
             try:
                 for peer in self.peers:
                     await self._start(peer)
@@ -203,7 +209,7 @@ class AsyncEmbeddedCluster:
             log,
             self._machine(),
             url=peer.url,
-            publisher_url="tcp://127.0.0.1:*",
+            publisher_url=publisher_url(peer),
             keys=keys,
             on_role=lambda _status: self._changed.set(),
         )
@@ -242,9 +248,16 @@ class EmbeddedCluster:
         fsync: Fsync = Fsync.GROUP,
         settings: dict[str, Any] | None = None,
         curve_keys: Path | None = None,
+        transport: Transport = "tcp",
     ) -> None:
         self._cluster = AsyncEmbeddedCluster(
-            size, cluster=cluster, machine=machine, fsync=fsync, settings=settings, curve_keys=curve_keys
+            size,
+            cluster=cluster,
+            machine=machine,
+            fsync=fsync,
+            settings=settings,
+            curve_keys=curve_keys,
+            transport=transport,
         )
         self._closing = ExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -322,14 +335,6 @@ class EmbeddedCluster:
             action.close()
             raise InvalidArgumentError("the cluster is not running: use it in a with statement")
         return asyncio.run_coroutine_threadsafe(action, self._loop).result()
-
-
-def _free_addresses(size: int) -> Peers:
-    """Held until the last one is known, so that they differ."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(size)]
-        ports = [each.getsockname()[1] for each in sockets]
-    return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(ports, 1))
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:

@@ -14,6 +14,8 @@ import zmq
 import zmq.auth
 from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
 
+from raft_client.server.embedded_cluster import EmbeddedCluster
+
 Run = Any  # conftest.py has it
 
 COMMANDS = [
@@ -56,6 +58,14 @@ def test_urls_are_given_once_or_more_often(bare_run: Run, peers: ScriptedCluster
         assert bare_run("config", *arguments).code == 0
 
 
+def test_a_peer_at_a_unix_socket_is_asked(bare_run: Run) -> None:
+    """The commands take the URL of a Unix socket, for the cluster and for one peer of it."""
+    with EmbeddedCluster(1, transport="ipc") as cluster:
+        cluster.leader()
+        assert bare_run("config", "--url", cluster.url).out.decode() == f"1 {cluster.url} *\n"
+        assert bare_run("info", cluster.url, "--url", cluster.url).code == 0
+
+
 def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--url`` and ``--cluster`` win over their environment variables."""
     monkeypatch.setenv("ZMQRAFT_SEEDS", "tcp://127.0.0.1:1")
@@ -67,13 +77,17 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
     ("arguments", "environment", "complaint"),
     [
         ([], {}, "no peer is named: give --url tcp://host:port, or set ZMQRAFT_URL"),
-        (["--url", "http://127.0.0.1"], {}, "zmqraft: --url must be tcp://host:port, not 'http://127.0.0.1'"),
+        (
+            ["--url", "http://127.0.0.1"],
+            {},
+            "zmqraft: --url must be tcp://host:port or ipc:///path, not 'http://127.0.0.1'",
+        ),
         (["--url", "tcp://h:1", "--url", "tcp://h:1"], {}, "zmqraft: --url must differ from each other"),
         (["--url", "tcp://h:1", "--timeout", "1e12"], {}, "zmqraft: --timeout must be seconds"),
         (
             [],
             {"ZMQRAFT_SEEDS": "127.0.0.1:8047"},
-            "ZMQRAFT_SEEDS: a seed must be tcp://host:port, not '127.0.0.1:8047'",
+            "ZMQRAFT_SEEDS: a seed must be tcp://host:port or ipc:///path, not '127.0.0.1:8047'",
         ),
         (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
         (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),

@@ -95,6 +95,15 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
         (["--id", "1", "--peer", "1=tcp://host", "--data", "d"], "is not ID=URL"),
         (["--id", "1", "--peer", "1=tcp://h:1", "--peer", "2=tcp://h:1", "--data", "d"], "the same ID or URL"),
         (["--id", "2", "--peer", "1=tcp://127.0.0.1:1", "--data", "d"], "--id 2 is none of the peers"),
+        (["--id", "1", "--peer", "1=ipc:///a", "--data", "d"], "'1=ipc:///a' is not ID=URL"),
+        (
+            ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--bind", "ipc:///a"],
+            "a peer listens at tcp://ADDRESS:PORT, not at 'ipc:///a'",
+        ),
+        (
+            ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--publish", "ipc:///a"],
+            "a peer listens at tcp://ADDRESS:PORT, not at 'ipc:///a'",
+        ),
         (["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--trace", "no/such/f"], "no/such/f"),
         (["--id", "1", "--data", "d"], "Missing option '--peer'"),
     ],

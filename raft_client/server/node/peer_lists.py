@@ -2,7 +2,8 @@
 
 Three forms of a peer are taken: its URL, which is then its id too; ``[id, url]``; and ``{"id": …, "url": …}``, where
 one of the two may be missing. URLs are ``tcp://`` with an IP address and a port, and nothing else: names are for
-clients. A refusal has the name and the text that a Node peer would give, for clients that know them.
+clients. Where all members are at Unix sockets (a cluster in one program), so may a new one be. A refusal has the name
+and the text that a Node peer would give, for clients that know them.
 
 Source: facts §1.4 (ConfigUpdate); ØMQ Raft protocol, "ConfigUpdate RPC", status 2.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import is_peer_url
+from raft_client.wire.peer_urls import is_ipc_url, is_tcp_url
 
 if TYPE_CHECKING:
     from raft_client.wire.configuration import Peers
@@ -50,7 +51,7 @@ def parse_peers(value: JsonValue, present: Peers) -> Peers:
     for item in value:
         peer_id, url = _id_and_url(item)
         _require(isinstance(peer_id, str) and peer_id != "", "peer id must be a non empty string")
-        peer = Peer(str(peer_id), _check_url(url))
+        peer = Peer(str(peer_id), _check_url(url, present))
         _require(peer.id not in found, "peer id must be unique")
         _require(all(peer.url != other.url for other in found.values()), "peer url must be unique")
         is_new = peer.id not in url_of and peer.url not in urls
@@ -84,9 +85,11 @@ def _id_and_url(item: JsonValue) -> tuple[JsonValue, JsonValue]:
     raise PeersRefusedError(_ASSERTION, text)
 
 
-def _check_url(url: JsonValue) -> str:
+def _check_url(url: JsonValue, present: Peers) -> str:
     _require(isinstance(url, str) and url != "", "peer url must be a non empty string")
     text = str(url)
+    if is_ipc_url(text) and present and all(is_ipc_url(peer.url) for peer in present):
+        return text
     found = _URL.fullmatch(text)
     if found is None or found["protocol"] != "tcp:":
         raise PeersRefusedError(_ASSERTION, "peer url protocol must be tcp:")
@@ -96,7 +99,7 @@ def _check_url(url: JsonValue) -> str:
     _require(0 < int(found["port"] or 0) <= _MAX_PORT, "peer url port must be in range 1-65535")
     is_address = _is_address(found["host"].strip("[]"))
     # What libzmq refuses would end every peer that wants to connect to it, again after each start.
-    _require(is_address and is_peer_url(text), "peer url must have a valid ip address in hostname")
+    _require(is_address and is_tcp_url(text), "peer url must have a valid ip address in hostname")
     return text
 
 

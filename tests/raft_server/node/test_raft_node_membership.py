@@ -226,6 +226,7 @@ def test_a_peer_that_was_removed_is_not_heard_while_there_is_a_leader() -> None:
         ([[7, "tcp://127.0.0.1:1"]], "AssertionError", "peer id must be a non empty string"),
         ([["x", ""]], "AssertionError", "peer url must be a non empty string"),
         ([["x", "udp://127.0.0.1:1"]], "AssertionError", "peer url protocol must be tcp:"),
+        ([["x", "ipc:///tmp/1.sock"]], "AssertionError", "peer url protocol must be tcp:"),
         ([["x", "tcp://me@127.0.0.1:1"]], "AssertionError", "peer url must have no auth"),
         ([["x", "tcp://127.0.0.1:1/y"]], "AssertionError", "peer url must have no path"),
         ([["x", "tcp://127.0.0.1:1#y"]], "AssertionError", "peer url must have no hash"),

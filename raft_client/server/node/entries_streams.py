@@ -6,6 +6,9 @@ not the expected one ends the stream and begins another one. ``count=0`` ends it
 follow-ups is forgotten after a while, and when this peer stops leading. (ØMQ Raft protocol, "RequestEntries RPC";
 facts §1.4)
 
+A new leader answers when it knows, and has applied, all that leaders before it may have acknowledged. Until then, some
+milliseconds as a rule, requests wait: a log that ends earlier than what the client was told would be taken for all.
+
 Reading for streams takes a bounded part of each turn, and the streams take it by turns: a thousand new ones keep
 neither heartbeats nor other clients waiting. Where there are too many, the one that was heard longest ago goes: its
 follow-up, if there ever is one, begins a new one.
@@ -22,13 +25,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client.server.node.ready import Answer
-from raft_client.wire.messages import EntriesReply, EntriesStatus, SnapshotChunk
+from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries, SnapshotChunk
 
 if TYPE_CHECKING:
+    from raft_client.server.node.commit import Commit
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.stored_log import SnapshotMeta
-    from raft_client.wire.messages import RequestEntries
 
 __all__ = ["EntriesStreams"]
 
@@ -67,8 +70,10 @@ class _SnapshotStream:
 class EntriesStreams:
     """The streams of a leader."""
 
-    def __init__(self, state: NodeState) -> None:
-        self._state = state
+    def __init__(self, state: NodeState, commit: Commit) -> None:
+        self._state, self._commit = state, commit
+        self._serves_in = 0  # the term in which this leader has applied what those before it acknowledged
+        self._early: dict[tuple[bytes, bytes], Request] = {}  # those that wait for that
         #: The one that was heard longest ago is the first.
         self._streams: dict[tuple[bytes, bytes], _Stream | _SnapshotStream] = {}
         self._due: dict[tuple[bytes, bytes], None] = {}  # those that wait for their part, in this order
@@ -85,6 +90,9 @@ class EntriesStreams:
             state.answer(request, EntriesReply(EntriesStatus.NOT_LEADER, leader_id=state.leader_id))
             return
         key = (request.route, request.request_id)
+        if not self._serves:
+            self._wait(key, request, message)
+            return
         stream = self._streams.get(key)
         if stream is not None:
             if message.count != 0 and self._confirm(stream, message):
@@ -96,11 +104,30 @@ class EntriesStreams:
         if message.count != 0:
             self._begin(key, request, message)
 
+    @property
+    def _serves(self) -> bool:
+        state = self._state
+        if self._serves_in != state.term and self._commit.is_current and state.applied_index >= state.commit_index:
+            self._serves_in = state.term
+        return self._serves_in == state.term
+
+    def _wait(self, key: tuple[bytes, bytes], request: Request, message: RequestEntries) -> None:
+        self._early.pop(key, None)
+        if message.count != 0:
+            if len(self._early) >= self._state.settings.max_streams:
+                del self._early[next(iter(self._early))]
+            self._early[key] = request
+
     def settle(self) -> None:
-        """Without a word: a client that hears nothing asks again, and learns who leads then."""
+        """Streams end without a word: a client that hears nothing asks again, and learns who leads then."""
         if not self._state.is_leader:
             self._streams.clear()
             self._due.clear()
+        if self._early and (not self._state.is_leader or self._serves):
+            early, self._early = self._early, {}
+            for request in early.values():
+                if isinstance(request.message, RequestEntries):
+                    self.on_request(request, request.message)
 
     def tick(self) -> None:
         """Go on with those that wait; forget those that nobody follows, not more often than every other second."""

@@ -100,7 +100,7 @@ class RaftNode:
         self._updates = Updates(state)
         self._applying = Applying(state)
         self._membership = Membership(state)
-        self._streams = EntriesStreams(state)
+        self._streams = EntriesStreams(state, self._commit)
         self._reads = Reads(state, self._peers, self._replication, self._commit)
         self._transfer = Transfer(state, self._peers, self._replication, self._election, self._reads, self._updates)
         self._learner = Learner(state, self._peers, self._snapshot_receiver)

@@ -11,7 +11,7 @@ from node_cluster import OURS, NodeCluster, make_id, peers_of
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
+from raft_client.wire.messages import AppendEntries, EntriesReply, EntriesStatus, RequestEntries
 from raft_client.wire.update_requests import ConfigProposal
 
 
@@ -321,3 +321,40 @@ def test_what_it_had_and_was_never_committed_is_replaced() -> None:
     cluster.run(1.0)
     assert cluster.data("d") == [b"0", b"1", b"2"]
     assert log.log == cluster.logs[leader].log
+
+
+def test_a_new_leader_answers_when_it_has_what_was_acknowledged() -> None:
+    """A leader that starts again has applied nothing yet; it answers with all that was acknowledged, not with less."""
+    cluster = filled()
+    cluster.stop("a")
+    cluster.applied["a"].clear()
+    cluster.start("a", peers_of("a"))
+    cluster.hold_disk("a")
+    cluster.run_until(lambda: cluster.held["a"] is not None)  # its vote for itself
+    cluster.release_disk("a")
+    cluster.hold_disk("a")
+    assert cluster.nodes["a"].role is Role.LEADER
+    early = {name: ask(cluster, after) for name, after in (("begin", 0), ("end", 30))}
+    cluster.release_disk("a")
+    cluster.run(0.1)
+    assert early == {"begin": [], "end": []}
+    replies = [answer.message for answer in cluster.answers if isinstance(answer.message, EntriesReply)]
+    assert show(replies)[-1] == (1, 31, 1)  # the newest request of a stream counts; 31 is the CHECKPOINT
+
+
+def test_a_deposed_leader_answers_what_waited_with_not_the_leader() -> None:
+    """A request to a new leader that is deposed before it knows what is committed is answered with "not the leader";
+    one that was ended is not answered."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.update(b"x")
+    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries)
+    cluster.stop(leader)
+    cluster.run_until(lambda: Role.LEADER in cluster.roles().values())
+    second = cluster.leader
+    assert ask(cluster, 0, name=second) == []
+    cluster.ask(second, RequestEntries(b"test", 0), route=b"another")
+    cluster.ask(second, RequestEntries(b"test", 0, 0), route=b"another")
+    cluster.run_until(lambda: cluster.nodes[second].role is not Role.LEADER)  # nobody answers it
+    replies = [answer for answer in cluster.answers if isinstance(answer.message, EntriesReply)]
+    assert [(reply.route, int(reply.message.status)) for reply in replies] == [(b"client", 0)]  # type: ignore[union-attr]

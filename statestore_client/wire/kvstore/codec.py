@@ -1,0 +1,144 @@
+"""Messages between sites <-> bytes: an array of MessagePack, the code first.
+
+What is read is checked field by field, and raises :class:`~statestore_client.errors.RemoteProtocolError` and nothing
+else. Fields after those of a message's table are ignored: a newer release has added them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgpack
+
+from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
+from statestore_client.wire.kvstore import fields
+from statestore_client.wire.kvstore.messages import (
+    MAX_MESSAGE,
+    CompareRanges,
+    Failure,
+    Finalize,
+    Flood,
+    Found,
+    Get,
+    GetFiltered,
+    GetHashes,
+    Heartbeat,
+    Hello,
+    HelloWanted,
+    Message,
+    RangeSumsReply,
+    Refusal,
+    Set,
+    SetResult,
+    Sync,
+    SyncReply,
+)
+
+__all__ = ["REQUEST_CODES", "decode", "encode", "request_in"]
+
+#: Name of the field, what reads it, what writes it (None: as it is).
+_Field: TypeAlias = tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None]
+
+
+def _plain(name: str, read: Callable[[Any], Any]) -> _Field:
+    return name, read, None
+
+
+_ID: Final = _plain("id", fields.integer)
+_AREA: Final = _plain("area", fields.text)
+_NEXT: Final = _plain("next", fields.optional_integer)
+_START: Final = _plain("start", fields.integer)
+_PATTERNS: Final = _plain("patterns", fields.key_names)
+_PATH: Final = _plain("path", fields.path)
+_REASON: Final = _plain("reason", fields.integer)
+_TEXT: Final = _plain("text", fields.text)
+_ENTRIES: Final[_Field] = ("entries", fields.entries, fields.packed_entries)
+
+_SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
+    1: (Hello, (
+        _plain("version", fields.integer), _plain("name", fields.name), _plain("incarnation", fields.integer),
+        _plain("areas", fields.names), _plain("capabilities", fields.names), _plain("is_reply", fields.boolean),
+    )),
+    2: (HelloWanted, ()),
+    3: (Heartbeat, (_plain("incarnation", fields.integer), _plain("floods", fields.integer))),
+    4: (Refusal, (_REASON, _TEXT)),
+    5: (Flood, (_plain("number", fields.integer), _AREA, _PATH, _ENTRIES)),
+    16: (Get, (_ID, _AREA, _plain("keys", fields.key_names))),
+    17: (GetFiltered, (
+        _ID, _AREA, _PATTERNS, _plain("originators", fields.key_names), _plain("match_all", fields.boolean),
+        _plain("ignore_ttl", fields.boolean), _plain("omit_values", fields.boolean), _START,
+    )),
+    18: (GetHashes, (_ID, _AREA, _PATTERNS, _START)),
+    19: (Set, (_ID, _AREA, _ENTRIES, _PATH)),
+    20: (CompareRanges, (
+        _ID, _AREA, _plain("level", fields.integer), _plain("prefixes", fields.numbers),
+        _plain("sum", fields.optional_integer),
+    )),
+    21: (Sync, (_ID, _AREA, _plain("ranges", fields.ranges), ("hashes", fields.hashes, fields.packed_hashes))),
+    22: (Finalize, (_ID, _AREA, _ENTRIES, _plain("is_last", fields.boolean))),
+    32: (Found, (_ID, _ENTRIES, _NEXT)),
+    33: (SetResult, (_ID, _plain("reasons", fields.reasons))),
+    34: (RangeSumsReply, (_ID, _plain("is_equal", fields.boolean), ("sums", fields.sums, fields.packed_sums))),
+    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.key_names), _NEXT)),
+    36: (Failure, (_ID, _REASON, _TEXT)),
+}  # fmt: skip
+_CODES: Final = {shape[0]: code for code, shape in _SHAPES.items()}
+
+#: A message with such a code has a request id after it, and wants an answer.
+REQUEST_CODES: Final = range(16, 32)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of one frame. Raises InvalidArgumentError if they are more than :data:`MAX_MESSAGE`."""
+    code = _CODES[type(message)]
+    values: list[Any] = [code]
+    for name, _, write in _SHAPES[code][1]:
+        value = getattr(message, name)
+        values.append(value if write is None else write(value))
+    packed: bytes = msgpack.packb(values)
+    if len(packed) > MAX_MESSAGE:
+        raise InvalidArgumentError(f"a message of {len(packed)} bytes; {MAX_MESSAGE} are allowed")
+    return packed
+
+
+def _array(data: bytes) -> tuple[Any, ...]:
+    if len(data) > MAX_MESSAGE:
+        raise RemoteProtocolError(f"a message of {len(data)} bytes; {MAX_MESSAGE} are allowed")
+    try:
+        array = msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True)
+    # What msgpack raises: ValueError and its kinds, RecursionError and OverflowError come out of depth and of dates.
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise RemoteProtocolError(f"a message between sites that is not valid MessagePack: {error}") from error
+    if type(array) is not tuple or not array or type(array[0]) is not int:
+        raise RemoteProtocolError("a message between sites must be an array that begins with a code")
+    return array
+
+
+def decode(data: bytes) -> Message:
+    """One message. Raises RemoteProtocolError for anything else."""
+    array = _array(data)
+    code = array[0]
+    shape = _SHAPES.get(code)
+    if shape is None:
+        raise RemoteProtocolError(f"a message between sites with code {code}, which this release does not know")
+    make, parts = shape
+    if len(array) <= len(parts):
+        raise RemoteProtocolError(f"message {code} between sites has {len(array) - 1} fields, {len(parts)} are needed")
+    values = []
+    for (name, read, _), value in zip(parts, array[1:], strict=False):
+        try:
+            values.append(read(value))
+        except fields.FieldError as error:
+            raise RemoteProtocolError(f"message {code} between sites: {name} {error}") from error
+    return make(*values)
+
+
+def request_in(data: bytes) -> int | None:
+    """The id of a request that could not be read, to answer it with an error. None if it is not a request at all."""
+    try:
+        array = _array(data)
+    except RemoteProtocolError:
+        return None
+    has_id = array[0] in REQUEST_CODES and len(array) > 1 and type(array[1]) is int and array[1] >= 0
+    return array[1] if has_id else None

@@ -1,0 +1,204 @@
+"""The fields of messages between sites: from what MessagePack gives to checked values, and back.
+
+Each reader takes one thing that was decoded and gives the value, or raises :class:`FieldError`, which says what it must
+be. Nothing here is larger than the message that it came in.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from statestore_client.wire.kvstore.messages import MAX_PREFIXES
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "MAX_NAME", "MAX_PATH", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names",
+    "numbers", "optional_integer", "packed_entries", "packed_hashes", "packed_sums", "path", "ranges", "reasons",
+    "sums", "text",
+]  # fmt: skip
+
+#: Characters of the name of a site or area, of an originator, and of a capability.
+MAX_NAME: Final = 255
+#: Sites that an update may have come through. No mesh that anyone runs has a longer way; it is a limit for nonsense.
+MAX_PATH: Final = 1024
+
+_MIN_INT: Final = -(1 << 63)
+_MAX_INT: Final = (1 << 63) - 1
+
+
+class FieldError(ValueError):
+    """Says what the field must be."""
+
+
+def integer(value: Any) -> int:
+    """0 to 2^64 - 1."""
+    # True and False are integers to Python, and not to MessagePack.
+    if type(value) is not int or value < 0:
+        raise FieldError("must be an integer from 0 to 2^64 - 1")
+    return value
+
+
+def optional_integer(value: Any) -> int | None:
+    """The same, or nil."""
+    return None if value is None else integer(value)
+
+
+def boolean(value: Any) -> bool:
+    """True or false, and not a number."""
+    if type(value) is not bool:
+        raise FieldError("must be true or false")
+    return value
+
+
+def text(value: Any) -> str:
+    """A text, which may be empty."""
+    if type(value) is not str:
+        raise FieldError("must be a text")
+    return value
+
+
+def _array(value: Any) -> tuple[Any, ...]:
+    if type(value) is not tuple:
+        raise FieldError("must be an array")
+    return value
+
+
+def name(value: Any) -> str:
+    """The name of a site, of an area or of a capability."""
+    if type(value) is not str or not 0 < len(value) <= MAX_NAME:
+        raise FieldError(f"must be a name of 1 to {MAX_NAME} characters")
+    return value
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Names of areas, originators or capabilities."""
+    return tuple(map(name, _array(value)))
+
+
+def path(value: Any) -> tuple[str, ...]:
+    """Names of the sites that an update came through."""
+    found = names(value)
+    if len(found) > MAX_PATH:
+        raise FieldError(f"must have at most {MAX_PATH} sites")
+    return found
+
+
+def key_names(value: Any) -> tuple[str, ...]:
+    """Keys, or patterns of keys."""
+    found = _array(value)
+    for key in found:
+        if type(key) is not str:
+            raise FieldError("must be an array of texts")
+    return found
+
+
+def numbers(value: Any) -> tuple[int, ...]:
+    """Numbers of ranges, as many as may be asked for at once."""
+    found = _array(value)
+    if len(found) > MAX_PREFIXES:
+        raise FieldError(f"must have at most {MAX_PREFIXES} ranges")
+    return tuple(map(integer, found))
+
+
+def ranges(value: Any) -> tuple[tuple[int, int], ...]:
+    """Pairs of first and last position, ascending and apart."""
+    found = []
+    end = -1
+    for pair in _array(value):
+        if type(pair) is not tuple or len(pair) != 2:
+            raise FieldError("must be an array of pairs")
+        first, last = integer(pair[0]), integer(pair[1])
+        if not end < first <= last:
+            raise FieldError("must be ranges in ascending order that do not overlap")
+        found.append((first, last))
+        end = last
+    return tuple(found)
+
+
+def sums(value: Any) -> tuple[int, ...]:
+    """Sums of 8 bytes each, the most significant byte first."""
+    if type(value) is not bytes or len(value) % 8:
+        raise FieldError("must be bytes, eight for each sum")
+    return Struct(f">{len(value) // 8}Q").unpack(value)
+
+
+def packed_sums(value: tuple[int, ...]) -> bytes:
+    """The other way."""
+    return Struct(f">{len(value)}Q").pack(*value)
+
+
+def _mapping(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise FieldError("must be a map of keys")
+    for key, item in value.items():
+        if type(key) is not str:
+            raise FieldError("must be a map with texts as keys")
+        value[key] = read(item)
+    return value
+
+
+def reasons(value: Any) -> dict[str, int]:
+    """Key -> the number of a reason."""
+    return _mapping(value, integer)
+
+
+def _signed(value: Any) -> int:
+    if type(value) is not int or not _MIN_INT <= value <= _MAX_INT:
+        raise FieldError("must have integers of 64 bits with a sign as versions and times")
+    return value
+
+
+def _originator(value: Any) -> str:
+    if type(value) is not str or len(value) > MAX_NAME:
+        raise FieldError(f"must have originators of at most {MAX_NAME} characters")
+    return value
+
+
+def _entry(value: Any) -> Value:
+    if type(value) is not tuple or len(value) < 5:
+        raise FieldError("must have entries of five fields")
+    version, originator, data, ttl_ms, ttl_version = value[:5]
+    hash_ = None
+    if data is None:
+        hash_ = None if len(value) == 5 else _signed(value[5])
+    elif type(data) is not bytes:
+        raise FieldError("must have values that are bytes or nil")
+    _signed(version), _signed(ttl_ms), _signed(ttl_version), _originator(originator)
+    return Value(version, originator, data, ttl_ms, ttl_version, hash_)
+
+
+def entries(value: Any) -> dict[str, Value]:
+    """Key -> entry: version, originator, value or nil, TTL in ms, TTL version, hash (only without a value). The store
+    makes the hash of what it takes.
+    """
+    return _mapping(value, _entry)
+
+
+def packed_entries(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:
+    """The other way."""
+    packed: dict[str, tuple[Any, ...]] = {}
+    for key, entry in value.items():
+        fields = (entry.version, entry.originator, entry.value, entry.ttl_ms, entry.ttl_version)
+        packed[key] = fields if entry.value is not None or entry.hash is None else (*fields, entry.hash)
+    return packed
+
+
+def _hash(value: Any) -> Value:
+    if type(value) is not tuple or len(value) < 4:
+        raise FieldError("must have hashes of four fields")
+    version, originator, ttl_version, hash_ = value[:4]
+    return Value(_signed(version), _originator(originator), None, INFINITE_TTL_MS, _signed(ttl_version), _signed(hash_))
+
+
+def hashes(value: Any) -> dict[str, Value]:
+    """Key -> version, originator, TTL version, hash: what two entries are compared by. The TTL is not part of it."""
+    return _mapping(value, _hash)
+
+
+def packed_hashes(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:
+    """The other way."""
+    return {key: (entry.version, entry.originator, entry.ttl_version, entry.hash) for key, entry in value.items()}

@@ -1,0 +1,273 @@
+"""What sites say to each other, and clients to a site, as values. :mod:`.codec` has the bytes.
+
+=====================  ====  ======  ==================================================================================
+message                code  kind    its fields
+=====================  ====  ======  ==================================================================================
+:class:`Hello`         1     alone   version, name, incarnation, areas, capabilities, is reply
+:class:`HelloWanted`   2     alone   (none)
+:class:`Heartbeat`     3     alone   incarnation, number of the last flood
+:class:`Refusal`       4     alone   reason, text
+:class:`Flood`         5     alone   number, area, path, entries
+:class:`Get`           16    asks    id, area, keys
+:class:`GetFiltered`   17    asks    id, area, patterns, originators, match all, ignore TTL, omit values, start
+:class:`GetHashes`     18    asks    id, area, patterns, start
+:class:`Set`           19    asks    id, area, entries, path
+:class:`CompareRanges` 20    asks    id, area, level, prefixes, sum or nil
+:class:`Sync`          21    asks    id, area, ranges, hashes
+:class:`Finalize`      22    asks    id, area, entries, is last
+:class:`Found`   32    reply   id, entries, next or nil
+:class:`SetResult`     33    reply   id, reasons
+:class:`RangeSumsReply`     34    reply   id, is equal, sums
+:class:`SyncReply`     35    reply   id, entries, keys to be updated, next or nil
+:class:`Failure`       36    reply   id, reason, text
+=====================  ====  ======  ==================================================================================
+
+*Position*: of a key, 0 to 2^64 - 1. ``start`` and ``next`` are positions: a reply that does not fit ends before the key
+at ``next``, and the next request starts there. Times are in ms.
+
+Source: KvStore, "KvStore Sync via Thrift"; facts §3, §4, §6.1; ``docs/decisions/0045-the-wire-between-sites.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import Final, TypeAlias
+
+import attrs
+
+from statestore_client.wire.kvstore.value import Value
+
+__all__ = [
+    "MAX_MESSAGE",
+    "MAX_POSITION",
+    "MAX_PREFIXES",
+    "PROTOCOL_VERSION",
+    "Capability",
+    "CompareRanges",
+    "Failure",
+    "FailureReason",
+    "Finalize",
+    "Flood",
+    "Found",
+    "Get",
+    "GetFiltered",
+    "GetHashes",
+    "Heartbeat",
+    "Hello",
+    "HelloWanted",
+    "Message",
+    "RangeSumsReply",
+    "Refusal",
+    "RefusalReason",
+    "Reply",
+    "Request",
+    "Set",
+    "SetResult",
+    "Sync",
+    "SyncReply",
+]  # fmt: skip
+
+PROTOCOL_VERSION: Final = 1
+
+#: Bytes of one message, and so of one frame. A larger one is refused before it is read.
+MAX_MESSAGE: Final = 1 << 20
+
+MAX_POSITION: Final = (1 << 64) - 1
+
+#: So many ranges are asked for at once: the sums in the reply (16 each, 8 bytes) stay far below :data:`MAX_MESSAGE`.
+MAX_PREFIXES: Final = 1024
+
+Entries: TypeAlias = Mapping[str, Value]
+
+
+class Capability(StrEnum):
+    """What goes beyond version 1, one by one. What is not in this list is ignored."""
+
+    #: Sums of ranges are compared before hashes of entries are sent.
+    RANGES = "ranges"
+
+
+class RefusalReason(IntEnum):
+    """Why a hello is refused. A site tries again; what it is told is for its operator."""
+
+    OWN_NAME = 1
+    NAME_IN_USE = 2
+    VERSION = 3
+    TOO_MANY_CONNECTIONS = 4
+    NO_COMMON_AREA = 5
+
+
+class FailureReason(IntEnum):
+    """Why a request was not carried out."""
+
+    UNKNOWN_REQUEST = 1
+    UNKNOWN_AREA = 2
+    BAD_REQUEST = 3
+
+
+@attrs.frozen
+class Hello:
+    """One side of a connection. Each start of a site has its ``incarnation``, a random number of 64 bits."""
+
+    version: int
+    name: str
+    incarnation: int
+    areas: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
+    is_reply: bool = False
+
+
+@attrs.frozen
+class HelloWanted:
+    """The connection has not said hello, or the other side was started again since."""
+
+
+@attrs.frozen
+class Heartbeat:
+    """``floods`` is the number of the last flood that this side sent on this connection; 0 if it sent none."""
+
+    incarnation: int
+    floods: int
+
+
+@attrs.frozen
+class Refusal:
+    """A hello is refused. ``reason`` is a :class:`RefusalReason`, or a number that this release does not know."""
+
+    reason: int
+    text: str
+
+
+@attrs.frozen
+class Flood:
+    """An incremental update. ``path``: the sites that it came through, the last one is the sender."""
+
+    number: int
+    area: str
+    path: tuple[str, ...]
+    entries: Entries
+
+
+@attrs.frozen
+class Get:
+    """The entries of these keys; those that do not exist are left out."""
+
+    id: int
+    area: str
+    keys: tuple[str, ...]
+
+
+@attrs.frozen
+class GetFiltered:
+    """Entries whose key begins with a match of a pattern, or that have one of the originators."""
+
+    id: int
+    area: str
+    patterns: tuple[str, ...] = ()
+    originators: tuple[str, ...] = ()
+    match_all: bool = False
+    ignore_ttl: bool = True
+    omit_values: bool = False
+    start: int = 0
+
+
+@attrs.frozen
+class GetHashes:
+    """The same with hashes in place of values."""
+
+    id: int
+    area: str
+    patterns: tuple[str, ...] = ()
+    start: int = 0
+
+
+@attrs.frozen
+class Set:
+    """Entries to merge. ``path`` is empty if a client sends them."""
+
+    id: int
+    area: str
+    entries: Entries
+    path: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class CompareRanges:
+    """Asks for the sums of the ranges below these. ``sum``, at level 0 only: one's own, to learn if all is equal."""
+
+    id: int
+    area: str
+    level: int
+    prefixes: tuple[int, ...]
+    sum: int | None = None
+
+
+@attrs.frozen
+class Sync:
+    """All that the sender has in these ranges, without values. ``ranges``: first and last position, ascending."""
+
+    id: int
+    area: str
+    ranges: tuple[tuple[int, int], ...]
+    hashes: Entries
+
+
+@attrs.frozen
+class Finalize:
+    """What the other side had not, or older, in a sync that it did not begin. A :class:`SetResult` answers."""
+
+    id: int
+    area: str
+    entries: Entries
+    is_last: bool
+
+
+@attrs.frozen
+class Found:
+    """Answers :class:`Get`, :class:`GetFiltered` and :class:`GetHashes`."""
+
+    id: int
+    entries: Entries
+    next: int | None = None
+
+
+@attrs.frozen
+class SetResult:
+    """Keys that were not merged, with the number of the reason."""
+
+    id: int
+    reasons: Mapping[str, int]
+
+
+@attrs.frozen
+class RangeSumsReply:
+    """Of each range that was asked for the sums of those below it, in order; none if all is equal."""
+
+    id: int
+    is_equal: bool
+    sums: tuple[int, ...]
+
+
+@attrs.frozen
+class SyncReply:
+    """What is newer here, and the keys that are newer at the other side or missing here."""
+
+    id: int
+    entries: Entries
+    to_be_updated: tuple[str, ...]
+    next: int | None = None
+
+
+@attrs.frozen
+class Failure:
+    """The request was not carried out. ``reason``: a :class:`FailureReason`, or one that this release does not know."""
+
+    id: int
+    reason: int
+    text: str
+
+
+Request: TypeAlias = Get | GetFiltered | GetHashes | Set | CompareRanges | Sync | Finalize
+Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure
+Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Request | Reply

@@ -62,6 +62,7 @@ class ActionRunner(Generic[D]):
             request_timeout=settings.request_timeout,
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
+            addresses=len(settings.addresses),
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             complaint=complaint,
         )

@@ -6,6 +6,7 @@ when it cannot be used. :class:`~statestore_client.ConnectionSettings` makes val
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +16,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from statestore_client.errors import SettingsError
 
-__all__ = ["SCHEMES", "read_connection_string", "read_environment", "read_mounts", "read_url"]
+__all__ = [
+    "SCHEMES",
+    "read_address",
+    "read_connection_string",
+    "read_environment",
+    "read_mounts",
+    "read_url",
+    "write_address",
+]
 
 #: Settings by name, and the sources of those that are texts.
 Found: TypeAlias = tuple[dict[str, Any], dict[str, str]]
@@ -77,14 +86,31 @@ _MOUNTED_NUMBERS: Final[Mapping[str, str]] = {
     "maxInflightMessages": "max_in_flight",
     "sessionExpirySeconds": "session_expiry",
 }
+#: Scheme and user, addresses, and the rest of a URL.
+_AUTHORITY: Final = re.compile(r"([a-z]+://(?:[^/?#]*@)?)([^/?#@]*)(.*)", re.DOTALL | re.IGNORECASE)
 #: ISO 8601 durations as .NET writes them: days, hours, minutes, seconds.
 _DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
 
 
+def write_address(host: str, port: int) -> str:
+    """As it is in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def read_address(text: str, default_port: int) -> tuple[str, int]:
+    """``host`` or ``host:port``; an IPv6 address in brackets. Raises SettingsError."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.port != 0 and parts.netloc == text and "@" not in text and "," not in text:
+            return parts.hostname, parts.port or default_port
+    raise SettingsError(f"an address must be 'host' or 'host:port', and IPv6 '[address]:port', not {text!r}")
+
+
 def read_url(url: str) -> Found:
-    """``mqtt[s]://[user[:password]@]host[:port][?option=…]`` or ``ws[s]://…/path``."""
+    """``mqtt[s]://[user[:password]@]host[:port][,host[:port]…][?option=…]`` or ``ws[s]://…/path``."""
+    first, others = _first_address(url)
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(first)
         port = parts.port
     except ValueError as error:
         # What urllib takes for a port may be part of the password.
@@ -114,11 +140,23 @@ def read_url(url: str) -> Found:
         values["username"] = unquote(parts.username)
     if parts.password is not None:
         values["password"] = unquote(parts.password)
+    if others:
+        values["alternates"] = tuple(write_address(*read_address(text, default_port)) for text in others)
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
         if "@" in name:
             raise SettingsError(f"{_without_secrets(url)!r} is not a valid URL: {_ENCODE_PASSWORDS}")
         values[name] = text
     return values, {}
+
+
+def _first_address(url: str) -> tuple[str, list[str]]:
+    """A URL with its first address alone, and the other addresses."""
+    match = _AUTHORITY.fullmatch(url)
+    if match is None:
+        return url, []
+    start, addresses, rest = match.groups()
+    first, *others = addresses.split(",")
+    return start + first + rest, others
 
 
 def read_environment(env: Mapping[str, str]) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import attrs
@@ -11,10 +11,12 @@ import attrs
 from statestore_client.errors import SettingsError
 from statestore_client.setting_sources import (
     SCHEMES,
+    read_address,
     read_connection_string,
     read_environment,
     read_mounts,
     read_url,
+    write_address,
 )
 
 __all__ = ["ClientOptions", "ConnectionOptions", "ConnectionSettings", "SharedOptions"]
@@ -23,6 +25,8 @@ __all__ = ["ClientOptions", "ConnectionOptions", "ConnectionSettings", "SharedOp
 _MAX_CLIENT_ID: Final = 16_384
 #: It becomes a label of metrics: nothing that is longer can be a name.
 _MAX_CATEGORY: Final = 256
+#: Of ``connect_timeout``.
+_SHORTEST_S: Final = 0.001
 _TRUE: Final = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
@@ -51,6 +55,20 @@ def _port(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value
         raise SettingsError(f"port must be a number from 1 to 65535, not {value!r}")
 
 
+def _texts(value: Any) -> Any:
+    """One text with commas as several."""
+    if isinstance(value, str):
+        return tuple(filter(None, map(str.strip, value.split(","))))
+    return tuple(value) if isinstance(value, Sequence) else value
+
+
+def _addresses(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+        raise SettingsError(f"alternates must be texts 'host' or 'host:port', not {value!r}")
+    for text in value:
+        read_address(text, 1)
+
+
 def _seconds(low: float, high: float) -> Any:
     def check(_instance: ConnectionSettings, _attribute: attrs.Attribute[float], value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
@@ -77,6 +95,7 @@ class ClientOptions(TypedDict, total=False):
 
     host: str
     port: int
+    alternates: tuple[str, ...]
     tls: bool
     websocket: bool
     websocket_path: str
@@ -127,6 +146,9 @@ class ConnectionSettings:
 
     host: str = attrs.field(validator=_non_empty)
     port: int = attrs.field(default=1883, validator=_port)
+    #: Other addresses of the same broker, or of its standbys: ``host`` or ``host:port`` (default: ``port``). All take
+    #: turns, attempt by attempt, each with its share of ``connect_timeout``. Also one text with commas.
+    alternates: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_addresses)
     #: None gives every client an id of its own. Two connections with one id disconnect each other.
     client_id: str | None = attrs.field(default=None, validator=_client_id)
     tls: bool = False
@@ -152,11 +174,12 @@ class ConnectionSettings:
     #: True forgets a session that an earlier process with the same client id left behind.
     clean_start: bool = True
     #: For the handshakes of TCP, TLS and WebSocket and the broker's CONNACK together.
-    connect_timeout: float = attrs.field(default=10.0, validator=_seconds(0.001, 3600))
+    connect_timeout: float = attrs.field(default=10.0, validator=_seconds(_SHORTEST_S, 3600))
     #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline.
     retry_first_connect: bool = False
-    #: Pause before the first attempt to connect again. It doubles with each failure, up to ``max_reconnect_delay``,
-    #: minus up to a half of itself by chance, and starts anew after a connection that lasted 5 seconds.
+    #: After a connection that lasted 5 seconds the first attempt to connect again is made at once; this is the pause
+    #: when all addresses have failed. It doubles with each failure of all, up to ``max_reconnect_delay``, minus up to a
+    #: half of itself by chance.
     reconnect_delay: float = attrs.field(default=0.1, validator=_seconds(0.001, 3600))
     max_reconnect_delay: float = attrs.field(default=30.0, validator=_seconds(0.001, 86_400))
     #: Deadline of a request that names none.
@@ -200,8 +223,21 @@ class ConnectionSettings:
     def url(self) -> str:
         """The address without user, password and options, fit for logs."""
         scheme = {v[:2]: k for k, v in SCHEMES.items()}[(self.tls, self.websocket)]
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}" + (self.websocket_path if self.websocket else "")
+        addresses = ",".join(write_address(host, port) for host, port in self.addresses)
+        return f"{scheme}://{addresses}" + (self.websocket_path if self.websocket else "")
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of the first address, and of the alternates."""
+        return ((self.host, self.port), *(read_address(text, self.port) for text in self.alternates))
+
+    def of_each_address(self) -> tuple[ConnectionSettings, ...]:
+        """For an attempt at each address, with its share of ``connect_timeout``."""
+        addresses = self.addresses
+        if len(addresses) == 1:
+            return (self,)
+        share = max(_SHORTEST_S, self.connect_timeout / len(addresses))
+        return tuple(self.evolve(host=h, port=p, alternates=(), connect_timeout=share) for h, p in addresses)
 
     def evolve(self, **changes: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """A copy with other values; raises :class:`SettingsError` for names that do not exist."""
@@ -214,7 +250,8 @@ class ConnectionSettings:
     def from_url(cls, url: str, **overrides: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """Settings from ``mqtt[s]://[user[:password]@]host[:port]`` or ``ws[s]://…/path``; options may follow ``?``.
 
-        ``mqtt://broker:1883?client_id=pump-7&keep_alive=30``. Keyword arguments win over the URL.
+        ``mqtt://broker:1883?client_id=pump-7&keep_alive=30``. Several addresses of one broker are separated by commas:
+        ``mqtt://a:1883,b:1883``. Keyword arguments win over the URL.
         """
         if not isinstance(url, str):
             raise SettingsError(f"a URL is text, not {type(url).__name__}")

@@ -22,6 +22,13 @@ from statestore_client import ConnectionSettings, SettingsError
         ("ws://broker", {"port": 80, "websocket": True, "websocket_path": "/mqtt"}),
         ("wss://broker:444/path/x", {"port": 444, "tls": True, "websocket": True, "websocket_path": "/path/x"}),
         ("mqtt://me:p%40ss%2F@broker", {"username": "me", "password": "p@ss/"}),
+        ("mqtt://a,b:1884,[::1]", {"host": "a", "port": 1883, "alternates": ("b:1884", "[::1]:1883")}),
+        (
+            "mqtts://u:a,b@[::1]:1,c?keep_alive=9",
+            {"host": "::1", "port": 1, "alternates": ("c:8883",), "username": "u"},
+        ),
+        ("wss://a,b/path", {"alternates": ("b:443",), "websocket_path": "/path"}),
+        ("mqtt://a:1884?alternates=b,c:1885", {"alternates": ("b", "c:1885")}),
         ("mqtt://b?client_id=pump-7&keep_alive=30", {"client_id": "pump-7", "keep_alive": 30.0}),
         ("mqtt://b?max_in_flight=8&clean_start=no", {"max_in_flight": 8, "clean_start": False}),
         (
@@ -51,6 +58,13 @@ def test_a_url_says_where_and_how(url: str, expected: dict[str, Any]) -> None:
         ("mqtt://broker:65536", "not a valid URL"),
         ("mqtt://broker:abc", "not a valid URL"),
         ("mqtt://[::1", "not a valid URL"),
+        ("mqtt://a,", "an address must be 'host' or 'host:port'"),
+        ("mqtt://,a", "names no host"),
+        ("mqtt://a,b:0", "an address must be"),
+        ("mqtt://a,b:x", "an address must be"),
+        ("mqtt://a,::1", "an address must be"),
+        ("mqtt://a?alternates=b/c", "an address must be"),
+        ("mqtt://a?alternates=u@b", "an address must be"),
         ("mqtt://b?nonsense=1", "unknown setting nonsense"),
         ("mqtt://b?keep_alive=soon", "keep_alive must be a number"),
         ("mqtt://b?keep_alive=nan", "keep_alive"),
@@ -89,6 +103,9 @@ def test_a_bad_url_is_refused_with_the_reason(url: Any, complaint: str) -> None:
         "mqtt://me:sesame@",
         "http://host?password=sesame",
         "mqtt://host:x?password=sesame",
+        "mqtt://me:12,sesame/x@host",
+        "mqtt://me:12/x,sesame@host",
+        "mqtt://me:sesame@host,",
     ],
 )
 def test_no_message_shows_a_password(url: str) -> None:
@@ -97,6 +114,26 @@ def test_no_message_shows_a_password(url: str) -> None:
         ConnectionSettings.from_url(url)
     assert "sesame" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_several_addresses_take_turns() -> None:
+    """The addresses of a broker share the time to connect; one without a port has that of the settings."""
+    settings = ConnectionSettings(
+        host="a", port=1884, alternates=("b", "[::1]:1885"), connect_timeout=9.0, keep_alive=7
+    )
+    assert settings.url == "mqtt://a:1884,b:1884,[::1]:1885"
+    assert ConnectionSettings.from_url(settings.url).addresses == settings.addresses
+    attempts = settings.of_each_address()
+    assert [each.url for each in attempts] == ["mqtt://a:1884", "mqtt://b:1884", "mqtt://[::1]:1885"]
+    assert {(each.connect_timeout, each.keep_alive) for each in attempts} == {(3.0, 7)}
+    assert settings.evolve(alternates=()).of_each_address()[0].connect_timeout == 9.0
+
+
+@pytest.mark.parametrize("alternates", [("",), ("a:b",), (1,), 5, None, ("a,b",)])
+def test_bad_alternates_are_refused(alternates: Any) -> None:
+    """Alternates that cannot be read are refused."""
+    with pytest.raises(SettingsError, match="must be"):
+        ConnectionSettings(host="a", alternates=alternates)
 
 
 def test_no_repr_shows_a_password() -> None:

@@ -84,7 +84,8 @@ class ClientMachine:
     """One client of the state store.
 
     :param client_id: the MQTT client id; it names the topics.
-    :param retry_first_connect: False makes a failed first connection fatal.
+    :param retry_first_connect: False makes a failed first connection fatal, once all addresses were tried.
+    :param addresses: how many take turns, attempt by attempt.
     :param random: jitter and correlation data come from here.
     """
 
@@ -98,6 +99,7 @@ class ClientMachine:
         request_timeout: float,
         clean_start: bool = True,
         retry_first_connect: bool = False,
+        addresses: int = 1,
         backoff: Backoff | None = None,
         complaint: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -120,7 +122,7 @@ class ClientMachine:
             client_id, exchange=self.exchange, actions=self.actions, request_timeout=request_timeout
         )
         self._subscriptions = Subscriptions(self.actions)
-        self._reconnection = Reconnection(backoff or Backoff(), random)
+        self._reconnection = Reconnection(backoff or Backoff(), random, addresses)
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
             IncomingMessage: self._received,
             Published: self.exchange.published,
@@ -360,7 +362,8 @@ class ClientMachine:
         self.exchange.suspend(error)
         self._subscriptions.disconnected()
         self.watching.suspend(now)
-        if (event.fatal and not is_shadow) or not (self._ever_connected or self._retry_first_connect):
+        goes_on = self._ever_connected or self._retry_first_connect or self._reconnection.has_untried_address
+        if (event.fatal and not is_shadow) or not goes_on:
             self._end(error)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:

@@ -21,18 +21,29 @@ _SHADOW_S: Final = 120.0
 
 
 class Reconnection:
-    """Attempt after attempt of one client, with back-off. Times are monotonic seconds."""
+    """Attempt after attempt of one client. Times are monotonic seconds.
 
-    __slots__ = ("_attempt", "_attempt_failed_at", "_backoff", "_random", "_ready_since", "retry_at")
+    The broker's addresses take turns. After a connection that was stable the next attempt is made at once, and so is
+    one at an address that was not tried since: a hand-over between two servers takes no longer than it must. The pauses
+    of the back-off are between rounds of all addresses.
+    """
 
-    def __init__(self, backoff: Backoff, random: Random) -> None:
+    __slots__ = ("_addresses", "_attempt_failed_at", "_backoff", "_failures", "_random", "_ready_since", "retry_at")
+
+    def __init__(self, backoff: Backoff, random: Random, addresses: int = 1) -> None:
         self._backoff = backoff
         self._random = random
-        self._attempt = 0
+        self._addresses = addresses
+        self._failures = 0  # attempts without a stable connection, one after the other
         self._attempt_failed_at = -math.inf  # when an attempt ended without CONNACK
         self._ready_since: float | None = None
         #: When the next attempt is due; None while none is planned.
         self.retry_at: float | None = None
+
+    @property
+    def has_untried_address(self) -> bool:
+        """Whether an address is left in this round, when the present attempt has failed."""
+        return (self._failures + 1) % self._addresses != 0
 
     def succeeded(self, now: Instant) -> None:
         """Requests can leave."""
@@ -45,14 +56,17 @@ class Reconnection:
     def plan(self, now: Instant) -> None:
         """The connection, or the attempt, is over, and another one is to follow."""
         if self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S:
-            self._attempt = 0
+            self._failures = 0
+        else:
+            self._failures += 1
         self._ready_since = None
-        self.retry_at = now.monotonic + self._backoff.delay(self._attempt, self._random)
-        self._attempt += 1
+        rounds, tried = divmod(self._failures, self._addresses)
+        is_pause = rounds > 0 and tried == 0
+        self.retry_at = now.monotonic + (self._backoff.delay(rounds - 1, self._random) if is_pause else 0.0)
 
     def hurry(self, now: Instant) -> None:
         """The broker is not to blame: no back-off."""
-        self._attempt, self.retry_at = 0, now.monotonic
+        self._failures, self.retry_at = 0, now.monotonic
 
     def is_due(self, now: Instant) -> bool:
         """Whether it is time for the next attempt, which the caller makes then."""

@@ -11,6 +11,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.mqtt.connection import ClientConnection
@@ -41,15 +42,19 @@ class NativeConnector:
     """What lasts longer than one connection: where to connect to, and with which credentials."""
 
     def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
-        self.settings = settings
+        self._attempts = cycle(settings.of_each_address())
         self.open_socket = open_socket
         self.token = None if settings.sat_file is None else ServiceAccountToken(settings.sat_file)
         self._client_id = client_id
         self._session = ClientSession()
 
-    def new_connection(self) -> ClientConnection:
+    def next_address(self) -> ConnectionSettings:
+        """Those of the next attempt: the addresses take turns."""
+        return next(self._attempts)
+
+    def new_connection(self, settings: ConnectionSettings) -> ClientConnection:
         """The next connection of this client."""
-        return ClientConnection(self.settings, self._client_id, session=self._session, authenticator=self.token)
+        return ClientConnection(settings, self._client_id, session=self._session, authenticator=self.token)
 
     def complaint(self) -> None:
         """Nobody else has this connection."""
@@ -62,10 +67,10 @@ class NativeDriver:
     """One connection's bytes and calls; the two subclasses do the waiting."""
 
     def __init__(self, connector: NativeConnector, *, clean_start: bool) -> None:
-        self._settings = connector.settings
+        self._settings = connector.next_address()
         self._open_socket = connector.open_socket
         self._clean_start = clean_start
-        self._connection = connector.new_connection()
+        self._connection = connector.new_connection(self._settings)
         self._token = connector.token
         self._next_look = math.inf  # for another token
         self._unsent: deque[memoryview] = deque()  # what was taken from the connection, and by the system not yet

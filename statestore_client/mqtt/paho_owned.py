@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any, Final
 
 from paho.mqtt.client import Client
@@ -198,11 +199,11 @@ class OwnedConnector:
     """See :class:`statestore_client.mqtt.driver.SyncConnector`. paho keeps nothing from one connection to the next."""
 
     def __init__(self, settings: ConnectionSettings, *, client_id: str) -> None:
-        self._settings = settings
+        self._attempts = cycle(settings.of_each_address())
         self._client_id = client_id
 
     def open(self, *, clean_start: bool) -> _OwnedDriver:
-        return _OwnedDriver(self._settings, client_id=self._client_id, clean_start=clean_start)
+        return _OwnedDriver(next(self._attempts), client_id=self._client_id, clean_start=clean_start)
 
     def complaint(self) -> None:
         """Nobody else has this paho client."""

@@ -13,8 +13,8 @@ def at(monotonic: float) -> Instant:
     return Instant(monotonic, 0)
 
 
-def reconnection() -> Reconnection:
-    return Reconnection(Backoff(first=1.0, cap=100.0, jitter=0.0), Random(1))
+def reconnection(addresses: int = 1) -> Reconnection:
+    return Reconnection(Backoff(first=1.0, cap=100.0, jitter=0.0), Random(1), addresses)
 
 
 def test_attempts_come_later_and_later() -> None:
@@ -30,7 +30,8 @@ def test_attempts_come_later_and_later() -> None:
 
 
 def test_only_a_connection_that_lasts_starts_the_back_off_anew() -> None:
-    """A connection of five seconds starts it anew; after a shorter one, earlier attempts still count."""
+    """After a connection of five seconds the next attempt is made at once, and the back-off starts anew; after a
+    shorter one, earlier attempts still count."""
     attempts = reconnection()
     attempts.plan(at(0))
     attempts.plan(at(10))
@@ -38,8 +39,27 @@ def test_only_a_connection_that_lasts_starts_the_back_off_anew() -> None:
     attempts.plan(at(24.9))
     assert attempts.retry_at == 24.9 + 4
     attempts.succeeded(at(40))
-    attempts.plan(at(45))
-    assert attempts.retry_at == 45 + 1
+    for delay in (0, 1, 2):
+        attempts.plan(at(45))
+        assert attempts.retry_at == 45 + delay
+
+
+def test_the_pauses_are_between_rounds_of_all_addresses() -> None:
+    """With three addresses each is tried once before there is a pause, also for the first connection."""
+    attempts = reconnection(3)
+    delays, untried = [], []
+    for _ in range(9):
+        untried.append(attempts.has_untried_address)
+        attempts.plan(at(0))
+        delays.append(attempts.retry_at)
+    assert delays == [0, 0, 1, 0, 0, 2, 0, 0, 4]
+    assert untried == [True, True, False] * 3
+    attempts.succeeded(at(10))
+    delays.clear()
+    for _ in range(5):  # the first is at the address after the one that was lost
+        attempts.plan(at(20))
+        delays.append(attempts.retry_at)
+    assert delays == [20, 20, 20, 21, 20]
 
 
 def test_where_the_broker_is_not_to_blame_the_next_attempt_is_at_once() -> None:

@@ -1,0 +1,66 @@
+"""A broker with several addresses: which one is used when another is gone, in both shells, over both drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from proxy import Proxy
+from shells import Shell
+
+from statestore_client import ConnectionLostError
+from statestore_client.server import EmbeddedServer
+
+
+def url_of(*proxies: Proxy) -> str:
+    """One URL with the addresses of all."""
+    return "mqtt://" + ",".join(proxy.url.removeprefix("mqtt://") for proxy in proxies)
+
+
+async def test_the_session_goes_on_at_another_address(shell: Shell, server: EmbeddedServer) -> None:
+    """When the door in use is gone the client is back through the other one, and requests in flight are answered."""
+    async with Proxy(server.port) as one, Proxy(server.port) as two, shell.client(url_of(one, two)) as store:
+        await store.set("k", b"0")
+        for door in (one, two, one):
+            door.hold("up")
+            pending = [asyncio.ensure_future(store.set(f"k{n}", b"1", timeout=20)) for n in range(20)]
+            await asyncio.sleep(0)  # they are on their way
+            await door.refuse()
+            door.cut()
+            assert all(result.applied for result in await asyncio.gather(*pending))
+            door.flow("up")
+            await door.accept()
+            assert (await store.get("k")).value == b"0"
+
+
+async def test_the_first_connection_tries_all_addresses(shell: Shell, server: EmbeddedServer) -> None:
+    """A first address that refuses, or swallows everything, does not keep the client from the second one."""
+    async with Proxy(server.port) as dead, Proxy(server.port) as mute, Proxy(server.port) as good:
+        await dead.refuse()
+        mute.hold("up", "down")
+        began = time.monotonic()
+        async with shell.client(url_of(dead, mute, good), connect_timeout=3.0) as store:
+            assert (await store.set("k", b"1")).applied
+        assert time.monotonic() - began >= 0.9, "the second address had its third of the time"
+
+
+async def test_the_first_connection_fails_when_all_addresses_did(shell: Shell, server: EmbeddedServer) -> None:
+    """Without ``retry_first_connect`` the client gives up after one round, and says where it tried last."""
+    async with Proxy(server.port) as one, Proxy(server.port) as two:
+        await one.refuse()
+        await two.refuse()
+        with pytest.raises(ConnectionLostError, match=two.url):
+            await shell.client(url_of(one, two)).open()
+
+
+async def test_a_reconnect_after_a_stable_connection_is_at_once(shell: Shell, server: EmbeddedServer) -> None:
+    """After a connection of five seconds the client does not wait before it connects again."""
+    async with (
+        Proxy(server.port) as proxy,
+        shell.client(proxy.url, reconnect_delay=60.0, max_reconnect_delay=60.0) as store,
+    ):
+        await store.set("k", b"0")
+        await asyncio.sleep(5.1)  # what the test is about
+        proxy.cut()
+        assert (await store.set("k", b"1", timeout=20)).applied

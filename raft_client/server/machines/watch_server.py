@@ -42,7 +42,6 @@ from raft_client.wire.watch_messages import (
 
 if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
-    from raft_client.wire.positions import Position
     from raft_client.wire.watch_messages import Events, WatchReply, WatchRequest
 
 __all__ = ["ToRoute", "WatchServer"]
@@ -342,9 +341,11 @@ class WatchServer:
         self._next_pass.add(watch)
 
     def _told_live(self) -> Position:
-        """What all live watches were told."""
+        """What all live watches were told; nothing while some of them are still to be told that they are too slow."""
         if not len(self._live):
             self._live.skip_to(self._history.end)
+        if self._outrun or self._live.place < self._history.first:
+            return Position(0)
         return self._history.before(self._live.place)
 
     def _tell(self, watch: Watch, events: Events, size: int) -> None:

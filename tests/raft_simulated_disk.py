@@ -60,6 +60,8 @@ class SimulatedLog(ImageReader):
         """Into the cache."""
         for step in steps_of(job):
             if not isinstance(step, LogEntry):
+                if isinstance(step, SnapshotMeta) and self.cache.term_at(step.index) != step.term:
+                    self._ids.clear()  # what it replaces may never have been committed
                 self.cache.apply(step)
                 if isinstance(step, int | SnapshotMeta):
                     self._index_ids()
@@ -87,7 +89,7 @@ class SimulatedLog(ImageReader):
         self._index_ids()
 
     def _index_ids(self) -> None:
-        """Ids before the first entry stay known: a compaction keeps them, and a snapshot does not end them."""
+        """Ids before the first entry stay known: a compaction keeps them."""
         cache = self.cache
         self._ids = {name: index for name, index in self._ids.items() if index <= cache.before}
         self._ids.update(self._ids_in(cache.entries))

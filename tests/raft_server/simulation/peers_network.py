@@ -7,6 +7,7 @@ another one: answers to the former are lost. Frames, and nothing else, pass here
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
@@ -47,7 +48,8 @@ class Connection:
 
 
 class Network:
-    """Every message has its own chance; ``in_order`` hosts have what TCP promises: no overtaking, nothing doubled."""
+    """Every message has its own chance; ``in_order`` hosts have what TCP promises: no overtaking, nothing doubled, and
+    nothing that was sent to a process arrives at the next one."""
 
     def __init__(self, world: World, *, delay_s: float, in_order: frozenset[str] | None = None) -> None:
         self._world = world
@@ -78,17 +80,23 @@ class Network:
 
     def request(self, connection: Connection, frames: Frames) -> None:
         if connection.is_open:
-            self._send(connection.source, connection.target, self._arrive_bound, connection, frames)
+            process = self.is_bound.get(connection.target)
+            in_order = self.keeps_order(connection.source, connection.target)
+            arrive = partial(self._arrive_bound, process) if in_order else self._arrive_bound_anew
+            self._send(connection.source, connection.target, arrive, connection, frames)
 
     def answer(self, source: str, route: bytes, frames: Frames) -> None:
         connection = self._routes.get(route)
         if connection is not None:
             self._send(source, connection.source, self._arrive_back, connection, frames)
 
-    def _arrive_bound(self, connection: Connection, frames: Frames) -> None:
-        deliver = self.is_bound.get(connection.target)
-        if deliver is not None:
-            deliver(connection.route, frames)
+    def _arrive_bound(self, process: Deliver | None, connection: Connection, frames: Frames) -> None:
+        """``process`` was bound when this was sent."""
+        if process is not None and process is self.is_bound.get(connection.target):
+            process(connection.route, frames)
+
+    def _arrive_bound_anew(self, connection: Connection, frames: Frames) -> None:
+        self._arrive_bound(self.is_bound.get(connection.target), connection, frames)
 
     def _arrive_back(self, connection: Connection, frames: Frames) -> None:
         if connection.is_open:

@@ -202,6 +202,19 @@ def ids_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentList, "retire", careless)
 
 
+def ids_stay_when_their_log_is_replaced(patch: pytest.MonkeyPatch) -> None:
+    """An update that was never committed is said to be where it was."""
+    replace_all = SegmentList.replace_all
+
+    def careful(segments: SegmentList, active: segment.SegmentWriter) -> list[str]:
+        kept = [*segments.retired, *segments.segments]
+        gone = replace_all(segments, active)
+        segments.retired = kept
+        return [name for name in gone if not any(name in (each.name, each.index_name) for each in kept)]
+
+    patch.setattr(SegmentList, "replace_all", careful)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -220,6 +233,7 @@ def ids_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
         no_checksums,
         marks_do_not_cut_earlier_segments,
         ids_go_with_their_segments,
+        ids_stay_when_their_log_is_replaced,
     ],
 )
 def test_a_planted_mistake_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:

@@ -48,6 +48,10 @@ class Broadcaster:
         """The peer leads no longer."""
         self._term = None
 
+    def restored(self, index: int) -> None:
+        """A snapshot of the entries up to ``index`` took their place: nothing is told of them."""
+        self._last_applied = index
+
     def applied(self, entries: Sequence[LogEntry], now: float) -> StateBroadcast | None:
         """What to say of entries, of all kinds, that were just applied; None while the peer does not lead."""
         if entries:
@@ -91,8 +95,8 @@ class BroadcastStateMachine(StateMachine):
         """One piece: the index, as an unsigned integer of the protocol."""
         return iter((encode_uint(self.last_applied),))
 
-    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+    def restore(self, index: int, pieces: Iterable[bytes]) -> Iterator[None]:
         """Whatever the pieces say: the tools of the Node peers write what they like into them."""
         for _piece in pieces:
-            pass
+            yield
         self.last_applied = index

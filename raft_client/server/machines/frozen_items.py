@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from sortedcontainers import SortedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["FrozenItems"]
 
 
+#: Keys that are looked at together: none of them takes part in another step.
+_STEP: Final = 256
+
+
 @attrs.define(eq=False)
 class FrozenItems:
-    """A sorted mapping of bytes. :meth:`frozen` costs a list of its keys; what changes meanwhile is kept twice."""
+    """A sorted mapping of bytes. What changes while a frozen state is read, and was not read yet, is kept twice.
+
+    So nothing here takes longer when there are more keys.
+    """
 
     _items: SortedDict[bytes, bytes] = attrs.field(factory=SortedDict)
     #: While a frozen state is read: what keys were that changed since then, None if there was none.
-    _before: dict[bytes, bytes | None] | None = None
-
-    @classmethod
-    def of(cls, items: Iterable[tuple[bytes, bytes]]) -> FrozenItems:
-        """The last value of each key."""
-        return cls(SortedDict(items))
+    _before: SortedDict[bytes, bytes | None] | None = None
+    #: The last key that was read of it.
+    _read_to: bytes = b""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -59,20 +64,38 @@ class FrozenItems:
         """
         if self._before is not None:
             raise RuntimeError("a frozen state is being read already; close it first")
-        self._before = {}
-        reader = self._frozen(list(self._items), self._before)
+        self._before, self._read_to = SortedDict(), b""
+        reader = self._frozen(self._before)
         next(reader)  # what never began would never end
         return reader
 
-    def _frozen(self, keys: list[bytes], before: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
+    def _frozen(self, before: SortedDict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield b"", b""
-            for key in keys:
-                value = before.get(key)
-                yield key, self._items[key] if value is None else value
+            while step := self._next_step(before):
+                yield from step
         finally:
             self._before = None
 
+    def _next_step(self, before: SortedDict[bytes, bytes | None]) -> list[tuple[bytes, bytes]]:
+        """The next items of the frozen state, from the keys that are there and from those that have changed."""
+        found: list[tuple[bytes, bytes]] = []
+        while not found:
+            keys = list(islice(self._items.irange(self._read_to, inclusive=(False, True)), _STEP))
+            changed = list(islice(before.irange(self._read_to, inclusive=(False, True)), _STEP))
+            # Where one of the two was cut off, what lies behind its end is not known.
+            end = min((each[-1] for each in (keys, changed) if len(each) == _STEP), default=None)
+            together = sorted({key for key in (*keys, *changed) if end is None or key <= end})
+            if not together:
+                break
+            for key in together:
+                value = before[key] if key in before else self._items[key]
+                if value is not None:
+                    found.append((key, value))
+            self._read_to = together[-1]
+        return found
+
     def _remember(self, key: bytes) -> None:
-        if self._before is not None and key not in self._before:
-            self._before[key] = self._items.get(key)
+        before = self._before
+        if before is not None and key > self._read_to and key not in before:
+            before[key] = self._items.get(key)

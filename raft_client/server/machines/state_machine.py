@@ -45,8 +45,11 @@ class StateMachine(ABC):
         """
 
     @abstractmethod
-    def restore(self, index: int, pieces: Iterable[bytes]) -> None:
+    def restore(self, index: int, pieces: Iterable[bytes]) -> Iterator[None] | None:
         """Become what a snapshot of the entries up to ``index`` says; its pieces may be cut otherwise than at first.
+
+        Where that can take longer than some milliseconds, write a generator, with a ``yield`` for each piece: the peer
+        goes on with its own work between two steps. It calls no other method of the state machine before the last one.
 
         Raises ProtocolError when they cannot be read; the state is then as before.
         """

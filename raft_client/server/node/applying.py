@@ -30,11 +30,8 @@ class Applying:
         state, log = self._state, self._state.log
         if self._handed != state.applied_index or log.is_installing:
             return None, ()
-        restore = None
-        if self._handed + 1 < log.first_index:
-            snapshot = log.stored.snapshot
-            if snapshot is None:
-                return None, ()
+        restore, snapshot = None, log.stored.snapshot
+        if snapshot is not None and self._handed < snapshot.index:
             restore, self._handed = snapshot, snapshot.index
         last = min(state.commit_index, log.durable_index)
         entries = log.entries(self._handed, last, _BATCH_BYTES) if last > self._handed else []

@@ -21,6 +21,8 @@ from raft_client.wire.messages import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
 
@@ -118,13 +120,20 @@ class Updates:
         if state.is_leader:
             while self._uncommitted and self._uncommitted[0][0] <= state.commit_index:
                 self._uncommitted_bytes -= self._uncommitted.popleft()[1]
-            for index in range(self._told + 1, state.applied_index + 1) if self._waiting else ():
+            for index in self._applied_since():
                 waiting = self._waiting.pop(index, None)
                 if waiting is not None:
                     state.answer(waiting, UpdateReply(Outcome.COMMITTED, index))
         else:
             self._leave()
         self._told = state.applied_index
+
+    def _applied_since(self) -> Iterable[int]:
+        """The indexes for which somebody may wait. A snapshot that was restored steps over millions of them."""
+        first, last = self._told + 1, self._state.applied_index
+        if last - first < len(self._waiting):
+            return range(first, last + 1)
+        return sorted(index for index in self._waiting if first <= index <= last)
 
     def _leave(self) -> None:
         self._uncommitted.clear()

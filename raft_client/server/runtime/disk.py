@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from raft_client.server.node.stored_log import StoredLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from raft_client.server.node.ready import Persist
     from raft_client.server.node.stored_log import SnapshotMeta
@@ -45,6 +45,10 @@ class Storage(StoredLog, Protocol):
 
     def maintain(self) -> None:
         """Do what can wait, in any thread, beside everything else. Raises StorageError."""
+        ...
+
+    def snapshot_pieces(self) -> Generator[bytes]:
+        """The newest snapshot, also if another one takes its place meanwhile; close it. Raises StorageError."""
         ...
 
     def new_snapshot(self) -> SnapshotWriter:

@@ -8,19 +8,19 @@ from raft_client.errors import ProtocolError, StorageError
 from raft_client.server.machines.broadcast import Broadcaster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.ready import ReadGranted, Ready
     from raft_client.server.node.status import NodeStatus
-    from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
+    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.runtime.disk import Storage
     from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.log_entry import LogEntry
     from raft_client.wire.state_broadcast import StateBroadcast
 
 __all__ = ["MachineRunner", "Question"]
 
-#: Bytes of a snapshot that are read at a time.
-_PIECE: Final = 256 * 1024
 #: Questions that wait until the peer knows that it still leads. More are dropped, and asked again.
 _MOST_QUESTIONS: Final = 10_000
 _MOST_QUESTION_BYTES: Final = 64 * 1024 * 1024
@@ -43,7 +43,7 @@ class MachineRunner:
     def __init__(
         self,
         machine: StateMachine,
-        stored: StoredLog,
+        storage: Storage,
         ident: bytes,
         *,
         publish: Callable[[StateBroadcast], None],
@@ -52,21 +52,21 @@ class MachineRunner:
         #: Since the start, entries that were applied again included.
         self.applied_entries = self.applied_bytes = self.restored_snapshots = 0
         self._machine = machine
-        self._stored = stored
+        self._storage = storage
         self._publish = publish
         self._drop = drop
         self._broadcaster = Broadcaster(ident)
+        #: A snapshot that is being restored, step by step, and what is to be done after it.
+        self._restoring: Generator[int | None] | None = None
+        self._entries: tuple[LogEntry, ...] = ()
+        self._reads: list[ReadGranted] = []
         self._waiting: set[Question] = set()
         self._waiting_bytes = 0
 
-    def restore(self, snapshot: SnapshotMeta) -> None:
-        """Begin with this snapshot. Raises StorageError, also if another state machine made it."""
-        try:
-            self._machine.restore(snapshot.index, self._pieces(snapshot))
-        except ProtocolError as error:
-            what = f"the snapshot up to entry {snapshot.index} cannot be read by this state machine"
-            raise StorageError(f"{what}: {error}; start the peer with the one that made it") from error
-        self.restored_snapshots += 1
+    @property
+    def is_restoring(self) -> bool:
+        """Whether a snapshot is restored in part: the state is neither the old nor the new one."""
+        return self._restoring is not None
 
     def ask(self, question: Question) -> bool:
         """Whether the question may wait for its read."""
@@ -78,20 +78,50 @@ class MachineRunner:
         return True
 
     def carry_out(self, ready: Ready, now: float) -> int | None:
-        """Restore, apply, answer, as it says. Returns up to where the log is applied now; None if nothing was."""
+        """Restore, apply, answer, as it says. Returns up to where the log is applied now; None if nothing was.
+
+        One step of restoring: call it again while :attr:`is_restoring`. What is applied or answered after it waits.
+        Raises StorageError, also for a snapshot that another state machine made.
+        """
         applied = None
+        self._reads += ready.reads
+        self._entries += ready.apply
         if ready.restore is not None:
-            self.restore(ready.restore)
-            applied = ready.restore.index
-        if ready.apply:
-            self._machine.apply(ready.apply)
-            applied = ready.apply[-1].index
-            self.applied_entries += len(ready.apply)
-            self.applied_bytes += sum(entry.size for entry in ready.apply)
-            self._say(self._broadcaster.applied(ready.apply, now))
-        for granted in ready.reads:
+            self._restoring = self._restore(ready.restore)
+        if self._restoring is not None:
+            if (restored := next(self._restoring, None)) is None:
+                return None
+            self._restoring, applied = None, restored
+        entries, self._entries = self._entries, ()
+        if entries:
+            self._machine.apply(entries)
+            applied = entries[-1].index
+            self.applied_entries += len(entries)
+            self.applied_bytes += sum(entry.size for entry in entries)
+            self._say(self._broadcaster.applied(entries, now))
+        reads, self._reads = self._reads, []
+        for granted in reads:
             self._answer(granted)
         return applied
+
+    def _restore(self, snapshot: SnapshotMeta) -> Generator[int | None]:
+        """None for each step, then the index of the snapshot."""
+        pieces = self._storage.snapshot_pieces()
+        try:
+            yield from self._machine.restore(snapshot.index, pieces) or ()
+        except ProtocolError as error:
+            what = f"the snapshot up to entry {snapshot.index} cannot be read by this state machine"
+            raise StorageError(f"{what}: {error}; start the peer with the one that made it") from error
+        finally:
+            pieces.close()
+        self.restored_snapshots += 1
+        self._broadcaster.restored(snapshot.index)
+        yield snapshot.index
+
+    def close(self) -> None:
+        """Give up what is being restored."""
+        if self._restoring is not None:
+            self._restoring.close()
 
     def lead(self, status: NodeStatus, now: float) -> None:
         """The peer leads now. What is in its log already is not told again: subscribers see what they miss."""
@@ -128,7 +158,3 @@ class MachineRunner:
             return
         if frames is not None:
             question.answer(frames)
-
-    def _pieces(self, snapshot: SnapshotMeta) -> Iterator[bytes]:
-        for offset in range(0, snapshot.size, _PIECE):
-            yield self._stored.read_snapshot(offset, _PIECE)

@@ -136,14 +136,11 @@ class RaftPeer:
         own, guard = self.settings.peer_id, self._unless_closed
         compact_bytes, machine = self._compact_bytes, self._state_machine
         self._compaction = Compaction(own, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
-        snapshot = self._storage.snapshot
         try:
-            if snapshot is not None:
-                self.runner.restore(snapshot)
             state = NodeState(
                 self.settings,
                 self._storage,
-                applied_index=0 if snapshot is None else snapshot.index,
+                applied_index=0,  # a snapshot is restored beside everything else
                 rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
                 now=time.monotonic(),
                 wall_s=time.time(),
@@ -154,6 +151,9 @@ class RaftPeer:
             await self.disk.close()
             raise
         self._turn()
+        if self.failure is not None:
+            await self.disk.close()
+            raise self.failure
 
     async def close(self) -> None:
         """Stop taking part, wait for the disk, and give everything back. After a failure, too, and more than once."""
@@ -161,6 +161,7 @@ class RaftPeer:
             self._stop()
         await self.disk.close()
         self._compaction.close()
+        self.runner.close()
         self._storage.close()
 
     def status(self) -> NodeStatus:
@@ -213,7 +214,8 @@ class RaftPeer:
             self._node.steps(incoming, now, wall_s)
         if now >= self._deadline:
             self._node.tick(now, wall_s)
-        self._compaction.turn(self._node, self.runner.applied_bytes, now)
+        if not self.runner.is_restoring:
+            self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
         if (before_s := self._horizon.due(now, wall_s)) is not None:
             self._storage.forget_requests(before_s)
@@ -332,7 +334,7 @@ class RaftPeer:
             if applied is not None:
                 self._node.applied(applied, now)
             else:
-                is_done = not ready.reads and ready.persist is None and not ready.send
+                is_done = not (self.runner.is_restoring or ready.reads or ready.persist or ready.send)
         self.runner.tick(now)
         return is_done
 

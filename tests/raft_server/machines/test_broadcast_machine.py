@@ -61,5 +61,5 @@ def test_a_broadcast_state_machine_keeps_its_place() -> None:
     machine.apply([])
     assert b"".join(machine.snapshot()) == b"\x2c\x01"
     other = BroadcastStateMachine()
-    other.restore(300, [b"what", b"ever"])
+    assert list(other.restore(300, [b"what", b"ever"])) == [None, None]
     assert other.last_applied == 300

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from raft_client import KeyValueCodec
 from raft_client.codecs import Change, ChangeKind, Compare
 from raft_client.errors import ProtocolError
+from raft_client.server.machines.frozen_items import FrozenItems
 from raft_client.server.machines.key_value import Applied, KeyValueStateMachine
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.frames import decode_uint
@@ -152,7 +155,7 @@ def test_a_dictionary_comes_to_the_same(transactions: list[Any], data: st.DataOb
             pieces = b"".join(machine.snapshot())
             machine = KeyValueStateMachine()
             cut = data.draw(st.integers(0, len(pieces)))
-            machine.restore(index, [pieces[:cut], pieces[cut:]])
+            list(machine.restore(index, [pieces[:cut], pieces[cut:]]))
     assert state(machine) == oracle
     assert machine.last_applied == len(transactions)
     assert machine.state_bytes == sum(200 + len(key) + len(value) for key, value in oracle.items())
@@ -184,6 +187,46 @@ def test_a_snapshot_shows_the_moment_of_its_call() -> None:
     assert b"k00999" not in after
 
 
+@given(st.lists(st.tuples(st.sampled_from("ns"), st.binary(min_size=1, max_size=2), st.none() | VALUES), max_size=60))
+def test_a_frozen_state_stands_still(steps: list[tuple[str, bytes, bytes | None]]) -> None:
+    """A frozen state has the items of its moment, in order, whatever is set and deleted between two looks at it."""
+    items = FrozenItems()
+    for number in range(700):  # of several steps of the reader
+        items.set(number.to_bytes(2, "big"), b"old")
+    expected = list(items.after(b"", prefix=b""))
+    frozen = items.frozen()
+    found = []
+    for kind, key, value in steps:
+        if kind == "n":
+            found += list(itertools.islice(frozen, 1 + len(key) * 100))
+        elif value is not None:
+            items.set(key, value)
+        elif items.get(key) is not None:
+            items.delete(key)
+    assert found + list(frozen) == expected
+
+
+def test_a_frozen_state_begins_at_once_however_many_keys_there_are() -> None:
+    """Freezing many keys, and reading the first ones, takes no memory, and so no time, that grows with their number."""
+    items = FrozenItems()
+    for number in range(50_000):
+        items.set(b"%06d" % number, b"value")
+    tracemalloc.start()
+    try:
+        next(items.frozen())
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_snapshot_is_restored_in_many_steps() -> None:
+    """Restoring stops every 128 keys, so that the peer can see to its cluster, and changes nothing before its end."""
+    machine = KeyValueStateMachine()
+    steps = machine.restore(9, filled(1000).snapshot())
+    assert [machine.last_applied for _ in steps] == [0] * 7
+    assert (machine.last_applied, len(state(machine))) == (9, 1000)
+
+
 def test_a_snapshot_that_is_given_up_makes_place_for_another() -> None:
     """A snapshot that is closed, dropped half-way or never read leaves nothing, and another one can be made."""
     machine = filled(1000)
@@ -201,7 +244,7 @@ def test_an_empty_state_has_a_snapshot_of_some_bytes() -> None:
     machine = KeyValueStateMachine()
     pieces = b"".join(machine.snapshot())
     assert pieces
-    machine.restore(7, [pieces])
+    list(machine.restore(7, [pieces]))
     assert (state(machine), machine.last_applied) == ({}, 7)
 
 
@@ -211,7 +254,7 @@ def test_a_broken_snapshot_leaves_the_state_as_it_is(damage: bytes) -> None:
     machine = filled(3)
     before = state(machine)
     with pytest.raises(ProtocolError):
-        machine.restore(9, [b"".join(machine.snapshot()), damage])
+        list(machine.restore(9, [b"".join(machine.snapshot()), damage]))
     assert (state(machine), machine.last_applied) == (before, 3)
 
 

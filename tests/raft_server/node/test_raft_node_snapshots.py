@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from memory_log import MemoryLog
 from node_cluster import OURS, NodeCluster, make_id, peers_of
 
-from raft_client.server.node.ready import Ask, Persist
+from raft_client.server.node.node import RaftNode
+from raft_client.server.node.ready import Answer, Ask, Persist, Ready, Request
 from raft_client.server.node.roles import Role
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
@@ -15,8 +20,11 @@ from raft_client.wire.messages import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
+    Outcome,
+    RequestUpdate,
     SnapshotChunk,
     SnapshotReply,
+    UpdateReply,
 )
 from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
 
@@ -268,3 +276,59 @@ def test_a_leader_whose_log_has_no_configuration_after_its_snapshot_appends_one(
     assert [meta.members_known for meta in cluster.restored["c"]] == [False]
     assert cluster.nodes["c"]._state.log.knows_configuration
     cluster.elect("c")
+
+
+def test_a_snapshot_is_restored_rather_than_the_entries_before_it() -> None:
+    """A peer that starts restores its snapshot, although entries before it are still on its disk."""
+    log = MemoryLog(peers_of("a"))
+    log.do(Persist(hard_state=HardState(1), entries=tuple(entry(index, 1) for index in range(1, 21))))
+    meta = SnapshotMeta(10, 1, 5, log.start)
+    log.cache.snapshot = meta
+    node = sole_node(log)
+    node.tick(1001.0, 1.7e9)
+    done = carry_out(node, log)
+    assert [ready.restore for ready in done if ready.restore is not None] == [meta]
+    assert next(each.index for ready in done for each in ready.apply) == 11
+
+
+def test_a_restored_snapshot_of_many_entries_answers_those_who_wait() -> None:
+    """A leader that restores a snapshot of a million million entries answers the client that waits, without counting
+    through them."""
+    index = 10**12
+    log = MemoryLog(peers_of("a"))
+    log.do(Persist(hard_state=HardState(1)))
+    log.compact(SnapshotMeta(index, 1, 5, log.start), b"state")
+    node = sole_node(log)
+    node.tick(1001.0, 1.7e9)
+    persist = node.ready().persist
+    assert persist is not None
+    log.do(persist)
+    node.advance(1001.0)
+    assert node.role is Role.LEADER
+    node.step(Request(b"client", make_id(1), RequestUpdate(b"test", b"data")), 1001.0, 1.7e9)
+    node.applied(index, 1001.0)
+    done = carry_out(node, log)
+    answers = [output.message for ready in done for output in ready.send if isinstance(output, Answer)]
+    last = max(each.index for ready in done for each in ready.apply)
+    assert (answers[-1], last > index) == (UpdateReply(Outcome.COMMITTED, last), True)
+
+
+def sole_node(log: MemoryLog) -> RaftNode:
+    """Of a cluster of one, which has applied nothing."""
+    settings = NodeSettings(peer_id="a", ident=b"test")
+    return RaftNode(NodeState(settings, log, applied_index=0, rng=random.Random(1), now=1000.0, wall_s=1.7e9))
+
+
+def carry_out(node: RaftNode, log: MemoryLog) -> list[Ready]:
+    """Until it wants nothing more."""
+    done = []
+    while (ready := node.ready()) != Ready():
+        done.append(ready)
+        if ready.persist is not None:
+            log.do(ready.persist)
+            node.advance(1001.0)
+        if ready.restore is not None:
+            node.applied(ready.restore.index, 1001.0)
+        if ready.apply:
+            node.applied(ready.apply[-1].index, 1001.0)
+    return done

@@ -12,7 +12,7 @@ from raft_client.server.runtime.storage.recent_entries import RecentEntries
 from raft_client.server.runtime.storage.snapshot_store import SnapshotStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import Folder
@@ -97,6 +97,11 @@ class LogContents:
         """
         self._check_usable()
         return self._snapshots.read(offset, size)
+
+    def snapshot_pieces(self) -> Generator[bytes]:
+        """All of the newest snapshot, also if another one takes its place meanwhile; close it. Raises StorageError."""
+        self._check_usable()
+        return self._snapshots.pieces()
 
     def index_of_request(self, request_id: bytes) -> int | None:
         """The newest entry with this request id (12 bytes), as far back as ids are known. Raises StorageError."""

@@ -9,7 +9,7 @@ from raft_client.server.runtime.storage.filesystem import storage_error
 from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter, StoredSnapshot, snapshot_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
@@ -19,6 +19,8 @@ __all__ = ["SnapshotStore", "SnapshotWriter"]
 
 _INCOMING_NAME: Final = "incoming.tmp"
 _LOCAL_NAME: Final = "local.tmp"
+#: What is read of one at a time to restore it.
+_PIECE: Final = 256 * 1024
 
 
 class SnapshotStore:
@@ -52,6 +54,30 @@ class SnapshotStore:
             return self.current.read_data(self._file, offset, size)
         except OSError as error:
             raise storage_error(error, f"reading {self.current.name}") from error
+
+    def pieces(self) -> Generator[bytes]:
+        """All of the newest one, also if another one takes its place meanwhile. Raises StorageError.
+
+        Its file is open from now on until it was read to its end, or is closed.
+        """
+        reader = self._pieces()
+        next(reader)
+        return reader
+
+    def _pieces(self) -> Generator[bytes]:
+        current = self.current
+        if current is None or self._is_installing:
+            raise BusyError("there is no snapshot to be read")
+        try:
+            file = self._folder.open(current.name)
+            try:
+                yield b""
+                for offset in range(0, current.meta.size, _PIECE):
+                    yield current.read_data(file, offset, _PIECE)
+            finally:
+                file.close()
+        except OSError as error:
+            raise storage_error(error, f"reading {current.name}") from error
 
     # -- from another peer ---------------------------------------------------------------------------------------------
 

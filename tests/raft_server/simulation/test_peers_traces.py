@@ -134,9 +134,11 @@ def _starts_without_its_vote(events: list[Event]) -> None:
 
 
 def _leads_beside_another(events: list[Event]) -> None:
-    place = _find(events, _leads)
-    other = next(event["peer"] for event in events if event["peer"] != events[place]["peer"])
-    events.insert(place + 1, {**events[place], "peer": other})
+    for place in (place for place, event in enumerate(events) if _leads(event)):
+        others = {event["peer"] for event in events[:place]} - {events[place]["peer"]}
+        if others:
+            events.insert(place + 1, {**events[place], "peer": min(others)})
+            return
 
 
 def _leads_without_votes(events: list[Event]) -> None:
@@ -145,13 +147,13 @@ def _leads_without_votes(events: list[Event]) -> None:
 
 
 def _has_another_entry(events: list[Event]) -> None:
-    place = _find(events, lambda event: event["what"] == "appended", last=True)
-    known = {(entry[0], entry[1]) for event in events[:place] for entry in event.get("entries", ())}
-    for event in events[: place + 1]:
+    known: set[tuple[int, int]] = set()
+    for event in events:
         for entry in event["entries"] if event["what"] == "appended" else ():
             if (entry[0], entry[1]) in known:
                 entry[2] ^= 1
                 return
+            known.add((entry[0], entry[1]))
 
 
 def _leaves_a_gap(events: list[Event]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 from hashlib import blake2b
+from struct import Struct
 from typing import Final
 
 import attrs
@@ -37,6 +38,8 @@ MAX_KEY_BYTES: Final = 4096
 MAX_ORIGINATOR_BYTES: Final = 255
 #: Leaves 128 KiB of a message of 1 MiB for the key, the names of the sites that it came through, and the frame.
 MAX_VALUE_BYTES: Final = (1 << 20) - (1 << 17)
+
+_AS_INTEGER: Final = Struct(">q").unpack
 
 
 class NoMergeReason(IntEnum):
@@ -87,8 +90,8 @@ class Publication:
     entries: Mapping[str, Value]
     #: Keys whose time to live is over. Each site finds that out for itself; it is never sent to another one.
     expired_keys: tuple[str, ...] = ()
-    #: The sites that it came through, the nearest last; empty if it began here.
-    path: tuple[str, ...] = ()
+    #: The site that it came from directly; None if it began here.
+    sender: str | None = None
 
 
 def hash_of(version: int, originator: str, value: bytes) -> int:
@@ -98,5 +101,6 @@ def hash_of(version: int, originator: str, value: bytes) -> int:
     sync, where the values themselves are not sent.
     """
     name = originator.encode()
-    head = b"%d:%d:%b" % (version, len(name), name)
-    return int.from_bytes(blake2b(head + value, digest_size=8).digest(), "big", signed=True)
+    data = b"%d:%d:%b%b" % (version, len(name), name, value)
+    digest: int = _AS_INTEGER(blake2b(data, digest_size=8).digest())[0]
+    return digest

@@ -1,0 +1,87 @@
+"""One area at one site: its entries, the keys that the site keeps alive in it, and who follows it.
+
+What is taken, from wherever, goes to the subscribers at once and, if it began here, is waiting to be sent to peers:
+:meth:`Area.take_news`. What a peer has sent is sent on by who received it. Nothing here waits, and an entry that is
+refused, or a subscriber that does not keep up, changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from statestore_client.server.kvstore.admission import AreaLimits
+from statestore_client.server.kvstore.long_polls import LongPoll, LongPolls
+from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, OwnKeys
+from statestore_client.server.kvstore.store import AreaStore, MergeResult
+from statestore_client.server.kvstore.subscribers import Subscribers
+from statestore_client.wire.kvstore.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Area"]
+
+
+class Area:
+    """Moments are monotonic seconds. ``on_change``: see :class:`AreaStore`."""
+
+    def __init__(
+        self,
+        name: str,
+        site: str,
+        *,
+        limits: AreaLimits = AreaLimits(),  # noqa: B008 (frozen)
+        key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
+        on_change: Callable[[str, Value | None], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.store = AreaStore(name, limits, on_change=on_change)
+        self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms)
+        self.subscribers = Subscribers(name)
+        self.polls = LongPolls()
+        #: Polls that have their answer.
+        self.answered: list[LongPoll] = []
+        self._news: dict[str, Value] = {}
+
+    def get(self, key: str) -> Value | None:
+        """What is stored, with the TTL that it came with."""
+        return self.store.get(key)
+
+    def outgoing(self, keys: Iterable[str], now: float) -> dict[str, Value]:
+        """The entries of these keys for a peer: :meth:`AreaStore.outgoing`."""
+        return self.store.outgoing(keys, now)
+
+    def merge(self, entries: Mapping[str, Value], sender: str | None, now: float) -> MergeResult:
+        """Take what a peer has sent, and tell subscribers. What was accepted is the caller's to send on."""
+        result = self.store.merge(entries, sender, now)
+        self._tell(result.accepted, (), sender)
+        return result
+
+    def set(self, entries: Mapping[str, Value], now: float) -> MergeResult:
+        """Take what a client, or this site itself, has to say. What was accepted waits to be sent to peers."""
+        result = self.merge(entries, None, now)
+        for key, entry in result.accepted.items():
+            # The TTL alone is not enough where the value has not been sent yet.
+            self._news[key] = entry if key not in self._news else self.store.get(key) or entry
+        return result
+
+    def take_news(self) -> dict[str, Value]:
+        """What began here since the last call, for the peers."""
+        news, self._news = self._news, {}
+        return news
+
+    def tick(self, now: float) -> None:
+        """Do what is due, some of it: call it again while :meth:`next_deadline` is not later."""
+        self._tell({}, tuple(self.store.expire(now)), None)
+        self.own.tick(now)
+        self.answered += self.polls.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When to call :meth:`tick`; None if nothing is due ever."""
+        parts = (self.store, self.own, self.polls)
+        return min((at for part in parts if (at := part.next_deadline()) is not None), default=None)
+
+    def _tell(self, entries: Mapping[str, Value], expired_keys: tuple[str, ...], sender: str | None) -> None:
+        publication = self.subscribers.publish(entries, expired_keys, sender)
+        if publication is not None and self.polls:
+            self.answered += self.polls.published(publication)

@@ -1,0 +1,340 @@
+"""The keys that this site keeps alive: set, persist, refresh, unset, clear, erase, and their defence. (facts §5.4)
+
+``set`` is advertised at once, and lost if another site overrides it. ``persist`` is advertised within 100 ms, and again
+whenever another site overrides it: its version is then one above that of the other one. Both are refreshed at a quarter
+of their TTL, and never expire here.
+
+===================================================  ==================================================================
+what is stored, beside the own entry                 what happens
+===================================================  ==================================================================
+a lower version                                      nothing: the own entry is about to be advertised
+a higher one, or the same and something else in it   persisted: the version goes above, and it is advertised again;
+                                                     set: it is lost, :class:`KeyLost`
+the same entry, a higher TTL version                 the TTL version goes above, and it is refreshed at once
+===================================================  ==================================================================
+
+*Contest*: two sites that persist one key override each other for ever. After three rounds each of them says so
+(:class:`KeyContested`) and goes on at the slowest pace, one advertisement in 8 s.
+
+Invariant: a key is here, or its end is certain. When one is let go, what is stored has a countdown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
+from statestore_client.server.kvstore.own_key import KeyContested, KeyLost, OwnEvent, OwnKey
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_TTL_MS, MAX_VERSION, NoMergeReason, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from statestore_client.server.kvstore.store import AreaStore, MergeResult
+
+__all__ = ["DEFAULT_KEY_TTL_MS", "ERASE_TTL_MS", "LEAST_KEY_TTL_MS", "OwnKeys"]
+
+DEFAULT_KEY_TTL_MS: Final = 300_000
+#: A shorter TTL would not get far: entries with less than 500 ms left are not sent on.
+LEAST_KEY_TTL_MS: Final = 2_000
+#: What is erased lives for so long everywhere: long enough to get past slow lines before it is too short to be sent on.
+ERASE_TTL_MS: Final = 5_000
+
+#: A batch begins with the first call, and later calls join it.
+_ADVERTISE_S: Final = 0.1
+_UNSET_S: Final = 0.01
+_REFRESH_S: Final = 0.1
+#: Keys of a batch that are done at once: below a millisecond.
+_SLICE: Final = 128
+
+
+class OwnKeys:
+    """``merge`` takes entries into the store and sends on what was accepted. Moments are monotonic seconds."""
+
+    def __init__(
+        self,
+        store: AreaStore,
+        site: str,
+        merge: Callable[[dict[str, Value], float], MergeResult],
+        *,
+        key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
+    ) -> None:
+        _check_ttl(key_ttl_ms)
+        self.site = site
+        self.key_ttl_ms = key_ttl_ms
+        self.events: list[OwnEvent] = []
+        self._store = store
+        self._merge = merge
+        self._keys: dict[str, OwnKey] = {}
+        self._advertise = KeyDeadlines()
+        self._refresh = KeyDeadlines()
+        self._unset = KeyDeadlines()
+        self._unset_values: dict[str, bytes] = {}
+        store.guard = self
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[tuple[str, OwnKey]]:
+        return iter(self._keys.items())
+
+    def get(self, key: str) -> OwnKey | None:
+        """None if the key is not kept alive here."""
+        return self._keys.get(key)
+
+    @property
+    def contested(self) -> int:
+        """How many keys another site persists as well."""
+        return sum(own.is_contested for own in self._keys.values())
+
+    # -- what callers ask ----------------------------------------------------------------------------------------------
+
+    def set(
+        self, key: str, value: bytes, now: float, *, version: int | None = None, ttl_ms: int | None = None
+    ) -> NoMergeReason | None:
+        """Advertise at once, and keep alive until another site overrides it. ``version``: one above what is stored.
+
+        None if it was taken; else the reason, and nothing has changed. Raises InvalidArgumentError for a TTL that is
+        too short to be kept alive.
+        """
+        ttl_ms = self.key_ttl_ms if ttl_ms is None else ttl_ms
+        _check_ttl(ttl_ms)
+        version = self._version_above(key) if version is None else version
+        before = self._keys.get(key)
+        own = self._keys[key] = OwnKey(Value(version, self.site, value, ttl_ms), is_persisted=False)
+        reason = self._merge({key: own.entry}, now).reasons.get(key)
+        if reason is not None:
+            if before is None:
+                del self._keys[key]
+            else:
+                self._keys[key] = before
+            return reason
+        self._drop_unset(key)
+        self._advertise.drop(key)
+        self._schedule_refresh(key, own, now)
+        return None
+
+    def persist(self, key: str, value: bytes, now: float) -> NoMergeReason | None:
+        """Advertise within 100 ms, keep alive, and defend. The same value again changes nothing.
+
+        None if it was taken; else the reason, and nothing has changed.
+        """
+        own, stored = self._keys.get(key), self._store.get(key)
+        if own is not None and own.entry.value == value:
+            own.is_persisted = True
+            if own.entry.ttl_ms != self.key_ttl_ms:
+                own.entry = attrs.evolve(own.entry, ttl_ms=self.key_ttl_ms)
+                self._refresh.put(key, now)
+            return None
+        if own is None and stored is not None and stored.originator == self.site and stored.value == value:
+            self._adopt(key, stored, now)
+            return None
+        entry = Value(self._version_above(key), self.site, value, self.key_ttl_ms)
+        reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
+        if reason is not None:
+            return reason
+        self._drop_unset(key)
+        if own is None:
+            own = self._keys[key] = OwnKey(entry, is_persisted=True)
+        else:
+            own.entry, own.is_persisted = entry, True
+        self._pend(key, own, now)
+        return None
+
+    def _adopt(self, key: str, stored: Value, now: float) -> None:
+        """What is stored is what this site would say."""
+        self._drop_unset(key)
+        entry = Value(stored.version, self.site, stored.value, self.key_ttl_ms, stored.ttl_version)
+        own = self._keys[key] = OwnKey(entry, is_persisted=True)
+        self._schedule_refresh(key, own, now)
+        if stored.ttl_ms != self.key_ttl_ms or not self._store.has_left(key, self.key_ttl_ms * 3 // 4, now):
+            self._refresh.put(key, now)
+
+    def refresh(self, key: str, ttl_ms: int, now: float) -> NoMergeReason | None:
+        """Begin the time to live of a stored key again, with another TTL. A key that was ``set`` here keeps that TTL.
+
+        None if that was done; NO_NEED_TO_UPDATE if there is no such key. Raises InvalidArgumentError for a key that is
+        persisted here, as its TTL is the one of the settings, and for a TTL that cannot be kept alive.
+        """
+        own, stored = self._keys.get(key), self._store.get(key)
+        if own is not None and own.is_persisted:
+            raise InvalidArgumentError(f"key {key!r} is persisted here: it is refreshed without being asked")
+        if stored is None:
+            return NoMergeReason.NO_NEED_TO_UPDATE
+        if own is not None:
+            _check_ttl(ttl_ms)
+        entry = Value(stored.version, stored.originator, None, ttl_ms, stored.ttl_version + 1)
+        reason = self._merge({key: entry}, now).reasons.get(key)
+        if own is not None and reason is None:
+            own.entry = attrs.evolve(own.entry, ttl_ms=ttl_ms, ttl_version=entry.ttl_version)
+            self._schedule_refresh(key, own, now)
+        return reason
+
+    def unset(self, key: str, value: bytes, now: float) -> NoMergeReason | None:
+        """Say this value once more, within 10 ms, and let it expire. Nothing is said of a key that is not stored.
+
+        None if it was taken; else the reason, and nothing has changed.
+        """
+        stored = self._store.get(key)
+        if stored is not None:
+            entry = self._last_words(stored, value)
+            reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
+            if reason is not None:
+                return reason
+        since = self._unset.at(key)
+        self.clear(key, now)
+        if stored is not None:
+            self._unset_values[key] = value  # the last one counts, and the first one's window
+            self._unset.put(key, now if since is None else since)
+        return None
+
+    def _last_words(self, stored: Value, value: bytes) -> Value:
+        ttl_ms = self.key_ttl_ms if stored.ttl_ms == INFINITE_TTL_MS else stored.ttl_ms
+        return Value(stored.version + 1, self.site, value, ttl_ms)
+
+    def clear(self, key: str, now: float) -> bool:
+        """Keep it alive no longer: it ends with its TTL. Returns whether it was kept alive."""
+        self._drop_unset(key)
+        self._advertise.drop(key)
+        self._refresh.drop(key)
+        if self._keys.pop(key, None) is None:
+            return False
+        self._store.released(key, now)
+        return True
+
+    def erase(self, key: str, now: float) -> bool:
+        """End what this site has said, everywhere: within ERASE_TTL_MS where this gets to, else when its TTL is over.
+
+        Returns whether there was something to end. What another site has said stays.
+        """
+        was_own = self.clear(key, now)
+        stored = self._store.get(key)
+        if stored is None or stored.originator != self.site:
+            return was_own
+        if not self._store.has_left(key, ERASE_TTL_MS, now):
+            return True
+        entry = Value(stored.version, self.site, None, ERASE_TTL_MS, stored.ttl_version + 1)
+        self._merge({key: entry}, now)
+        return True
+
+    # -- what the store says -------------------------------------------------------------------------------------------
+
+    def guards(self, key: str) -> bool:
+        """It never expires here."""
+        return key in self._keys
+
+    def changed(self, key: str, entry: Value, now: float) -> None:
+        """The table of this module."""
+        own = self._keys[key]
+        mine = own.entry
+        if entry.version < mine.version:
+            return
+        if entry.version == mine.version and entry.originator == self.site and entry.value == mine.value:
+            if entry.ttl_version > mine.ttl_version:
+                own.entry = attrs.evolve(mine, ttl_version=entry.ttl_version)
+                self._refresh.put(key, now)
+            return
+        if not own.is_persisted or entry.version >= MAX_VERSION:
+            self._lose(key, entry, now)
+            return
+        own.entry = attrs.evolve(mine, version=entry.version + 1, ttl_version=0)
+        if own.overridden(now):
+            self.events.append(KeyContested(key, entry.originator))
+        self._pend(key, own, now)
+
+    def _lose(self, key: str, entry: Value, now: float) -> None:
+        self.clear(key, now)
+        self.events.append(KeyLost(key, entry.originator, entry.version))
+
+    def _version_above(self, key: str) -> int:
+        own, stored = self._keys.get(key), self._store.get(key)
+        return max(0 if own is None else own.entry.version, 0 if stored is None else stored.version) + 1
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def _pend(self, key: str, own: OwnKey, now: float) -> None:
+        """To be advertised, but not before its back-off is over."""
+        if key not in self._advertise:
+            self._advertise.put(key, own.waits(now))
+
+    def _schedule_refresh(self, key: str, own: OwnKey, now: float) -> None:
+        self._refresh.put(key, now + own.entry.ttl_ms / 4000)
+
+    def _drop_unset(self, key: str) -> None:
+        self._unset.drop(key)
+        self._unset_values.pop(key, None)
+
+    def next_deadline(self) -> float | None:
+        """When to call :meth:`tick`."""
+        batches = ((self._advertise, _ADVERTISE_S), (self._refresh, _REFRESH_S), (self._unset, _UNSET_S))
+        return min((first + width for batch, width in batches if (first := batch.next()) is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due, some of it: call it again while :meth:`next_deadline` is not later."""
+        if _is_due(self._unset, _UNSET_S, now):
+            self._unset_batch(now)
+        if _is_due(self._advertise, _ADVERTISE_S, now):
+            self._advertise_batch(now)
+        if _is_due(self._refresh, _REFRESH_S, now):
+            self._refresh_batch(now)
+
+    def _unset_batch(self, now: float) -> None:
+        entries = {}
+        for key in self._unset.pop_due(now, _SLICE):
+            value, stored = self._unset_values.pop(key), self._store.get(key)
+            if stored is not None:
+                entries[key] = self._last_words(stored, value)
+        self._merge(entries, now)
+
+    def _advertise_batch(self, now: float) -> None:
+        entries = {}
+        for key in self._advertise.pop_due(now, _SLICE):
+            own = self._keys[key]
+            entries[key] = own.entry
+            own.advertised(now)
+            self._schedule_refresh(key, own, now)
+        for key, reason in self._merge(entries, now).reasons.items():
+            if reason is NoMergeReason.NO_ROOM:
+                self._pend(key, self._keys[key], now)
+            elif reason is NoMergeReason.INVALID_VERSION:
+                self._lose(key, self._keys[key].entry, now)
+
+    def _refresh_batch(self, now: float) -> None:
+        entries = {}
+        for key in self._refresh.pop_due(now, _SLICE):
+            own = self._keys[key]
+            own.look_for_calm(now)
+            self._schedule_refresh(key, own, now)
+            entry = self._refreshed(key, own, now)
+            if entry is not None:
+                entries[key] = entry
+        self._merge(entries, now)
+
+    def _refreshed(self, key: str, own: OwnKey, now: float) -> Value | None:
+        """What refreshes a key: its TTL alone, or all of it where that is late. None if it is advertised anyway."""
+        mine, stored = own.entry, self._store.get(key)
+        if key in self._advertise:
+            return None
+        if stored is None or stored.version != mine.version or mine.ttl_version >= MAX_VERSION:
+            own.entry = attrs.evolve(mine, version=self._version_above(key), ttl_version=0)
+            self._pend(key, own, now)
+            return None
+        own.entry = attrs.evolve(mine, ttl_version=max(mine.ttl_version, stored.ttl_version) + 1)
+        # Late, the key may be over at some sites already, and a TTL alone says nothing to them.
+        is_late = not self._store.has_left(key, mine.ttl_ms // 2, now)
+        return own.entry if is_late else attrs.evolve(own.entry, value=None)
+
+
+def _is_due(batch: KeyDeadlines, width_s: float, now: float) -> bool:
+    first = batch.next()
+    return first is not None and first + width_s <= now
+
+
+def _check_ttl(ttl_ms: int) -> None:
+    if not LEAST_KEY_TTL_MS <= ttl_ms <= MAX_TTL_MS:
+        raise InvalidArgumentError(
+            f"a TTL of {ttl_ms} ms; a key that is kept alive has {LEAST_KEY_TTL_MS} to {MAX_TTL_MS}"
+        )

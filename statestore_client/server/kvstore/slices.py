@@ -1,0 +1,90 @@
+"""Large work in pieces, so that something else can be done in between: entries to merge or to send, and dumps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.server.kvstore.admission import entry_bytes
+from statestore_client.wire.kvstore.value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from statestore_client.server.kvstore.key_filter import KeyFilter
+    from statestore_client.server.kvstore.store import AreaStore
+
+__all__ = ["PART_BYTES", "Page", "page", "parts", "slices"]
+
+#: What a message carries, its frame left out: below 1 MiB.
+PART_BYTES: Final = 960 * 1024
+#: Bytes of a packed entry besides its key, originator and value, at most.
+_FRAME: Final = 64
+
+#: Entries and bytes that are merged at once: a millisecond.
+_SLICE: Final = 256
+_SLICE_BYTES: Final = 256 * 1024
+
+#: Keys that a dump looks at before it takes a break, and entries in a page.
+_LOOKED_AT: Final = 512
+
+
+def parts(entries: Mapping[str, Value], *, most: int, most_bytes: int) -> Iterator[dict[str, Value]]:
+    """Cut entries into pieces of at most so many, and of so many bytes as they are sent; a larger one goes alone."""
+    part: dict[str, Value] = {}
+    size = 0
+    for key, entry in entries.items():
+        more = entry_bytes(key, entry) + _FRAME
+        if part and (len(part) >= most or size + more > most_bytes):
+            yield part
+            part, size = {}, 0
+        part[key] = entry
+        size += more
+    if part:
+        yield part
+
+
+def slices(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    """Pieces to merge one at a time. As each entry is decided about for itself, the results together are the same."""
+    return parts(entries, most=_SLICE, most_bytes=_SLICE_BYTES)
+
+
+@attrs.frozen
+class Page:
+    """A piece of a dump. ``next_key``: what to go on with; None at the end."""
+
+    entries: dict[str, Value]
+    next_key: str | None
+
+
+def page(
+    store: AreaStore,
+    keys: Iterable[str],
+    key_filter: KeyFilter,
+    now: float,
+    *,
+    omit_values: bool = False,
+    most_bytes: int = PART_BYTES,
+) -> Page:
+    """The entries that pass, from the beginning of ``keys``, as far as one message and half a millisecond go.
+
+    Keys that are not in the store any more are left out. ``omit_values`` gives hashes in place of values. Entries have
+    the TTL that is left of them; those with hardly any are left out.
+    """
+    found: dict[str, Value] = {}
+    size = 0
+    for number, key in enumerate(keys):
+        if number >= _LOOKED_AT:
+            return Page(store.leaving(found, now), key)
+        entry = store.get(key)
+        if entry is None or not key_filter.matches(key, entry):
+            continue
+        if omit_values:
+            entry = Value(entry.version, entry.originator, None, entry.ttl_ms, entry.ttl_version, entry.hash)
+        more = entry_bytes(key, entry) + _FRAME
+        if found and size + more > most_bytes:
+            return Page(store.leaving(found, now), key)
+        found[key] = entry
+        size += more
+    return Page(store.leaving(found, now), None)

@@ -41,7 +41,7 @@ class LongPoll:
         self.answer: bool | None = None
 
     def check_some(self, store: AreaStore) -> bool:
-        """Compare some keys. Returns whether there is more to compare; if not, and there is an answer, drop the poll."""
+        """Compare some keys. Returns whether there is more. If there is an answer then, drop the poll."""
         if self.answer is not None or self._is_checked:
             return False
         for number, key in enumerate(self._keys):

@@ -14,7 +14,7 @@ _FIRST_BACKOFF_MS: Final = 64
 _LAST_BACKOFF_MS: Final = 8192
 #: So often a key is overridden before it is contested.
 CONTEST_ROUNDS: Final = 3
-#: Without being overridden for so long, it is contested no more: several of the slowest rounds.
+#: A key that is not overridden for this long is contested no more: several of the slowest rounds.
 CALM_S: Final = 30.0
 
 

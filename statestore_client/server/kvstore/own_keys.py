@@ -40,7 +40,7 @@ __all__ = ["DEFAULT_KEY_TTL_MS", "ERASE_TTL_MS", "LEAST_KEY_TTL_MS", "OwnKeys"]
 DEFAULT_KEY_TTL_MS: Final = 300_000
 #: A shorter TTL would not get far: entries with less than 500 ms left are not sent on.
 LEAST_KEY_TTL_MS: Final = 2_000
-#: What is erased lives for so long everywhere: long enough to get past slow lines before it is too short to be sent on.
+#: The TTL of what is erased, everywhere: long enough to get past slow lines before it is too short to be sent on.
 ERASE_TTL_MS: Final = 5_000
 
 #: A batch begins with the first call, and later calls join it.

@@ -1,7 +1,7 @@
 """The entries of one area: merge, get, expire, and the TTL that is left when they leave.
 
-Each entry of a request is decided about for itself; a bad one changes nothing for the others. Whoever merges much cuts
-it into :func:`~statestore_client.server.kvstore.slices.slices` first, and does other things in between.
+Each entry of a request is decided about for itself; a bad one changes nothing for the others. Large requests are cut
+into :func:`~statestore_client.server.kvstore.slices.slices` first, with other things done in between.
 
 Invariant: what is stored under a key is the greatest entry, by version, originator and value, of all that were taken
 since the key was there; its TTL is that of the highest TTL version of this entry.
@@ -21,7 +21,7 @@ from statestore_client.server.kvstore.merge import Update, decide
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value, hash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, KeysView, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["EXPIRY_SLICE", "LEAST_TTL_MS", "AreaStore", "AreaSummary", "MergeResult", "StoreCounters"]
 
@@ -77,7 +77,7 @@ class AreaSummary:
 
 
 class Guard(Protocol):
-    """Who looks after the keys that this site keeps alive."""
+    """What looks after the keys that this site keeps alive."""
 
     def guards(self, key: str) -> bool:
         """Whether it is one of them. It is never removed here."""
@@ -124,9 +124,9 @@ class AreaStore:
         """What is stored, with the TTL that it came with."""
         return self._entries.get(key)
 
-    def keys(self) -> KeysView[str]:
+    def __iter__(self) -> Iterator[str]:
         """All keys. Do not change the store while iterating."""
-        return self._entries.keys()
+        return iter(self._entries)
 
     def summary(self) -> AreaSummary:
         """How much there is."""

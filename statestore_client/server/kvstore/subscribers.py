@@ -1,4 +1,4 @@
-"""Who follows an area: what is new goes into the queue of each subscriber that wants it. (facts §6.4)
+"""Those that follow an area: what is new goes into the queue of each subscriber that wants it. (facts §6.4)
 
 A subscriber that begins gets the number of the last publication. It reads a snapshot after that, in pages: what changes
 meanwhile is in its queue, so nothing is lost in between, and some of it may come twice. A queue is bounded: a

@@ -1,0 +1,377 @@
+"""Keys that a site keeps alive: each call, each batch, and each line of the table of their defence."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from own_key_sites import KEY_TTL_MS, Mesh
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore.admission import AreaLimits
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
+from statestore_client.server.kvstore.subscribers import SubscriberOptions
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    """Two sites; keys have a TTL of 8 s."""
+    return Mesh("a", "b")
+
+
+# -- set ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_set_is_advertised_at_once(mesh: Mesh) -> None:
+    """A new key has version 1, the next value one above what is stored."""
+    own = mesh.areas["a"].own
+    assert own.set("key", b"x", mesh.now) is None
+    mesh.settle()
+    assert mesh.at("b", "key") == (1, "a", b"x", 0)
+    own.set("key", b"y", mesh.now)
+    own.set("other", b"y", mesh.now, version=7)
+    mesh.settle()
+    assert mesh.at("b", "key") == (2, "a", b"y", 0)
+    assert mesh.at("b", "other") == (7, "a", b"y", 0)
+
+
+def test_a_set_that_is_refused_changes_nothing(mesh: Mesh) -> None:
+    """A version that is too low is refused with the reason, and what the site said before stays alive."""
+    own = mesh.areas["a"].own
+    own.set("key", b"x", mesh.now, version=5)
+    assert own.set("key", b"y", mesh.now, version=4) is NoMergeReason.OLD_VERSION
+    assert own.set("new", b"x" * (1 << 20), mesh.now) is NoMergeReason.VALUE_TOO_LARGE
+    assert own.get("new") is None
+    mesh.run(21.5)
+    assert mesh.at("b", "key") == (5, "a", b"x", 10)
+
+
+@pytest.mark.parametrize("ttl_ms", [INFINITE_TTL_MS, 0, 1999])
+def test_what_is_kept_alive_has_a_ttl_that_gets_far(mesh: Mesh, ttl_ms: int) -> None:
+    """An infinite TTL, or one that is over before it gets anywhere, is an error of the caller."""
+    with pytest.raises(InvalidArgumentError, match="a TTL of"):
+        mesh.areas["a"].own.set("key", b"x", mesh.now, ttl_ms=ttl_ms)
+    with pytest.raises(InvalidArgumentError, match="a TTL of"):
+        Area("0", "a", key_ttl_ms=ttl_ms)
+
+
+def test_refreshes_come_at_a_quarter_of_the_ttl(mesh: Mesh) -> None:
+    """A key stays everywhere as long as its TTL is raised, by a message without the value."""
+    mesh.areas["a"].own.set("key", b"x", mesh.now)
+    mesh.run(20)
+    assert mesh.times("a", "key", with_value=True) == [0.0]
+    assert mesh.times("a", "key", with_value=False) == [2.1, 4.2, 6.3, 8.4, 10.5, 12.6, 14.7, 16.8, 18.9]
+    assert mesh.at("b", "key") == (1, "a", b"x", 9)
+
+
+def test_a_key_that_was_set_is_lost_when_another_site_overrides_it(mesh: Mesh) -> None:
+    """Lost: the program is told, and nothing is refreshed any more. (hazard a)"""
+    mesh.areas["a"].own.set("key", b"x", mesh.now)
+    mesh.settle()
+    mesh.areas["b"].own.set("key", b"y", mesh.now)
+    mesh.run(20)
+    assert mesh.areas["a"].own.events == [KeyLost("key", "b", 2)]
+    assert mesh.areas["a"].own.get("key") is None
+    assert mesh.times("a", "key", with_value=True) == [0.0]
+    assert mesh.at("a", "key") == (2, "b", b"y", 9)
+
+
+def test_a_key_of_the_same_version_is_lost_to_a_higher_originator(mesh: Mesh) -> None:
+    """Both set version 1 in a partition: the higher originator wins everywhere, and the other one learns it."""
+    for name in ("a", "b"):
+        mesh.areas[name].own.set("key", name.encode(), mesh.now)
+        mesh.areas[name].take_news()
+    mesh.sync("a", "b")
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (1, "b", b"b", 0)
+    assert mesh.areas["a"].own.events == [KeyLost("key", "b", 1)]
+    assert mesh.areas["b"].own.events == []
+
+
+# -- persist -----------------------------------------------------------------------------------------------------------
+
+
+def test_persist_is_advertised_within_100_ms_and_once(mesh: Mesh) -> None:
+    """The window begins with the first call; later calls join it and do not make it longer."""
+    own = mesh.areas["a"].own
+    own.persist("key", b"x", mesh.now)
+    mesh.run(0.06)
+    own.persist("other", b"x", mesh.now)
+    own.persist("key", b"x", mesh.now)
+    mesh.run(0.2)
+    assert mesh.times("a", "key", with_value=True) == [0.1]
+    assert mesh.times("a", "other", with_value=True) == [0.1]
+    assert mesh.at("b", "key") == (1, "a", b"x", 0)
+
+
+def test_persist_of_what_is_stored_advertises_nothing(mesh: Mesh) -> None:
+    """What this site has said before, in its own name and with the same value, is kept; another TTL is put right."""
+    area = mesh.areas["a"]
+    area.set({"same": Value(4, "a", b"x", KEY_TTL_MS, 3), "short": Value(4, "a", b"x", 7000, 3)}, mesh.now)
+    mesh.settle()
+    for key in ("same", "short"):
+        assert area.own.persist(key, b"x", mesh.now) is None
+    mesh.run(0.5)
+    assert mesh.times("a", "same", with_value=False) == []
+    assert mesh.times("a", "short", with_value=False) == [0.1]
+    assert mesh.at("b", "short") == (4, "a", b"x", 4)
+    entry = mesh.areas["b"].get("short")
+    assert entry is not None
+    assert entry.ttl_ms == KEY_TTL_MS - 1
+    mesh.run(1.7)
+    assert mesh.times("a", "same", with_value=False) == [2.1]
+
+
+def test_persist_of_what_is_stored_for_long_refreshes_at_once(mesh: Mesh) -> None:
+    """An adopted entry that has little of its time left is not left to expire before its first refresh."""
+    area = mesh.areas["a"]
+    area.set({"key": Value(1, "a", b"x", KEY_TTL_MS)}, mesh.now)
+    mesh.run(7)
+    area.own.persist("key", b"x", mesh.now)
+    mesh.run(10)
+    assert mesh.times("a", "key", with_value=True) == [0.0, 7.1]
+    assert mesh.at("b", "key") is not None
+
+
+@pytest.mark.parametrize(
+    "stored", [Value(5, "b", b"x", KEY_TTL_MS, 4), Value(5, "a", b"y", KEY_TTL_MS, 4)], ids=["originator", "value"]
+)
+def test_persist_goes_above_what_is_stored(mesh: Mesh, stored: Value) -> None:
+    """What another site has said, or another value, is overridden with the next version, and the TTL begins again."""
+    mesh.areas["b"].set({"key": stored}, mesh.now)
+    mesh.settle()
+    mesh.areas["a"].own.persist("key", b"x", mesh.now)
+    mesh.run(0.2)
+    assert mesh.at("b", "key") == (6, "a", b"x", 0)
+
+
+def test_persist_again_with_another_value_goes_above(mesh: Mesh) -> None:
+    """The next value has the next version, the same value changes nothing."""
+    own = mesh.areas["a"].own
+    for value in (b"x", b"x", b"y"):
+        own.persist("key", value, mesh.now)
+        mesh.run(1)
+    assert mesh.at("b", "key") == (2, "a", b"y", 0)
+    mesh.run(5)
+    assert mesh.at("b", "key") == (2, "a", b"y", 2)
+
+
+def test_persist_of_what_was_set_defends_it_from_then_on(mesh: Mesh) -> None:
+    """The same value: nothing is sent, but an override is answered; the TTL becomes the one of the settings."""
+    own = mesh.areas["a"].own
+    own.set("key", b"x", mesh.now, ttl_ms=4000)
+    own.persist("key", b"x", mesh.now)
+    mesh.run(0.5)
+    entry = mesh.areas["a"].get("key")
+    assert entry is not None
+    assert (entry.version, entry.ttl_ms) == (1, KEY_TTL_MS)
+    mesh.areas["b"].set({"key": Value(3, "b", b"y")}, mesh.now)
+    mesh.run(1)
+    assert mesh.at("b", "key") == (4, "a", b"x", 0)
+
+
+def test_persist_is_refused_where_it_could_not_be_stored() -> None:
+    """A value that is too large, or an area without room, is said at once; nothing is kept."""
+    area = Area("0", "a", limits=AreaLimits(max_keys=1))
+    assert area.own.persist("key", b"x" * (1 << 20), 0.0) is NoMergeReason.VALUE_TOO_LARGE
+    assert area.own.persist("", b"x", 0.0) is NoMergeReason.INVALID_KEY
+    area.set({"full": Value(1, "a", b"x")}, 0.0)
+    assert area.own.persist("key", b"x", 0.0) is NoMergeReason.NO_ROOM
+    assert len(area.own) == 0
+    assert area.next_deadline() is None
+
+
+def test_a_room_that_fills_up_meanwhile_is_tried_again() -> None:
+    """A persisted key that finds no room when its window is over is advertised as soon as there is some."""
+    area = Area("0", "a", limits=AreaLimits(max_keys=1), key_ttl_ms=KEY_TTL_MS)
+    area.own.persist("key", b"x", 0.0)
+    area.set({"full": Value(1, "b", b"x", 3000)}, 0.0)
+    while area.get("key") is None:
+        deadline = area.next_deadline()
+        assert deadline is not None
+        assert deadline < 12
+        area.tick(deadline)
+    assert area.own.get("key") is not None
+
+
+# -- the table of the defence ------------------------------------------------------------------------------------------
+
+
+def persisted(mesh: Mesh) -> None:
+    """Site a persists version 5 of a key, TTL version 1."""
+    mesh.areas["a"].set({"key": Value(5, "a", b"mine", KEY_TTL_MS - 1)}, mesh.now)
+    mesh.areas["a"].own.persist("key", b"mine", mesh.now)
+    mesh.run(1)
+    assert mesh.at("b", "key") == (5, "a", b"mine", 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "version"),
+    [
+        (Value(9, "b", b"other"), 10),
+        (Value(9, "a", b"mine"), 10),
+        (Value(5, "b", b"mine"), 6),
+        (Value(5, "a", b"other"), 6),
+        (Value(9, "b", b"other", 400), 10),
+    ],
+    ids=["higher", "higher and the same", "originator", "value", "too short a TTL to be sent on"],
+)
+def test_an_override_is_answered_with_the_next_version(mesh: Mesh, override: Value, version: int) -> None:
+    """What wins against a persisted key is overridden in its turn, within 100 ms, also if it never leaves this site."""
+    persisted(mesh)
+    mesh.areas["a"].merge({"key": override}, "b", mesh.now)
+    mesh.run(0.15)
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (version, "a", b"mine", 0)
+    assert mesh.areas["a"].own.events == []
+
+
+def test_followers_see_the_override_and_then_the_answer(mesh: Mesh) -> None:
+    """A subscriber sees what another site said, and then what this site says."""
+    persisted(mesh)
+    subscription = mesh.areas["a"].subscribers.subscribe(SubscriberOptions())
+    mesh.areas["b"].set({"key": Value(9, "b", b"other")}, mesh.now)
+    mesh.run(1)
+    seen = []
+    while publication := subscription.take():
+        seen += [(entry.version, entry.originator) for entry in publication.entries.values()]
+    assert seen == [(9, "b"), (10, "a")]
+
+
+@pytest.mark.parametrize("entry", [Value(4, "z", b"z"), Value(5, "a", b"min"), Value(5, "A", b"z")])
+def test_what_loses_is_not_answered(mesh: Mesh, entry: Value) -> None:
+    """An entry that does not win changes nothing."""
+    persisted(mesh)
+    sent = len(mesh.sent)
+    mesh.areas["a"].merge({"key": entry}, "b", mesh.now)
+    mesh.run(0.5)
+    assert len(mesh.sent) == sent
+    assert mesh.at("a", "key") == (5, "a", b"mine", 1)
+
+
+@pytest.mark.parametrize("value", [b"mine", None], ids=["full", "TTL only"])
+def test_a_foreign_refresh_is_gone_above_at_once(mesh: Mesh, value: bytes | None) -> None:
+    """A TTL version that another site has raised is adopted, so that the next refresh is not an old one. (hazard b)"""
+    persisted(mesh)
+    mesh.areas["b"].set({"key": Value(5, "a", value, 3000, 900)}, mesh.now)
+    mesh.run(0.15)
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (5, "a", b"mine", 901)
+    mesh.run(60)
+    assert mesh.at("b", "key") is not None
+
+
+@pytest.mark.parametrize("ttl_ms", [1, 400, 600, 3000])
+@pytest.mark.parametrize("value", [b"mine", None], ids=["full", "TTL only"])
+def test_an_own_key_never_expires_because_of_another_site(mesh: Mesh, ttl_ms: int, value: bytes | None) -> None:
+    """A foreign TTL on the own entry, however short, is replaced before it ends here, and is not what ends it."""
+    persisted(mesh)
+    subscription = mesh.areas["a"].subscribers
+    mesh.areas["a"].merge({"key": Value(5, "a", value, ttl_ms, 900)}, "b", mesh.now)
+    before = subscription.number
+    mesh.run(30)
+    assert subscription.number > before
+    assert mesh.at("a", "key") is not None
+    assert mesh.at("b", "key") is not None
+    assert mesh.areas["a"].store.counters.expired == 0
+
+
+def test_the_last_version_cannot_be_defended(mesh: Mesh) -> None:
+    """No version is above the last one: the key is lost, and the program is told."""
+    persisted(mesh)
+    mesh.areas["b"].set({"key": Value(MAX_VERSION, "b", b"other")}, mesh.now)
+    mesh.run(1)
+    assert mesh.areas["a"].own.events == [KeyLost("key", "b", MAX_VERSION)]
+    assert mesh.areas["a"].own.persist("key", b"mine", mesh.now) is NoMergeReason.INVALID_VERSION
+    assert mesh.areas["a"].own.unset("key", b"mine", mesh.now) is NoMergeReason.INVALID_VERSION
+
+
+def test_the_last_ttl_version_is_followed_by_the_next_version(mesh: Mesh) -> None:
+    """When TTL versions are used up, the key is advertised again with the next version."""
+    persisted(mesh)
+    mesh.areas["b"].set({"key": Value(5, "a", None, 3000, MAX_VERSION)}, mesh.now)
+    mesh.run(1)
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (6, "a", b"mine", 0)
+    mesh.run(30)
+    assert mesh.at("b", "key") is not None
+
+
+def test_a_site_that_slept_says_all_of_it_again(mesh: Mesh) -> None:
+    """A site that was stopped for longer than its TTL finds its own keys, and brings them back to the others."""
+    mesh.areas["a"].own.set("key", b"x", mesh.now)
+    mesh.settle()
+    mesh.now += 20
+    mesh.areas["b"].tick(mesh.now)
+    assert mesh.at("b", "key") is None
+    mesh.run(1)
+    assert mesh.at("b", "key") == (1, "a", b"x", 1)
+    assert mesh.areas["a"].store.counters.expired == 0
+    assert mesh.resyncs == []
+
+
+def test_a_site_that_begins_again_goes_above_what_it_said_before(mesh: Mesh) -> None:
+    """What the others have of a site's earlier life is overridden when the two meet."""
+    mesh.areas["b"].merge({"key": Value(40, "a", b"old", KEY_TTL_MS, 9)}, "a", mesh.now)
+    mesh.cut = {"a"}
+    mesh.areas["a"].own.persist("key", b"new", mesh.now)
+    mesh.run(1)
+    mesh.cut = set()
+    mesh.sync("a", "b")
+    mesh.run(1)
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (41, "a", b"new", 0)
+
+
+# -- back-off and contest ----------------------------------------------------------------------------------------------
+
+
+def test_two_sites_that_persist_one_key_are_told_and_slow_down(mesh: Mesh) -> None:
+    """After three rounds each of the two says that the key is contested, once, and advertises every 8.192 s."""
+    for name in ("a", "b"):
+        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
+    mesh.run(10)
+    assert mesh.areas["a"].own.events == [KeyContested("key", "b")]
+    assert mesh.areas["b"].own.events == [KeyContested("key", "a")]
+    assert mesh.areas["a"].own.contested == 1
+    mesh.sent.clear()
+    mesh.run(100)
+    for name in ("a", "b"):
+        times = mesh.times(name, "key", with_value=True)
+        assert 10 <= len(times) <= 13
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        assert min(gaps) >= 8.19
+    assert len(mesh.areas["a"].own.events) == 1
+
+
+def test_a_contest_ends_when_one_of_the_two_stops(mesh: Mesh) -> None:
+    """The key of the one that goes on is everywhere, and after half a minute it is not contested any more."""
+    for name in ("a", "b"):
+        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
+    mesh.run(10)
+    mesh.areas["b"].own.clear("key", mesh.now)
+    mesh.run(60)
+    assert mesh.areas["a"].own.contested == 0
+    assert mesh.at("b", "key") == mesh.at("a", "key")
+    own = mesh.areas["a"].own.get("key")
+    assert own is not None
+    assert own.backoff_ms == 0
+    mesh.areas["b"].set({"key": Value(10_000, "b", b"again")}, mesh.now)
+    mesh.run(0.2)
+    assert mesh.at("b", "key") == (10_001, "a", b"a", 0)
+
+
+def test_advertisements_of_one_key_back_off(mesh: Mesh) -> None:
+    """Values that come faster than the back-off ends double it; after a rest it begins at 64 ms again."""
+    own = mesh.areas["a"].own
+    backoffs = []
+    for number in range(5):
+        own.persist("key", b"%d" % number, mesh.now)
+        before = len(mesh.sent)
+        while len(mesh.sent) == before:
+            mesh.run(0.01)
+        found = own.get("key")
+        assert found is not None
+        backoffs.append(found.backoff_ms)
+    assert backoffs == [64, 128, 256, 512, 1024]
+    mesh.run(1.1)
+    own.persist("key", b"later", mesh.now)
+    mesh.run(0.2)
+    assert found.backoff_ms == 64

@@ -217,7 +217,7 @@ class RaftPeer:
         if not self.runner.is_restoring:
             self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
-        if (before_s := self._horizon.due(now, wall_s)) is not None:
+        if (before_s := self._horizon.due(now, wall_s, self._storage.newest_request_s)) is not None:
             self._storage.forget_requests(before_s)
         self._set_timer(now, at_once=not is_done)
 

@@ -65,7 +65,7 @@ def state(machine: KeyValueStateMachine) -> dict[int, int]:
 @pytest.fixture
 def hours_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request id is at once as old as one that nobody may repeat."""
-    monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s: wall_s + 60.0)
+    monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s, _newest_s: wall_s + 60.0)
 
 
 @pytest.mark.usefixtures("hours_pass")

@@ -31,6 +31,7 @@ from raft_client.server.node.ready import (
 )
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.compaction import Compaction
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
@@ -142,7 +143,7 @@ class RaftPeer:
                 self._storage,
                 applied_index=0,  # a snapshot is restored beside everything else
                 rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
-                now=time.monotonic(),
+                now=monotonic_s(),
                 wall_s=time.time(),
             )
             self._node = self._make_node(state)
@@ -172,7 +173,7 @@ class RaftPeer:
         """For tests: do not reach these peers, and reach all others, until it is called again."""
         self._sockets.cut_off(peer_ids)
         for peer_id in peer_ids:
-            self._node.peer_lost(peer_id, time.monotonic())
+            self._node.peer_lost(peer_id, monotonic_s())
         self._turn()
 
     async def __aenter__(self) -> Self:
@@ -205,10 +206,10 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        self._sockets.settle(time.monotonic())
+        self._sockets.settle(monotonic_s())
         came = self._sockets.receive(_TURN)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
-        now, wall_s = time.monotonic(), time.time()
+        now, wall_s = monotonic_s(), time.time()
         incoming = list(self._incoming(came, now))
         if incoming:
             self._node.steps(incoming, now, wall_s)
@@ -223,7 +224,7 @@ class RaftPeer:
 
     def _go_on(self, error: Exception | None) -> None:
         """The disk has done its job, or could not."""
-        now = time.monotonic()
+        now = monotonic_s()
         if error is not None:
             self._node.fail(now)
             raise error
@@ -323,8 +324,8 @@ class RaftPeer:
 
     def _carry_out(self, now: float) -> bool:
         """Until the node wants nothing more, or applying has taken long. Whether that was all."""
-        is_done, end = False, time.monotonic() + _CARRYING_OUT_S
-        while not is_done and time.monotonic() < end:
+        is_done, end = False, monotonic_s() + _CARRYING_OUT_S
+        while not is_done and monotonic_s() < end:
             ready = self._node.ready()
             self._send(ready.send)
             if ready.persist is not None:

@@ -14,7 +14,14 @@ from raft_cluster import install_zmq_raft, why_not
 from raft_client import LogEntry, RaftClient
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+
 
 COUNT = 1_000
 PROGRAM = Path(__file__).parent / "node_client.js"

@@ -12,9 +12,17 @@ from raft_client import LogEntry, Peer, RaftClient, SnapshotChunk
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
-pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_not()), reason=str(why_not()))]
+pytestmark = pytest.mark.interop
 
-#: So long that a snapshot comes in several chunks of 64 KiB, and that our log has a second segment: whole ones are dropped.
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+
+
+#: So long that a snapshot comes in several chunks of 64 KiB, and that our log has a second segment: whole ones are
+#: dropped.
 ENTRY_BYTES = 8_000
 ENTRIES, COMPACTED = 3_000, 2_500
 
@@ -79,8 +87,8 @@ def compact(cluster: MixedCluster, directory: Path, peer: str, state: bytes) -> 
 
 
 def test_a_node_peer_installs_the_snapshot_of_our_leader(tmp_path: Path) -> None:
-    """A Node peer was away while ours compacted their logs: our leader sends it the snapshot, and then the entries; when
-    it leads, it serves the same bytes."""
+    """A Node peer was away while ours compacted their logs: our leader sends it the snapshot, and then the entries;
+    when it leads, it serves the same bytes."""
     state = b"".join(b"%d;" % n for n in range(50_000))
     with MixedCluster(tmp_path, ours={"2", "3"}) as cluster, RaftClient(cluster.seeds, request_timeout=60) as log:
         append(log, "all", 10)

@@ -6,9 +6,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from scripted_cluster import ScriptedCluster
+from waiting import eventually
 
 from raft_client import AsyncRaftClient, HandOverError, RaftClient
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
@@ -26,6 +28,19 @@ def test_the_leadership_moves_to_whom_the_client_says() -> None:
         after = log.transfer_leadership()
         assert after in ("1", "2")
         assert cluster.leader() == after
+
+
+def test_a_hand_over_takes_less_than_50_ms() -> None:
+    """From the client's question to the next leader's answer, unless the machine is busy: the best of many counts."""
+    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
+        log.append(b"x")
+
+        def hand_over() -> float:
+            begin = time.monotonic()
+            log.transfer_leadership()
+            return time.monotonic() - begin
+
+        eventually(lambda: hand_over() < 0.05, "a hand-over in less than 50 ms")
 
 
 def test_appends_go_on_while_the_leadership_moves() -> None:

@@ -92,7 +92,7 @@ class ScenarioCluster:
             name: ScenarioPeer(
                 name,
                 NodeSettings(peer_id=name, ident=_IDENT, **options),  # type: ignore[arg-type]
-                SimulatedLog(start),
+                SimulatedLog(start, ttl_s=None),
             )
             for name in names
         }

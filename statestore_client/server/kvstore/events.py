@@ -1,0 +1,54 @@
+"""What a site tells the program that runs it. None of these has to be acted upon."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+from statestore_client.server.kvstore.peer_states import PeerState
+
+__all__ = ["HelloRefused", "MalformedMessage", "NameInUse", "PeerChanged", "SiteEvent", "Synced"]
+
+
+@attrs.frozen
+class PeerChanged:
+    """A peer of an area went from state to state; None: it was not there before, or is gone."""
+
+    area: str
+    peer: str
+    before: PeerState | None
+    after: PeerState | None
+
+
+@attrs.frozen
+class HelloRefused:
+    """A connection with this name was refused, by this side or by the other one. ``reason``: see ``RefusalReason``."""
+
+    link: object
+    name: str
+    reason: int
+    text: str
+
+
+@attrs.frozen
+class NameInUse:
+    """Two living sites have one name: WARNING. One of them must be given another."""
+
+    name: str
+
+
+@attrs.frozen
+class MalformedMessage:
+    """What came on a connection is not of this protocol; it changed nothing."""
+
+    link: object
+    error: str
+
+
+@attrs.frozen
+class Synced:
+    """Every peer that was known at the start has been synced with, or failed once; sent once."""
+
+
+SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | MalformedMessage | Synced

@@ -1,0 +1,107 @@
+"""Floods: what an update that was taken turns into, and how many of them leave in a second.
+
+An update goes to every peer that is not in its path. A site that finds its own name in a path drops the update: it has
+been here. With a limit (a token bucket, one token for a publication of any size) updates that find no token wait, and
+are merged: a key is sent once, as it is stored by then. Only updates of one path are merged into one publication: a
+site that is in the path of one of them must not miss the others.
+
+Source: KvStore, "Flooding Update", "Loop detection"; facts §4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.server.kvstore.sync_answers import PART_BYTES, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from statestore_client.wire.kvstore.value import Value
+
+__all__ = ["FLUSH_S", "FloodLimiter", "FloodRate", "Path", "parts_of"]
+
+Path: TypeAlias = tuple[str, ...]
+
+#: When updates wait for a token, it is looked for so often.
+FLUSH_S: Final = 0.1
+
+
+@attrs.frozen
+class FloodRate:
+    """Publications in a second, and how many may leave at once after a quiet time. Both are at least 1."""
+
+    messages_per_s: float = attrs.field(validator=attrs.validators.ge(1))
+    burst: int = attrs.field(validator=attrs.validators.ge(1))
+
+
+def parts_of(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    """The same entries in pieces that fit into messages."""
+    part: dict[str, Value] = {}
+    size = 0
+    for key, entry in entries.items():
+        cost = size_of(key, entry)
+        if part and size + cost > PART_BYTES:
+            yield part
+            part, size = {}, 0
+        part[key] = entry
+        size += cost
+    if part:
+        yield part
+
+
+class FloodLimiter:
+    """The token bucket of one area, and the keys that wait."""
+
+    def __init__(self, rate: FloodRate | None) -> None:
+        self._rate = rate
+        self._tokens = float(rate.burst) if rate else 0.0
+        self._filled_at: float | None = None
+        self._keys: dict[str, Path] = {}  # Invariant: each key waits under one path, that of its latest update
+        self._paths: dict[Path, dict[str, None]] = {}
+        self.delayed = 0  # updates of keys that had to wait
+
+    def admit(self, keys: Mapping[str, Value], path: Path, now: float) -> bool:
+        """Whether these entries leave now. If not, their keys wait."""
+        if self._rate is None:
+            return True
+        if not self._paths and self._take_token(now):
+            return True
+        for key in keys:
+            self._forget(key)
+            self._keys[key] = path
+            self._paths.setdefault(path, {})[key] = None
+            self.delayed += 1
+        return False
+
+    def _forget(self, key: str) -> None:
+        path = self._keys.pop(key, None)
+        if path is not None:
+            del self._paths[path][key]
+            if not self._paths[path]:
+                del self._paths[path]
+
+    def due(self, now: float) -> Iterator[tuple[Path, tuple[str, ...]]]:
+        """Path and keys of each publication for which there is a token, the oldest first."""
+        while self._paths and self._take_token(now):
+            path = next(iter(self._paths))
+            keys = tuple(self._paths.pop(path))
+            for key in keys:
+                del self._keys[key]
+            yield path, keys
+
+    def _take_token(self, now: float) -> bool:
+        assert self._rate is not None  # noqa: S101 - asked only with a limit
+        gained = 0.0 if self._filled_at is None else (now - self._filled_at) * self._rate.messages_per_s
+        self._tokens = min(self._rate.burst, self._tokens + gained)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to look for a token, or None if nothing waits."""
+        return now + FLUSH_S if self._paths else None

@@ -1,0 +1,124 @@
+"""The connections of a site: which of them have said hello, whose they are, which of them live.
+
+A connection that this site dials sends a hello, again every second until it is answered. On a connection that another
+site dials nothing is remembered before a good hello has come. One that was silent for 3 s is dead: a dialled one says
+hello again, the other kind is forgotten. Floods are numbered on each connection.
+
+Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Final, TypeAlias
+
+import attrs
+
+from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, Hello, Refusal, RefusalReason
+
+__all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "Link", "LinkId", "Links"]
+
+#: A connection as the shell names it.
+LinkId: TypeAlias = Hashable
+
+HEARTBEAT_S: Final = 1.0
+#: Silence after which a connection, and an incarnation that has no other one, is taken for dead.
+DOWN_S: Final = 3.0
+#: Connections that others may open. A site has some dozen peers.
+MAX_LINKS: Final = 1024
+
+
+@attrs.define(eq=False)
+class Link:
+    """One connection. It has a ``name`` once the other side's hello was taken."""
+
+    id: LinkId
+    is_dialled: bool
+    heard_at: float
+    name: str | None = None
+    incarnation: int = 0
+    areas: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    #: Numbers of the last floods in both directions.
+    sent: int = 0
+    received: int = 0
+    hello_at: float = 0.0
+    #: A hello of it was not answered in time, or was refused.
+    has_failed: bool = False
+
+    def forget(self, now: float) -> None:
+        """What was said on this connection does not count any more."""
+        self.name = None
+        self.hello_at = now
+
+
+class Links:
+    """All connections of a site."""
+
+    def __init__(self, name: str, areas: tuple[str, ...]) -> None:
+        self._name = name
+        self._areas = areas
+        self._links: dict[LinkId, Link] = {}
+        #: Incarnations that were refused because another one of the name lives, until that one is heard again.
+        self._rivals: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(tuple(self._links.values()))
+
+    def get(self, link_id: LinkId) -> Link | None:
+        """None if nothing is remembered of it."""
+        return self._links.get(link_id)
+
+    def dial(self, link_id: LinkId, now: float) -> None:
+        """The shell opens this connection."""
+        self._links[link_id] = Link(link_id, True, now, hello_at=now)
+
+    def accept(self, link_id: LinkId, now: float) -> Link:
+        """Another site has opened this one, and its hello is good."""
+        link = self._links[link_id] = Link(link_id, False, now)
+        return link
+
+    def drop(self, link_id: LinkId) -> Link | None:
+        """The connection is not there any more."""
+        return self._links.pop(link_id, None)
+
+    def greet(self, link: Link, hello: Hello, now: float) -> None:
+        """The other side's hello is taken: everything begins, and the peer is spoken to on this connection."""
+        link.name, link.incarnation = hello.name, hello.incarnation
+        link.areas, link.capabilities = hello.areas, hello.capabilities
+        link.sent = link.received = 0
+        link.heard_at = now
+        self._links[link.id] = self._links.pop(link.id)
+
+    def of(self, name: str) -> Link | None:
+        """The connection on which a peer is spoken to: the last that said hello. An older one may be dead already."""
+        return next((link for link in reversed(self._links.values()) if link.name == name), None)
+
+    def incarnation_of(self, name: str) -> int | None:
+        """Which incarnation the name belongs to; None if it is not connected."""
+        link = self.of(name)
+        return link.incarnation if link else None
+
+    def objection(self, link_id: LinkId, hello: Hello) -> Refusal | None:
+        """Why a hello cannot be taken."""
+        if hello.name == self._name:
+            return Refusal(RefusalReason.OWN_NAME, f"{hello.name!r} is the name of the site that you have reached")
+        if hello.version < PROTOCOL_VERSION:
+            return Refusal(RefusalReason.VERSION, f"version {hello.version} of the protocol is too old")
+        if not set(hello.areas) & set(self._areas):
+            return Refusal(RefusalReason.NO_COMMON_AREA, f"this site has the areas {', '.join(self._areas)}")
+        living = [link for link in self._links.values() if link.name == hello.name and link.id != link_id]
+        if any(link.incarnation != hello.incarnation for link in living):
+            self._rivals[hello.name] = hello.incarnation
+            return Refusal(RefusalReason.NAME_IN_USE, f"another site is named {hello.name!r}, or was until now")
+        if link_id not in self._links and len(self._links) >= MAX_LINKS:
+            return Refusal(RefusalReason.TOO_MANY_CONNECTIONS, f"{MAX_LINKS} connections are open")
+        return None
+
+    def has_rival(self, name: str) -> bool:
+        """Whether another incarnation of a name that was just heard has said hello. It is told once."""
+        return self._rivals.pop(name, None) is not None
+
+    def forget_rival(self, name: str) -> None:
+        """The name is free: what was taken for a rival was a new start."""
+        self._rivals.pop(name, None)

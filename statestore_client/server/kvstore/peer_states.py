@@ -1,0 +1,105 @@
+"""A peer's state as a table, and how long to wait after errors.
+
+===========  ========  ========  ==============  =========  ======================
+state        PEER_ADD  PEER_DEL  SYNC_RESP_RCVD  API_ERROR  INCONSISTENCY_DETECTED
+===========  ========  ========  ==============  =========  ======================
+IDLE         SYNCING   -         -               IDLE       IDLE
+SYNCING      -         -         INITIALIZED     IDLE       IDLE
+INITIALIZED  -         -         INITIALIZED     IDLE       IDLE
+===========  ========  ========  ==============  =========  ======================
+
+PEER_ADD is what the scheduler makes of an idle peer when its turn has come. A peer that is removed takes its state with
+it, so PEER_DEL is in no row.
+
+Source: KvStore, "Initial Full Sync"; facts §3.2, §3.3.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from random import Random
+
+__all__ = ["FIRST_WAIT_S", "LONGEST_WAIT_S", "TRANSITIONS", "PeerEvent", "PeerState", "PeerStatus", "SyncBackoff"]
+
+FIRST_WAIT_S: Final = 4.0
+LONGEST_WAIT_S: Final = 256.0
+#: A wait is shorter by up to this part of itself, so that peers of a site that was started again do not return at once.
+_JITTER: Final = 0.25
+
+
+class PeerState(IntEnum):
+    """The numbers are those of the document's interface."""
+
+    IDLE = 0
+    SYNCING = 1
+    INITIALIZED = 2
+
+
+class PeerEvent(Enum):
+    """What moves a peer from state to state."""
+
+    PEER_ADD = "its turn to sync has come"
+    PEER_DEL = "it is removed"
+    SYNC_RESP_RCVD = "the last response of a sync is there"
+    API_ERROR = "a request failed, or there is no connection"
+    INCONSISTENCY_DETECTED = "it sent an update of a TTL that does not fit"
+
+
+TRANSITIONS: Final = {
+    (PeerState.IDLE, PeerEvent.PEER_ADD): PeerState.SYNCING,
+    (PeerState.IDLE, PeerEvent.API_ERROR): PeerState.IDLE,
+    (PeerState.IDLE, PeerEvent.INCONSISTENCY_DETECTED): PeerState.IDLE,
+    (PeerState.SYNCING, PeerEvent.SYNC_RESP_RCVD): PeerState.INITIALIZED,
+    (PeerState.SYNCING, PeerEvent.API_ERROR): PeerState.IDLE,
+    (PeerState.SYNCING, PeerEvent.INCONSISTENCY_DETECTED): PeerState.IDLE,
+    (PeerState.INITIALIZED, PeerEvent.SYNC_RESP_RCVD): PeerState.INITIALIZED,
+    (PeerState.INITIALIZED, PeerEvent.API_ERROR): PeerState.IDLE,
+    (PeerState.INITIALIZED, PeerEvent.INCONSISTENCY_DETECTED): PeerState.IDLE,
+}
+
+
+@attrs.define(eq=False)
+class PeerStatus:
+    """State, since when, and how often it was won and lost: a peer that never failed has 0 ``flaps``."""
+
+    since: float
+    state: PeerState = PeerState.IDLE
+    flaps: int = -1
+
+    def happens(self, event: PeerEvent, now: float) -> bool:
+        """Move on. Whether the state is another one. Raises KeyError for what the table has not."""
+        after = TRANSITIONS[self.state, event]
+        if after is self.state:
+            return False
+        self.flaps += PeerState.INITIALIZED in (self.state, after)
+        self.state, self.since = after, now
+        return True
+
+
+@attrs.define(eq=False)
+class SyncBackoff:
+    """4 s after the first error, twice as long after each further one, at most 256 s. A success begins anew."""
+
+    errors: int = 0
+    _retry_at: float = 0.0
+
+    def fail(self, now: float, random: Random) -> None:
+        """A request failed."""
+        wait = min(FIRST_WAIT_S * 2 ** min(self.errors, 16), LONGEST_WAIT_S)
+        self.errors += 1
+        self._retry_at = now + wait * (1.0 - _JITTER * random.random())
+
+    def succeed(self) -> None:
+        """All that was missed is there, or the peer was started again."""
+        self.errors = 0
+        self._retry_at = 0.0
+
+    @property
+    def retry_at(self) -> float:
+        """Monotonic seconds; in the past if nothing has to be waited for."""
+        return self._retry_at

@@ -1,0 +1,139 @@
+"""Sums over the hashes of a store's entries, for the whole and for ranges of positions, kept as entries change.
+
+======  ==============  ==============================================================================
+level   ranges          what is kept
+======  ==============  ==============================================================================
+0       1               the sum
+8       256             the sums: positions that begin with the same 8 bits
+12      4,096           the sums, and the keys of each range with the hashes of their entries
+16      65,536          the sums
+======  ==============  ==============================================================================
+
+Two stores with equal sums have equal entries, but for one chance in 2^64. A change costs four additions; a store of
+100,000 keys needs some 200 bytes for each. Zero is the sum of an empty range.
+
+Source: ``docs/decisions/0045-the-wire-between-sites.md``.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.wire.kvstore.messages import MAX_POSITION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from statestore_client.wire.kvstore.value import Value
+
+__all__ = ["LEVELS", "LOWEST", "RangeSums", "level_below", "position", "positions_of"]
+
+#: Bits of each level, the whole first. Part of the protocol.
+LEVELS: Final = (0, 8, 12, 16)
+LOWEST: Final = LEVELS[-1]
+_BUCKETS: Final = 12
+
+# Odd constants, so that each multiplication is a permutation of the 64-bit numbers. Part of the protocol.
+_MIX_HASH: Final = 0x9E3779B97F4A7C15
+_MIX_TTL_VERSION: Final = 0xC2B2AE3D27D4EB4F
+_MIX_END: Final = 0xFF51AFD7ED558CCD
+
+
+def position(key: str) -> int:
+    """Where a key stands, 0 to 2^64 - 1; the same at every site."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
+
+
+def entry_hash(at: int, entry: Value) -> int:
+    """A number of 64 bits that differs if the position, version, originator, value or TTL version does."""
+    assert entry.hash is not None  # noqa: S101 - a stored entry has one
+    mixed = at ^ (entry.hash * _MIX_HASH & MAX_POSITION) ^ (entry.ttl_version * _MIX_TTL_VERSION & MAX_POSITION)
+    mixed = (mixed ^ mixed >> 33) * _MIX_END & MAX_POSITION
+    return mixed ^ mixed >> 29
+
+
+def level_below(level: int) -> int:
+    """The next finer level. Raises ValueError for the finest and for what is not a level."""
+    if level not in LEVELS[:-1]:
+        raise ValueError(f"there are no ranges below level {level}")
+    return LEVELS[LEVELS.index(level) + 1]
+
+
+def positions_of(level: int, prefix: int) -> tuple[int, int]:
+    """First and last position of a range."""
+    shift = 64 - level
+    return prefix << shift, (prefix + 1 << shift) - 1
+
+
+class RangeSums:
+    """The sums of one area's store."""
+
+    __slots__ = ("_buckets", "_count", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: tuple[dict[int, int], ...] = tuple({} for _ in LEVELS)
+        self._buckets: dict[int, dict[str, int]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def change(self, key: str, entry: Value | None) -> None:
+        """The store has this entry for the key from now on; None: it has none."""
+        at = position(key)
+        bucket = self._buckets.get(at >> 64 - _BUCKETS)
+        old = bucket.get(key) if bucket else None
+        if entry is None:
+            if bucket is None or old is None:
+                return
+            new = 0
+            del bucket[key]
+            self._count -= 1
+            if not bucket:
+                del self._buckets[at >> 64 - _BUCKETS]
+        else:
+            new = entry_hash(at, entry)
+            if bucket is None:
+                bucket = self._buckets[at >> 64 - _BUCKETS] = {}
+            bucket[key] = new
+            self._count += old is None
+        self._add(at, new - (old or 0))
+
+    def _add(self, at: int, difference: int) -> None:
+        for sums, level in zip(self._sums, LEVELS, strict=True):
+            prefix = at >> 64 - level
+            total = sums.get(prefix, 0) + difference & MAX_POSITION
+            if total:
+                sums[prefix] = total
+            else:
+                sums.pop(prefix, None)
+
+    def sum(self, level: int, prefix: int) -> int:
+        """The sum of one range."""
+        return self._sums[LEVELS.index(level)].get(prefix, 0)
+
+    def sums_below(self, level: int, prefixes: Iterable[int]) -> tuple[int, ...]:
+        """For each range the sums of the ranges of the next level in it. Raises ValueError for what does not exist."""
+        below = level_below(level)
+        sums = self._sums[LEVELS.index(below)]
+        width = below - level
+        found: list[int] = []
+        for prefix in prefixes:
+            if prefix >> level:
+                raise ValueError(f"there is no range {prefix} at level {level}")
+            first = prefix << width
+            found.extend([sums.get(child, 0) for child in range(first, first + (1 << width))])
+        return tuple(found)
+
+    def keys_in(self, first: int, last: int) -> Iterator[tuple[int, str]]:
+        """Position and key of all that stands from ``first`` to ``last``, both included, in the order of positions."""
+        shift = 64 - _BUCKETS
+        numbers = range(first >> shift, (last >> shift) + 1)
+        # Few buckets in a wide range: the other way round is shorter.
+        there = numbers if len(numbers) <= len(self._buckets) else sorted(b for b in self._buckets if b in numbers)
+        for number in there:
+            bucket = self._buckets.get(number)
+            if bucket:
+                placed = sorted((position(key), key) for key in bucket)
+                yield from (pair for pair in placed if first <= pair[0] <= last)

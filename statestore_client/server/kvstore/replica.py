@@ -1,0 +1,342 @@
+"""One area at one site: when it syncs with which peer, and to which peers an update goes.
+
+A peer is INITIALIZED when a sync that this side began has brought all that is newer there. Updates go to peers in that
+state; while a sync runs they go with its last part. What changes while a peer is IDLE is found by its next sync.
+
+Source: facts §3.3 to §3.5, §4.1, §4.2; ``docs/decisions/0045-the-wire-between-sites.md``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import attrs
+
+from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.kvstore.events import PeerChanged, SiteEvent
+from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path, parts_of
+from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
+from statestore_client.server.kvstore.range_sums import RangeSums
+from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
+from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.wire.kvstore.messages import (
+    Capability,
+    CompareRanges,
+    Failure,
+    FailureReason,
+    Finalize,
+    Flood,
+    RangeSumsReply,
+    Reply,
+    SetResult,
+    Sync,
+    SyncReply,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from random import Random
+
+    from statestore_client.server.kvstore.area import Area
+    from statestore_client.server.kvstore.store import MergeResult
+    from statestore_client.wire.kvstore.messages import Message
+    from statestore_client.wire.kvstore.value import Value
+
+__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Counters", "Peer", "Replica", "Wires"]
+
+#: A request that is not answered by then is an error of the peer.
+REQUEST_TIMEOUT_S: Final = 2.5
+#: Stores are compared again after this time, whatever happens. Up to a tenth less, so that sites do not do it at once.
+CHECK_S: Final = 60.0
+#: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
+_APART_S: Final = 1.0
+_FIRST_SYNCS: Final = 2
+_MOST_SYNCS: Final = 32
+
+
+class Wires(Protocol):
+    """How messages leave a site."""
+
+    def send(self, peer: str, message: Message) -> None:
+        """On a connection of the peer; into the void if it has none."""
+
+    def flood(self, peer: str, area: str, path: Path, entries: Mapping[str, Value]) -> None:
+        """The same for a flood, which gets its number there."""
+
+    def tell(self, event: SiteEvent) -> None:
+        """Something that the program may want to know."""
+
+    def next_id(self) -> int:
+        """A request id that was never used."""
+
+
+@attrs.define
+class Counters:
+    """Since the start."""
+
+    full_syncs: int = 0
+    failed_syncs: int = 0
+    looped_publications: int = 0
+    received_publications: int = 0
+    redundant_publications: int = 0
+    flooded_publications: int = 0
+
+
+@attrs.define(eq=False)
+class Peer:
+    """What is known of one peer in one area."""
+
+    name: str
+    status: PeerStatus
+    has_ranges: bool
+    #: The other side begins, if its name is the smaller one; this side when that is done, or at this time.
+    turn_at: float
+    backoff: SyncBackoff = attrs.field(factory=SyncBackoff)
+    is_connected: bool = True
+    session: SyncSession | None = None
+    began_at: float = float("-inf")
+    check_at: float = float("inf")
+    #: Updates of it were lost since the last sync began.
+    has_missed: bool = False
+    has_failed: bool = False
+
+
+class Replica:
+    """The peers of one area. ``site`` is the own name."""
+
+    def __init__(
+        self,
+        area: Area,
+        site: str,
+        wires: Wires,
+        random: Random,
+        rate: FloodRate | None,
+    ) -> None:
+        self.area = area.name
+        self.peers: dict[str, Peer] = {}
+        self.counters = Counters()
+        self.sync_limit = _FIRST_SYNCS
+        self._site = site
+        self._contents = area
+        self._store = area.store
+        self.sums = RangeSums()
+        area.store.on_change = self.sums.change
+        self._wires = wires
+        self._random = random
+        self._limiter = FloodLimiter(rate)
+
+    # -- peers ---------------------------------------------------------------------------------------------------------
+
+    def connect(self, name: str, capabilities: Collection[str], now: float, *, is_new: bool) -> None:
+        """A peer said hello. ``is_new``: it is another incarnation than before, and knows nothing."""
+        turn_at = now if self._site < name else now + REQUEST_TIMEOUT_S
+        has_ranges = Capability.RANGES in capabilities
+        peer = self.peers.get(name)
+        if peer is None:
+            self.peers[name] = Peer(name, PeerStatus(now), has_ranges, turn_at)
+            self._wires.tell(PeerChanged(self.area, name, None, PeerState.IDLE))
+            return
+        self.disconnect(name, now)
+        peer.is_connected, peer.has_ranges, peer.turn_at = True, has_ranges, turn_at
+        if is_new:
+            peer.backoff.succeed()
+            peer.began_at = float("-inf")
+            peer.status.flaps = -1
+
+    def disconnect(self, name: str, now: float) -> None:
+        """No connection of the peer lives. That is an error of nobody: it is synced with as soon as one does."""
+        peer = self.peers[name]
+        peer.is_connected = False
+        self._happens(peer, PeerEvent.API_ERROR, now)
+
+    def remove(self, name: str) -> None:
+        """The peer is not wanted any more."""
+        peer = self.peers.pop(name)
+        self._wires.tell(PeerChanged(self.area, name, peer.status.state, None))
+
+    def missed(self, name: str, now: float) -> None:
+        """Updates of the peer were lost on the way: compare soon."""
+        peer = self.peers[name]
+        peer.has_missed = True
+        if peer.session is None:
+            peer.check_at = now
+
+    @property
+    def is_ready(self) -> bool:
+        """Every peer has been synced with, or failed once."""
+        return all(peer.has_failed or peer.status.state is PeerState.INITIALIZED for peer in self.peers.values())
+
+    def _happens(self, peer: Peer, event: PeerEvent, now: float) -> None:
+        before = peer.status.state
+        if event in (PeerEvent.API_ERROR, PeerEvent.INCONSISTENCY_DETECTED):
+            peer.session = None
+            peer.check_at = float("inf")
+        if peer.status.happens(event, now):
+            self._wires.tell(PeerChanged(self.area, peer.name, before, peer.status.state))
+
+    def fail(self, peer: Peer, now: float) -> None:
+        """A request to the peer failed."""
+        self.counters.failed_syncs += 1
+        peer.has_failed = True
+        peer.backoff.fail(now, self._random)
+        self._happens(peer, PeerEvent.API_ERROR, now)
+
+    # -- the clock -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due: what has begun here goes out, syncs begin or have waited too long."""
+        self._contents.tick(now)
+        self.publish(self._contents.take_news(), (), now)
+        for peer in self.peers.values():
+            deadline = None if peer.session is None else peer.session.deadline
+            if deadline is not None and deadline <= now:
+                self.fail(peer, now)
+        running = sum(peer.session is not None for peer in self.peers.values())
+        for peer in sorted(self.peers.values(), key=lambda peer: peer.status.since):
+            due = self._due_at(peer)
+            if due is not None and due <= now and running < self.sync_limit:
+                running += 1
+                self._begin(peer, now)
+        for path, keys in self._limiter.due(now):
+            stored = {key: entry for key in keys if (entry := self._store.get(key)) is not None}
+            self._spread(stored, path, now)
+
+    def _due_at(self, peer: Peer) -> float | None:
+        """When a sync with the peer shall begin."""
+        if not peer.is_connected or peer.session is not None:
+            return None
+        at = peer.check_at if peer.status.state is PeerState.INITIALIZED else max(peer.turn_at, peer.backoff.retry_at)
+        return max(at, peer.began_at + _APART_S)
+
+    def next_deadline(self, now: float) -> float | None:
+        """When to call :meth:`tick`."""
+        times = [self._limiter.next_deadline(now), self._contents.next_deadline()]
+        running = sum(peer.session is not None for peer in self.peers.values())
+        for peer in self.peers.values():
+            if peer.session is not None:
+                times.append(peer.session.deadline)
+            elif running < self.sync_limit:
+                times.append(self._due_at(peer))
+        return min((at for at in times if at is not None), default=None)
+
+    # -- syncs that this side begins -----------------------------------------------------------------------------------
+
+    def _begin(self, peer: Peer, now: float) -> None:
+        self.counters.full_syncs += 1
+        peer.began_at, peer.has_missed = now, False
+        peer.session = SyncSession(
+            self.area, self._store, self.sums, self._wires.next_id, REQUEST_TIMEOUT_S, with_ranges=peer.has_ranges
+        )
+        if peer.status.state is PeerState.IDLE:
+            self._happens(peer, PeerEvent.PEER_ADD, now)
+        for request in peer.session.begin(now):
+            self._wires.send(peer.name, request)
+
+    def expects(self, name: str, reply_id: int) -> bool:
+        """Whether a reply is one of the running sync. One of an older sync is not."""
+        peer = self.peers.get(name)
+        return peer is not None and peer.session is not None and peer.session.waits_for(reply_id)
+
+    def receive_reply(self, name: str, reply: Reply, now: float) -> None:
+        """The answer to a request of the running sync."""
+        peer = self.peers[name]
+        session = peer.session
+        if session is None:
+            return
+        if not isinstance(reply, RangeSumsReply | SyncReply | SetResult):
+            self.fail(peer, now)
+            return
+        if isinstance(reply, SyncReply):
+            self._take(peer, reply.entries, (name,), now)
+            if peer.session is not session:
+                return
+        try:
+            requests = session.receive(reply, now)
+        except RemoteProtocolError:
+            self.fail(peer, now)
+            raise
+        if session.phase in (Phase.FINALIZING, Phase.DONE) and peer.status.state is PeerState.SYNCING:
+            self._happens(peer, PeerEvent.SYNC_RESP_RCVD, now)
+        for request in requests + session.finalize(now):
+            self._wires.send(name, request)
+        if session.phase is Phase.DONE:
+            self._done(peer, now)
+
+    def _done(self, peer: Peer, now: float) -> None:
+        peer.session = None
+        peer.backoff.succeed()
+        self.sync_limit = min(_MOST_SYNCS, 2 * self.sync_limit)
+        peer.check_at = float("inf")
+        if peer.has_missed:
+            peer.check_at = now
+        elif peer.has_ranges:
+            peer.check_at = now + CHECK_S * (1.0 - 0.1 * self._random.random())
+
+    # -- what the other side asks and sends ----------------------------------------------------------------------------
+
+    def receive_request(self, name: str, request: CompareRanges | Sync | Finalize, now: float) -> Reply:
+        """The answer to a request of a peer's sync."""
+        if isinstance(request, Sync):
+            return answer_sync(self._store, self.sums, request, now)
+        if isinstance(request, CompareRanges):
+            try:
+                reply = answer_comparison(self.sums, request)
+            except ValueError as error:
+                return Failure(request.id, FailureReason.BAD_REQUEST, str(error))
+            if reply.is_equal:
+                self._has_turn(name, now)
+            return reply
+        merged = self._take(self.peers[name], request.entries, (name,), now)
+        if request.is_last:
+            self._has_turn(name, now)
+        return SetResult(request.id, {key: int(reason) for key, reason in merged.reasons.items()})
+
+    def _has_turn(self, name: str, now: float) -> None:
+        """The other side's sync is done, so this side's own one finds little."""
+        peer = self.peers[name]
+        peer.turn_at = min(peer.turn_at, now)
+
+    def receive_flood(self, name: str, flood: Flood, now: float) -> None:
+        """An incremental update of a peer."""
+        if self._site in flood.path:
+            self.counters.looped_publications += 1
+            return
+        self.counters.received_publications += 1
+        merged = self._take(self.peers[name], flood.entries, flood.path, now)
+        self.counters.redundant_publications += not merged.accepted
+
+    def _take(self, peer: Peer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
+        merged = self._contents.merge(entries, path[-1], now)
+        self.publish(merged.accepted, path, now)
+        if merged.is_inconsistent:
+            self._happens(peer, PeerEvent.INCONSISTENCY_DETECTED, now)
+            peer.turn_at = now
+        return merged
+
+    # -- floods --------------------------------------------------------------------------------------------------------
+
+    def publish(self, entries: Mapping[str, Value], path: Path, now: float) -> None:
+        """Send on what the store has taken. ``path``: the sites that it came through, none if it began here."""
+        if entries and self._limiter.admit(entries, path, now):
+            self._spread(entries, path, now)
+
+    def _spread(self, entries: Mapping[str, Value], path: Path, now: float) -> None:
+        targets = self._targets(path)
+        self._pend(targets, entries)
+        ready = [peer for peer in targets if peer.status.state is PeerState.INITIALIZED]
+        if not ready:
+            return
+        for part in parts_of(self._store.leaving(entries, now)):
+            for peer in ready:
+                self.counters.flooded_publications += 1
+                self._wires.flood(peer.name, self.area, (*path, self._site), part)
+
+    def _targets(self, path: Path) -> list[Peer]:
+        """Split horizon: nobody gets what has come through it."""
+        return [peer for peer in self.peers.values() if peer.name not in path]
+
+    def _pend(self, targets: Iterable[Peer], keys: Iterable[str]) -> None:
+        """Where a sync runs, the part that these are in may have been compared already."""
+        for peer in targets:
+            if peer.session is not None and peer.status.state is PeerState.SYNCING:
+                peer.session.pend(keys)

@@ -1,0 +1,323 @@
+"""A site: what it says on its connections, and which area each message belongs to. Pure.
+
+The shell that runs it tells what happens (:meth:`Site.dial`, :meth:`Site.receive`, :meth:`Site.lost`,
+:meth:`Site.tick`), then takes :attr:`Site.output` and :attr:`Site.events`. Messages of one connection must be sent in
+the order that they have there. ``now`` is in monotonic seconds.
+
+Source: ``docs/decisions/0045-the-wire-between-sites.md``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, SiteEvent, Synced
+from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, Link, LinkId, Links
+from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
+from statestore_client.wire.kvstore.codec import decode, encode, request_in
+from statestore_client.wire.kvstore.messages import (
+    PROTOCOL_VERSION,
+    Capability,
+    CompareRanges,
+    Failure,
+    FailureReason,
+    Finalize,
+    Flood,
+    Found,
+    Get,
+    GetFiltered,
+    GetHashes,
+    Heartbeat,
+    Hello,
+    HelloWanted,
+    Message,
+    RangeSumsReply,
+    Refusal,
+    Set,
+    SetResult,
+    Sync,
+    SyncReply,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from random import Random
+
+    from statestore_client.server.kvstore.area import Area
+    from statestore_client.server.kvstore.flood import FloodRate, Path
+    from statestore_client.wire.kvstore.value import Value
+
+__all__ = ["Site", "SiteSettings"]
+
+_ALL_CAPABILITIES: Final = tuple(Capability)
+
+
+@attrs.frozen
+class SiteSettings:
+    """The identity of a site, and limits. ``incarnation`` is a random number of 64 bits, another one at each start."""
+
+    name: str
+    incarnation: int
+    flood_rate: FloodRate | None = None
+    capabilities: tuple[str, ...] = _ALL_CAPABILITIES
+    #: So long the end of the initial syncs is not told while no peer is known.
+    sync_timeout_s: float = 0.0
+
+
+class Site:
+    """Connections, and a replica for each area. ``areas`` are empty; the replicas hear of each change."""
+
+    def __init__(self, settings: SiteSettings, areas: Iterable[Area], random: Random, now: float) -> None:
+        self.settings = settings
+        self.output: list[tuple[LinkId, bytes]] = []
+        self.events: list[SiteEvent] = []
+        self._last_id = random.getrandbits(32)
+        self._heartbeat_at = now
+        self._known: dict[str, int] = {}  # incarnation of each name that was ever a peer
+        self._begun_at = now
+        self._is_synced = False
+        self.late_replies = 0
+        self.replicas = {area.name: Replica(area, settings.name, self, random, settings.flood_rate) for area in areas}
+
+        self._links = Links(settings.name, tuple(self.replicas))
+
+    # -- what replicas need --------------------------------------------------------------------------------------------
+
+    def next_id(self) -> int:
+        """A request id that was never used."""
+        self._last_id += 1
+        return self._last_id
+
+    def tell(self, event: SiteEvent) -> None:
+        """For the program."""
+        self.events.append(event)
+
+    def send(self, peer: str, message: Message) -> None:
+        """To a peer, if it is connected."""
+        link = self._links.of(peer)
+        if link is not None:
+            self._send(link.id, message)
+
+    def flood(self, peer: str, area: str, path: Path, entries: Mapping[str, Value]) -> None:
+        """The same with the next number of the connection."""
+        link = self._links.of(peer)
+        if link is not None:
+            link.sent += 1
+            self._send(link.id, Flood(link.sent, area, path, entries))
+
+    def _send(self, link_id: LinkId, message: Message) -> None:
+        self.output.append((link_id, encode(message)))
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def dial(self, link_id: LinkId, now: float) -> None:
+        """The shell opens this connection, and keeps it open."""
+        self._links.dial(link_id, now)
+        self.tick(now)
+
+    def lost(self, link_id: LinkId, now: float) -> None:
+        """The connection is gone: closed, or not to be dialled any more."""
+        link = self._links.drop(link_id)
+        if link is not None and link.name is not None:
+            self._leaves(link.name, now)
+
+    def remove_peer(self, name: str) -> None:
+        """The peer is not wanted any more; the shell closes the connections that it has dialled. One that dials this
+        site comes back.
+        """
+        for link in self._links:
+            if link.name == name:
+                self._links.drop(link.id)
+        for replica in self.replicas.values():
+            if name in replica.peers:
+                replica.remove(name)
+
+    def _leaves(self, name: str, now: float) -> None:
+        """A connection of the peer has died. With another one it goes on, but what was under way may be lost."""
+        other = self._links.of(name)
+        for replica in self.replicas.values():
+            if name in replica.peers:
+                if other is None:
+                    replica.disconnect(name, now)
+                else:
+                    replica.missed(name, now)
+
+    def _hello(self, *, is_reply: bool) -> Hello:
+        settings = self.settings
+        return Hello(
+            PROTOCOL_VERSION, settings.name, settings.incarnation, tuple(self.replicas), settings.capabilities, is_reply
+        )
+
+    def _receive_hello(self, link_id: LinkId, hello: Hello, now: float) -> None:
+        link = self._links.get(link_id)
+        if hello.is_reply and (link is None or not link.is_dialled):
+            return  # the answer to a hello of a connection that is gone
+        refusal = self._links.objection(link_id, hello)
+        if refusal is not None:
+            self.tell(HelloRefused(link_id, hello.name, refusal.reason, refusal.text))
+            if link is not None:
+                link.has_failed = True
+                link.hello_at = now + HEARTBEAT_S
+            if not hello.is_reply:
+                self._send(link_id, refusal)
+            return
+        if link is None:
+            link = self._links.accept(link_id, now)
+        elif link.name is not None:
+            name = link.name
+            link.forget(now)
+            self._leaves(name, now)
+        self._links.forget_rival(hello.name)
+        is_second = self._links.of(hello.name) is not None
+        self._links.greet(link, hello, now)
+        if not hello.is_reply:
+            self._send(link_id, self._hello(is_reply=True))
+        if not is_second:
+            self._arrives(link, now)
+
+    def _arrives(self, link: Link, now: float) -> None:
+        assert link.name is not None  # noqa: S101 - it was greeted
+        is_new = self._known.get(link.name) != link.incarnation
+        self._known[link.name] = link.incarnation
+        for area in link.areas:
+            if area in self.replicas:
+                self.replicas[area].connect(link.name, link.capabilities, now, is_new=is_new)
+
+    def _forget(self, link: Link, now: float) -> None:
+        """The connection has died, or begins anew."""
+        name = link.name
+        link.forget(now)
+        if not link.is_dialled:
+            self._links.drop(link.id)
+        if name is not None:
+            self._leaves(name, now)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def receive(self, link_id: LinkId, data: bytes, now: float) -> None:
+        """One frame. Whatever it is: nothing is raised, and nothing of it is kept that is not asked for."""
+        try:
+            message = decode(data)
+        except RemoteProtocolError as error:
+            self.tell(MalformedMessage(link_id, str(error)))
+            request_id = request_in(data)
+            if request_id is not None:
+                self._send(link_id, Failure(request_id, FailureReason.UNKNOWN_REQUEST, str(error)[:200]))
+            return
+        if isinstance(message, Hello):
+            self._receive_hello(link_id, message, now)
+            return
+        link = self._links.get(link_id)
+        if isinstance(message, HelloWanted | Refusal):
+            if link is not None and link.is_dialled:
+                self._refused(link, message, now)
+            return
+        if link is None or link.name is None:
+            if link is None:
+                self._send(link_id, HelloWanted())
+            return
+        link.heard_at = now
+        if self._links.has_rival(link.name):
+            self.tell(NameInUse(link.name))
+        try:
+            self._receive(link, link.name, message, now)
+        except RemoteProtocolError as error:
+            self.tell(MalformedMessage(link_id, str(error)))
+
+    def _refused(self, link: Link, message: HelloWanted | Refusal, now: float) -> None:
+        if link.name is not None:
+            self._forget(link, now)
+        if isinstance(message, Refusal):
+            link.has_failed = True
+            self.tell(HelloRefused(link.id, "", message.reason, message.text))
+            link.hello_at = now + HEARTBEAT_S
+
+    def _receive(self, link: Link, name: str, message: Message, now: float) -> None:
+        if isinstance(message, Heartbeat):
+            if message.incarnation != link.incarnation:
+                self._forget(link, now)
+            elif message.floods > link.received:
+                link.received = message.floods
+                self._missed(name, now)
+        elif isinstance(message, Flood):
+            self._receive_flood(link, name, message, now)
+        elif isinstance(message, CompareRanges | Sync | Finalize):
+            replica = self.replicas.get(message.area)
+            if replica is None or name not in replica.peers:
+                text = f"this site does not share an area {message.area!r} with you"
+                self._send(link.id, Failure(message.id, FailureReason.UNKNOWN_AREA, text))
+            else:
+                self._send(link.id, replica.receive_request(name, message, now))
+        elif isinstance(message, RangeSumsReply | SyncReply | SetResult | Failure | Found):
+            for replica in self.replicas.values():
+                if replica.expects(name, message.id):
+                    replica.receive_reply(name, message, now)
+                    return
+            self.late_replies += 1
+        elif isinstance(message, Get | GetFiltered | GetHashes | Set):
+            text = "clients are not served on this connection"
+            self._send(link.id, Failure(message.id, FailureReason.UNKNOWN_REQUEST, text))
+
+    def _receive_flood(self, link: Link, name: str, flood: Flood, now: float) -> None:
+        if flood.number > link.received + 1:
+            self._missed(name, now)
+        link.received = max(link.received, flood.number)
+        if not flood.path or flood.path[-1] != name:
+            raise RemoteProtocolError(f"a flood of {name!r} whose path does not end there")
+        replica = self.replicas.get(flood.area)
+        if replica is not None and name in replica.peers:
+            replica.receive_flood(name, flood, now)
+
+    def _missed(self, name: str, now: float) -> None:
+        for replica in self.replicas.values():
+            if name in replica.peers:
+                replica.missed(name, now)
+
+    # -- the clock -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        for link in self._links:
+            if link.name is not None and now - link.heard_at >= DOWN_S:
+                self._forget(link, now)
+            if link.is_dialled and link.name is None and link.hello_at <= now:
+                link.has_failed = link.has_failed or now - link.heard_at >= REQUEST_TIMEOUT_S
+                link.hello_at = now + HEARTBEAT_S
+                self._send(link.id, self._hello(is_reply=False))
+        if self._heartbeat_at <= now:
+            self._heartbeat_at = now + HEARTBEAT_S
+            for link in self._links:
+                if link.name is not None:
+                    self._send(link.id, Heartbeat(self.settings.incarnation, link.sent))
+        for replica in self.replicas.values():
+            replica.tick(now)
+        if not self._is_synced and self._is_ready(now):
+            self._is_synced = True
+            self.tell(Synced())
+
+    def _is_ready(self, now: float) -> bool:
+        links = tuple(self._links)
+        if not links and now - self._begun_at < self.settings.sync_timeout_s:
+            return False
+        if any(link.is_dialled and link.name is None and not link.has_failed for link in links):
+            return False
+        return all(replica.is_ready for replica in self.replicas.values())
+
+    def next_deadline(self, now: float) -> float:
+        """When to call :meth:`tick`; at the latest at the next heartbeat."""
+        return min(self._deadlines(now))
+
+    def _deadlines(self, now: float) -> Iterable[float]:
+        yield self._heartbeat_at
+        for link in self._links:
+            if link.name is not None:
+                yield link.heard_at + DOWN_S
+            elif link.is_dialled:
+                yield link.hello_at
+        for replica in self.replicas.values():
+            at = replica.next_deadline(now)
+            if at is not None:
+                yield at

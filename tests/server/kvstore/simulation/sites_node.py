@@ -1,0 +1,165 @@
+"""One site: the real machine on a store, a program that uses it, and what must hold at every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING
+
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.events import MalformedMessage, NameInUse
+from statestore_client.server.kvstore.flood import FloodRate
+from statestore_client.server.kvstore.range_sums import RangeSums
+from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.wire.kvstore.codec import decode
+from statestore_client.wire.kvstore.messages import Flood
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
+
+if TYPE_CHECKING:
+    from sites_world import Edge, World
+
+__all__ = ["AREA", "Node"]
+
+AREA = "plant"
+
+
+class Node:
+    """A site that may be started again: its store and all that it knew are gone then."""
+
+    def __init__(
+        self, world: World, name: str, capabilities: tuple[str, ...], rate: FloodRate | None, ttl_ms: int
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.edges: list[Edge] = []
+        self.is_alive = True
+        self._capabilities = capabilities
+        self._rate = rate
+        self._ttl_ms = ttl_ms
+        self._clock_rate = 1.0 + world.random.uniform(-0.02, 0.02)
+        self._clock_offset = world.random.uniform(0.0, 1000.0)
+        self._incarnation = 0
+        self.sent: Counter[tuple[object, ...]] = Counter()
+        self.start()
+
+    @property
+    def now(self) -> float:
+        """By its own clock."""
+        return self.world.now * self._clock_rate + self._clock_offset
+
+    def start(self) -> None:
+        """Begin with nothing."""
+        self._incarnation += 1
+        self.is_alive = True
+        self.area = Area(AREA, self.name, key_ttl_ms=self._ttl_ms)
+        self.store = self.area.store
+        self.area.own.persist(self.own_key, self.own_value, self.now)
+        self.sent.clear()
+        self._timer: float | None = None
+        settings = SiteSettings(self.name, self.world.random.getrandbits(64), self._rate, self._capabilities)
+        seed = Random(f"{self.world.random.random()}")
+        self.site = Site(settings, [self.area], seed, self.now)
+        for edge in self.edges:
+            edge.reconnect()
+            if edge.dialer is self:
+                self.site.dial(edge.dialled, self.now)
+        self.turn()
+
+    def stop(self) -> None:
+        """It is gone, and nobody is told."""
+        self.is_alive = False
+        for edge in self.edges:
+            edge.reconnect()
+
+    @property
+    def sums(self) -> RangeSums:
+        """What the site keeps of the store."""
+        return self.site.replicas[AREA].sums
+
+    # -- the site ------------------------------------------------------------------------------------------------------
+
+    def receive(self, link: object, data: bytes) -> None:
+        """From the network."""
+        if self.is_alive:
+            self.site.receive(link, data, self.now)
+            self.turn()
+
+    def lost(self, link: object) -> None:
+        """The network says that a connection is closed."""
+        if self.is_alive:
+            self.site.lost(link, self.now)
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what is due, send what is to be sent."""
+        before = set(self.store)
+        self.site.tick(self.now)
+        over = before - set(self.store)
+        if over:
+            self.sent = Counter({sent: n for sent, n in self.sent.items() if sent[1] not in over})
+            if self.own_key in over:
+                self.world.complain(f"{self.name}: its own key has expired")
+        for event in self.site.events:
+            if isinstance(event, MalformedMessage | NameInUse):
+                self.world.complain(f"{self.name}: {event}")
+        self.site.events.clear()
+        output, self.site.output = self.site.output, []
+        for link, data in output:
+            self._send(link, data)
+        self._set_timer()
+
+    def _send(self, link: object, data: bytes) -> None:
+        for edge in self.edges:
+            if link == (edge.dialled if edge.dialer is self else edge.accepted):
+                message = decode(data) if data[1] == 5 else None
+                if isinstance(message, Flood):
+                    self._check_flood(edge, message)
+                self.world.carry(edge, data, to_listener=edge.dialer is self)
+                return
+
+    def _check_flood(self, edge: Edge, flood: Flood) -> None:
+        peer = edge.listener if edge.dialer is self else edge.dialer
+        if peer.name in flood.path:
+            self.world.complain(f"{self.name} sends an update back to {peer.name}, which it came through: {flood.path}")
+        if flood.path[-1] != self.name or len(set(flood.path)) < len(flood.path):
+            self.world.complain(f"{self.name} sends an update in a circle: {flood.path}")
+        for key, entry in flood.entries.items():
+            stored = self.store.get(key)
+            value = stored.value if stored and entry.value is None else entry.value
+            sent = (peer.name, key, entry.version, entry.originator, value, entry.value is None, entry.ttl_version)
+            self.sent[sent] += 1
+            if self.sent[sent] > 1 and self._rate is None:
+                self.world.complain(f"{self.name} sends {key} version {entry.version} to {peer.name} twice")
+
+    def _set_timer(self) -> None:
+        deadline = self.site.next_deadline(self.now)
+        moment = max((deadline - self._clock_offset) / self._clock_rate, self.world.now + 0.001)
+        if self._timer is not None and self._timer <= moment:
+            return
+        self._timer = moment
+        incarnation = self._incarnation
+
+        def fire() -> None:
+            if self.is_alive and incarnation == self._incarnation and self._timer == moment:
+                self._timer = None
+                self.turn()
+
+        self.world.at(moment, fire)
+
+    # -- its program ---------------------------------------------------------------------------------------------------
+
+    @property
+    def own_key(self) -> str:
+        """Nobody else sets it, but others remember it when this site has forgotten."""
+        return f"own:{self.name}"
+
+    @property
+    def own_value(self) -> bytes:
+        """Another one for each start."""
+        return b"%d" % self._incarnation
+
+    def set(self, key: str, value: bytes, ttl_ms: int = INFINITE_TTL_MS) -> None:
+        """A newer version than what is there."""
+        stored = self.store.get(key)
+        entry = Value(stored.version + 1 if stored else 1, self.name, value, ttl_ms)
+        self.area.set({key: entry}, self.now)

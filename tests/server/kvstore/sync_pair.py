@@ -1,0 +1,81 @@
+"""One full sync between two stores, over bytes, with what it costs."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import attrs
+from summed_store import SummedStore
+
+from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
+from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.messages import (
+    CompareRanges,
+    Finalize,
+    Message,
+    RangeSumsReply,
+    SetResult,
+    Sync,
+    SyncReply,
+)
+from statestore_client.wire.kvstore.value import Value
+
+
+@attrs.define
+class Cost:
+    """What a sync took. Bytes of values are counted apart."""
+
+    round_trips: int = 0
+    message_bytes: int = 0
+    value_bytes: int = 0
+    largest: int = 0
+    messages: list[Message] = attrs.field(factory=list)
+
+    def carry(self, message: Message) -> Message:
+        """Over the wire."""
+        data = encode(message)
+        values = 0
+        if isinstance(message, SyncReply | Finalize):
+            values = sum(len(entry.value or b"") for entry in message.entries.values())
+        self.value_bytes += values
+        self.message_bytes += len(data) - values
+        self.largest = max(self.largest, len(data))
+        self.messages.append(message)
+        return decode(data)
+
+
+def store_of(entries: dict[str, tuple[bytes, int]], originator: str) -> SummedStore:
+    """Key -> value and version."""
+    store = SummedStore()
+    store.merge({key: Value(version, originator, value) for key, (value, version) in entries.items()}, None, 0.0)
+    return store
+
+
+def answer(store: SummedStore, request: Message, sender: str) -> Message:
+    """What a site with this store answers."""
+    if isinstance(request, CompareRanges):
+        return answer_comparison(store.sums, request)
+    if isinstance(request, Sync):
+        return answer_sync(store, store.sums, request, 0.0)
+    assert isinstance(request, Finalize)
+    return SetResult(request.id, dict(store.merge(request.entries, sender, 0.0).reasons))
+
+
+def full_sync(first: SummedStore, second: SummedStore, *, with_ranges: bool = True, names: str = "ab") -> Cost:
+    """The first one begins."""
+    cost = Cost()
+    ids = count(1)
+    session = SyncSession("0", first, first.sums, lambda: next(ids), 2.5, with_ranges=with_ranges)
+    requests = session.begin(0.0)
+    while requests:
+        cost.round_trips += 1
+        replies = [cost.carry(answer(second, cost.carry(request), names[0])) for request in requests]
+        requests = []
+        for reply in replies:
+            assert isinstance(reply, RangeSumsReply | SyncReply | SetResult)
+            if isinstance(reply, SyncReply):
+                first.merge(reply.entries, names[1], 0.0)
+            requests += session.receive(reply, 0.0) + session.finalize(0.0)
+    assert session.phase is Phase.DONE
+    return cost

@@ -21,7 +21,7 @@ __all__ = ["HOLD_S", "LongPoll", "LongPolls"]
 
 HOLD_S: Final = 20.0
 #: Keys that are compared at once: half a millisecond.
-_SLICE: Final = 512
+_SLICE: Final = 256
 
 
 class LongPoll:

@@ -48,7 +48,7 @@ _ADVERTISE_S: Final = 0.1
 _UNSET_S: Final = 0.01
 _REFRESH_S: Final = 0.1
 #: Keys of a batch that are done at once: below a millisecond.
-_SLICE: Final = 128
+_SLICE: Final = 64
 
 
 class OwnKeys:

@@ -22,12 +22,12 @@ PART_BYTES: Final = 960 * 1024
 #: Bytes of a packed entry besides its key, originator and value, at most.
 _FRAME: Final = 64
 
-#: Entries and bytes that are merged at once: a millisecond.
-_SLICE: Final = 256
-_SLICE_BYTES: Final = 256 * 1024
+#: Entries and bytes that are merged at once: half a millisecond.
+_SLICE: Final = 128
+_SLICE_BYTES: Final = 128 * 1024
 
 #: Keys that a dump looks at before it takes a break, and entries in a page.
-_LOOKED_AT: Final = 512
+_LOOKED_AT: Final = 256
 
 
 def parts(entries: Mapping[str, Value], *, most: int, most_bytes: int) -> Iterator[dict[str, Value]]:

@@ -30,7 +30,7 @@ LEAST_TTL_MS: Final = 500
 #: Taken off the TTL each time that an entry leaves a store, so that no entry lives for ever by going in circles.
 _DECREMENT_MS: Final = 1
 #: Keys that expire at once, at most: below a millisecond.
-EXPIRY_SLICE: Final = 256
+EXPIRY_SLICE: Final = 128
 
 _MS: Final = 1000
 
@@ -224,14 +224,13 @@ class AreaStore:
     def _replace(
         self, key: str, entry: Value, originator: str, current: Value | None, now: float
     ) -> Value | NoMergeReason:
+        counters, version, value, ttl_ms, hash_ = self.counters, entry.version, entry.value, entry.ttl_ms, entry.hash
         more = entry_bytes(key, entry)
-        counters = self.counters
         if current is not None:
             more -= entry_bytes(key, current)
-            counters.conflicts += entry.version == current.version
+            counters.conflicts += version == current.version
         if not self._has_room(more, is_new=current is None):
             return NoMergeReason.NO_ROOM
-        version, value, ttl_ms, hash_ = entry.version, entry.value, entry.ttl_ms, entry.hash
         if hash_ is None and value is not None:
             hash_ = hash_of(version, originator, value)
         new = Value(version, originator, value, ttl_ms, entry.ttl_version, hash_)

@@ -158,7 +158,7 @@ def test_a_dump_comes_in_pages() -> None:
         pages.append(found.entries)
         rest = [] if found.next_key is None else keys[keys.index(found.next_key) :]
     assert [key for entries in pages for key in entries] == keys
-    assert max(len(entries) for entries in pages) <= 512
+    assert max(len(entries) for entries in pages) <= 256
     assert all(sum(len(entry.value or b"") for entry in entries.values()) < PART_BYTES for entries in pages)
     assert len(pages) >= 5
 
@@ -169,7 +169,7 @@ def test_a_page_of_what_nobody_wants_is_empty_and_says_where_to_go_on() -> None:
     area.set({f"key{number:04}": Value(1, "a", b"x") for number in range(600)}, 0.0)
     found = page(area.store, sorted(area.store), KeyFilter(["adj"]), 0.0)
     assert found.entries == {}
-    assert found.next_key == "key0512"
+    assert found.next_key == "key0256"
 
 
 def test_a_page_of_hashes_has_no_values(area: Area) -> None:
@@ -203,10 +203,10 @@ def test_merging_in_slices_is_merging(changes: list[tuple[str, int, str]]) -> No
 
 
 def test_a_slice_is_bounded() -> None:
-    """A slice has at most 256 entries and 256 KiB."""
+    """A slice has at most 128 entries and 128 KiB."""
     small = {str(number): Value(1, "a", b"") for number in range(1000)}
-    assert [len(piece) for piece in slices(small)] == [256, 256, 256, 232]
-    large = {str(number): Value(1, "a", b"x" * 100_000) for number in range(5)}
+    assert [len(piece) for piece in slices(small)] == [128] * 7 + [104]
+    large = {str(number): Value(1, "a", b"x" * 50_000) for number in range(5)}
     assert [len(piece) for piece in slices(large)] == [2, 2, 1]
 
 
@@ -278,7 +278,7 @@ def test_a_held_poll_ends_by_its_own_timer(area: Area) -> None:
 
 
 def test_a_poll_of_a_large_area_is_compared_in_pieces(area: Area) -> None:
-    """A call compares 512 keys; a change in between answers the poll before all are compared."""
+    """A call compares 256 keys; a change in between answers the poll before all are compared."""
     entries = {f"adj:{number}": Value(1, "a", b"x") for number in range(2000)}
     for piece in slices(entries):
         area.set(piece, 0.0)
@@ -286,7 +286,7 @@ def test_a_poll_of_a_large_area_is_compared_in_pieces(area: Area) -> None:
     calls = 1
     while poll.check_some(area.store):
         calls += 1
-    assert (poll.answer, calls) == (None, 4)
+    assert (poll.answer, calls) == (None, 8)
     again = area.polls.hold(KeyFilter(["adj:"]), entries, list(area.store), 0.0)
     assert again.check_some(area.store)
     area.set({"adj:0": Value(2, "a", b"y")}, 0.0)

@@ -1,0 +1,165 @@
+"""The pure store of the KvStore: keys merged a second, what one key costs in memory, patterns of keys. No sockets.
+
+    python tests/bench/bench_kvstore.py [--quick] [--rounds 3] [--part memory]
+
+Entries come as they do from a message: each with texts and bytes of its own, in slices.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from measure import Options, Report, percentile
+
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.key_filter import KeyFilter
+from statestore_client.server.kvstore.own_keys import OwnKeys
+from statestore_client.server.kvstore.pattern import Pattern
+from statestore_client.server.kvstore.slices import page
+from statestore_client.wire.kvstore.value import Value
+
+_KEYS: Final = 100_000
+_VALUE_BYTES: Final = 100
+_TTL_MS: Final = 300_000
+_SLICE: Final = 128
+
+#: Python's own engine needs ages for each of these.
+_HOSTILE: Final = ("(adj|a+)+:", "(a*)*b", "(a?){100}a{100}b", "(a|b)*a(a|b){100}c")
+
+
+def entries(count: int, version: int, *, ttl_version: int = 0, values: bool = True) -> Iterator[dict[str, Value]]:
+    """Slices of new objects: keys of 16 characters, 50 originators."""
+    for start in range(0, count, _SLICE):
+        yield {
+            f"adj:node-{number:07d}": Value(
+                version, f"site-{number % 50}", b"%0100d" % (number + version) if values else None, _TTL_MS, ttl_version
+            )
+            for number in range(start, min(start + _SLICE, count))
+        }
+
+
+def merged_per_s(area: Area, slices: list[dict[str, Value]], now: float) -> float:
+    """Keys a second of this thread's own time, of a peer."""
+    started = time.thread_time()
+    for entries in slices:
+        area.merge(entries, "peer", now)
+    return sum(map(len, slices)) / (time.thread_time() - started)
+
+
+def speed(report: Report, options: Options) -> None:
+    """What a store does with what a peer sends. As in the server, the collector leaves old objects alone."""
+    count = options.scaled(_KEYS)
+    thresholds = gc.get_threshold()
+    best: dict[str, float] = {}
+    for _ in range(max(options.rounds, 3)):
+        area = Area("0", "here")
+        works = {
+            "new": list(entries(count, 1)),
+            "again": list(entries(count, 1)),
+            "TTL alone": list(entries(count, 1, ttl_version=1, values=False)),
+            "next version": list(entries(count, 2)),
+        }
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(thresholds[0], thresholds[1], 1_000_000_000)
+        for number, (name, slices) in enumerate(works.items()):
+            best[name] = max(best.get(name, 0.0), merged_per_s(area, slices, float(number)))
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+    for name, rate in best.items():
+        report.bar(f"merge, {name}, keys/s", rate, 300_000, unit="/s")
+
+
+def slices_ms(report: Report, options: Options) -> None:
+    """How long one piece of work takes at most."""
+    area = Area("0", "here")
+    count = options.scaled(_KEYS)
+    taken: dict[str, list[float]] = defaultdict(list)
+
+    def timed(name: str, work: Callable[[], object]) -> None:
+        started = time.thread_time()
+        work()
+        taken[name].append(time.thread_time() - started)
+
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    for piece in entries(count, 1):
+        timed("merge a slice", lambda piece=piece: area.merge(piece, "peer", 0.0))  # type: ignore[misc]
+    rest, wanted = list(area.store), KeyFilter([r"adj:.*9\d$"])
+    for start in range(0, count, 256):
+        keys = rest[start : start + 257]
+        timed("a page of a dump", lambda keys=keys: page(area.store, keys, wanted, 0.0))  # type: ignore[misc]
+    while len(area.store):
+        timed("expire a slice", lambda: area.store.expire(_TTL_MS / 1000))
+    own: OwnKeys = area.own
+    for number in range(options.scaled(10_000)):
+        own.set(f"own{number}", b"x" * _VALUE_BYTES, 1000.0)
+    for _ in range(100):
+        timed("refresh a slice of own keys", lambda: own.tick(1000.0 + _TTL_MS / 4000 + 0.1))
+    gc.enable()
+    for name, seconds in taken.items():
+        # The longest one has a dictionary that grew; it is told, too.
+        report.bar(f"{name}, p99", percentile(seconds, 99) * 1e3, 2, unit="ms", at_most=True)
+        print(f"{name}, longest {max(seconds) * 1e3:.1f} ms")
+
+
+def patterns(report: Report, options: Options) -> None:
+    """Microseconds for a key, and for the longest key with the worst patterns."""
+    keys = [f"adj:node{number:05d}" for number in range(options.scaled(100_000))]
+    for text in ("adj:", r"adj:node\d+$", "prefix:.*"):
+        pattern = Pattern(text)
+        started = time.thread_time()
+        for key in keys:
+            pattern.matches(key)
+        print(f"pattern {text:20} {(time.thread_time() - started) / len(keys) * 1e6:8.2f} µs for a key of 13")
+    slowest = 0.0
+    for text in _HOSTILE:
+        pattern = Pattern(text)
+        started = time.thread_time()
+        pattern.matches("a" * 4096)
+        slowest = max(slowest, time.thread_time() - started)
+    report.bar("the worst pattern, a key of 4096 characters", slowest * 1e3, 10, unit="ms", at_most=True)
+
+
+def memory(report: Report, options: Options) -> None:
+    """What a key takes besides its own bytes and those of its value."""
+    before = resident_bytes()
+    area = Area("0", "here")
+    count = options.scaled(1_000_000)
+    for piece in entries(count, 1):
+        area.merge(piece, "peer", 0.0)
+    grown = resident_bytes() - before
+    report.bar(
+        f"{count:,} keys, bytes of each besides key and value",
+        grown / count - 16 - _VALUE_BYTES,
+        700,
+        unit="bytes",
+        at_most=True,
+    )
+
+
+def resident_bytes() -> int:
+    """The high-water mark of this process; run in a process that did nothing bigger before."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    # Memory first: what others used before would hide it.
+    parts = {"memory": memory, "speed": speed, "slices": slices_ms, "patterns": patterns}
+    options = Options.parse(__doc__, part=(str, None, f"only one of {', '.join(parts)}"))
+    report = Report(options)
+    for name, part in parts.items():
+        if options.extra["part"] in (None, name):
+            part(report, options)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

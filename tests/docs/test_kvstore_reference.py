@@ -1,0 +1,49 @@
+"""The reference of the KvStore agrees with the code: its limits, its reasons, its rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from statestore_client.server.kvstore import (
+    key_filter,
+    long_polls,
+    merge,
+    own_key,
+    own_keys,
+    pattern,
+    pattern_syntax,
+    store,
+)
+from statestore_client.wire.kvstore import value
+from statestore_client.wire.kvstore.value import NoMergeReason
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
+MODULES = (key_filter, long_polls, own_key, own_keys, pattern, pattern_syntax, store, value)
+
+
+def test_every_limit_has_the_value_of_the_code() -> None:
+    """Each row of limits names a constant and has its value."""
+    rows = re.findall(r"^\| [^|]+ \| ([\d,]+) \| `(\w+)` \|$", PAGE, re.MULTILINE)
+    assert len(rows) >= 16
+    for shown, name in rows:
+        (found,) = {getattr(module, name) for module in MODULES if name in module.__all__}
+        assert int(shown.replace(",", "")) == found, name
+
+
+def test_every_reason_has_its_number() -> None:
+    """The table has each reason that this store gives, with the number that it has on the wire."""
+    rows = {name: int(number) for name, number in re.findall(r"^\| ([A-Z_]+) \| (\d+) \|", PAGE, re.MULTILINE)}
+    given = set(NoMergeReason) - {NoMergeReason.UNKNOWN, NoMergeReason.NO_MATCHED_KEY}
+    assert rows == {reason.name: int(reason) for reason in given}
+
+
+def test_every_row_of_the_tables_is_there() -> None:
+    """The page has the rows that the module lists, in its order."""
+    assert merge.__doc__ is not None
+    in_code = re.findall(r"^([AB]\d) ", merge.__doc__, re.MULTILINE)
+    assert (
+        re.findall(r"^\| ([AB]\d) \|", PAGE, re.MULTILINE)
+        == in_code
+        == [*(f"A{n}" for n in range(1, 10)), *(f"B{n}" for n in range(1, 6))]
+    )

@@ -1,0 +1,139 @@
+"""A site of the KvStore in an event loop: its sockets, its clock, and what people are told of it.
+
+:class:`~statestore_client.server.kvstore.site.Site` decides everything. Here messages are carried, one turn after the
+other: what has come is taken in, what is due is done, what it says goes out. A turn takes a bounded number of messages
+from each connection, so the loop's other work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from random import Random
+
+    from statestore_client.server.kvstore.area import Area
+    from statestore_client.server.kvstore.events import SiteEvent
+
+__all__ = ["SitePeering"]
+
+logger: Final = logging.getLogger("statestore_client.server")
+
+#: Of each connection, in a turn.
+_MESSAGES_AT_ONCE: Final = 16
+
+
+class SitePeering:
+    """One site and its connections. ``areas`` are empty at first; what is set in them later goes out after
+    :meth:`changed`. ``on_event`` is told what happens, after it was logged.
+    """
+
+    def __init__(
+        self,
+        settings: SiteSettings,
+        areas: Iterable[Area],
+        random: Random,
+        on_event: Callable[[SiteEvent], object] = lambda _event: None,
+    ) -> None:
+        self.site = Site(settings, areas, random, time.monotonic())
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._sockets = SiteSockets(self._watch, self._loop.remove_reader)
+        self._timer: asyncio.Handle | None = None
+        self._refusals: dict[tuple[object, int], str] = {}
+        self._is_closed = False
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were not carried: malformed frames, or a connection that takes no more."""
+        return self._sockets.dropped
+
+    def listen(self, url: str) -> str:
+        """Let other sites dial this one; the address, with the port that a ``*`` has become. Raises SettingsError."""
+        bound = self._sockets.bind(url)
+        self.changed()
+        return bound
+
+    def add_peer(self, url: str) -> None:
+        """Dial a site, and keep the connection up. Raises SettingsError."""
+        self._sockets.dial(url)
+        self.site.dial(url, time.monotonic())
+        self.changed()
+
+    def remove_peer(self, url: str) -> None:
+        """Hang up. The site goes on as a peer if it has another connection."""
+        self._sockets.hang_up(url)
+        self.site.lost(url, time.monotonic())
+        self.changed()
+
+    def changed(self) -> None:
+        """Something was done to the site or its areas: a turn follows."""
+        if not self._is_closed:
+            self._arm(self._loop.call_soon(self._turn))
+
+    def close(self) -> None:
+        """Close all connections, at once."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._sockets.close()
+
+    def _watch(self, descriptor: int) -> None:
+        self._loop.add_reader(descriptor, self._turn)
+
+    def _arm(self, timer: asyncio.Handle) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _turn(self) -> None:
+        if self._is_closed:
+            return
+        now = time.monotonic()
+        for what in self._sockets.receive(_MESSAGES_AT_ONCE):
+            if isinstance(what, Came):
+                self.site.receive(what.link, what.data, now)
+            else:  # what was said on the former connection does not count, and hello is due on the new one
+                self.site.lost(what.link, now)
+                self.site.dial(what.link, now)
+        self.site.tick(time.monotonic())
+        self._carry()
+        if self._sockets.is_readable():
+            self._arm(self._loop.call_soon(self._turn))
+        else:
+            now = time.monotonic()
+            self._arm(self._loop.call_later(max(0.0, self.site.next_deadline(now) - now), self._turn))
+
+    def _carry(self) -> None:
+        output, self.site.output = self.site.output, []
+        for link, data in output:
+            self._sockets.send(link, data)  # type: ignore[arg-type]
+        events, self.site.events = self.site.events, []
+        for event in events:
+            self._report(event)
+            self._on_event(event)
+
+    def _report(self, event: SiteEvent) -> None:
+        name = self.site.settings.name
+        match event:
+            case PeerChanged(area=area, peer=peer, before=before, after=after):
+                self._refusals.clear()
+                logger.info("site %s: %s in area %r: %s -> %s", name, peer, area, before, after)
+            case HelloRefused(link=link, name=peer, reason=reason, text=text):
+                if self._refusals.get((link, reason)) != text and len(self._refusals) < 1_000:
+                    self._refusals[link, reason] = text
+                    logger.warning("site %s: no peering with %s at %s: %s", name, peer or "the site", link, text)
+            case NameInUse(name=peer):
+                logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)
+            case MalformedMessage(link=link, error=error):
+                logger.debug("site %s: %s sent what is not of this protocol: %s", name, link, error)
+            case Synced():
+                logger.info("site %s: synced with every peer that was known at the start, or tried to", name)

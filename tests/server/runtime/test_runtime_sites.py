@@ -1,0 +1,198 @@
+"""Sites with real sockets: they find each other, are equal when it is calm, and come back after any loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from random import Random
+
+import msgpack
+import pytest
+import zmq
+import zmq.asyncio
+from ports import reserved_port
+from waiting import until
+
+from statestore_client.errors import SettingsError
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.site import SiteSettings
+from statestore_client.server.runtime.sites import SitePeering
+from statestore_client.wire.kvstore.value import Value
+
+_ANYWHERE = "tcp://127.0.0.1:*"
+_seeds = Random(1)
+
+
+class Node:
+    """One site of a test, which can die and come back at its address."""
+
+    def __init__(self, name: str, areas: tuple[str, ...] = ("a",)) -> None:
+        self.name = name
+        self.url = f"tcp://127.0.0.1:{reserved_port()}"
+        self._areas = areas
+        self._peers: list[Node] = []
+        self.start()
+
+    def start(self) -> None:
+        """With empty areas, as a process that was started."""
+        self.areas = {area: Area(area, self.name) for area in self._areas}
+        settings = SiteSettings(self.name, _seeds.getrandbits(64))
+        self.peering = SitePeering(settings, self.areas.values(), Random(_seeds.random()))
+        self.peering.listen(self.url)
+        for peer in self._peers:
+            self.peering.add_peer(peer.url)
+
+    def dial(self, peer: Node) -> None:
+        """Know its address."""
+        self._peers.append(peer)
+        self.peering.add_peer(peer.url)
+
+    def set(self, key: str, value: bytes, version: int = 1, area: str = "a") -> None:
+        """As a client of this site."""
+        now = asyncio.get_running_loop().time()
+        self.areas[area].set({key: Value(version, self.name, value)}, now)
+        self.peering.changed()
+
+    def value(self, key: str, area: str = "a") -> bytes | None:
+        """What is stored."""
+        entry = self.areas[area].get(key)
+        return None if entry is None else entry.value
+
+    def keys(self, area: str = "a") -> set[str]:
+        """All of them."""
+        return set(self.areas[area].store)
+
+
+@contextlib.asynccontextmanager
+async def nodes(*names: str, areas: tuple[str, ...] = ("a",)) -> AsyncIterator[list[Node]]:
+    """Sites that do not know each other yet."""
+    made = [Node(name, areas) for name in names]
+    try:
+        yield made
+    finally:
+        for node in made:
+            node.peering.close()
+
+
+async def test_two_sites_become_equal_through_one_connection() -> None:
+    """The site that dials gets what the other one has, and the other way round; what is set later comes at once."""
+    async with nodes("x", "y") as (x, y):
+        x.set("only-x", b"1")
+        y.set("only-y", b"2")
+        x.set("both", b"old", version=1)
+        y.set("both", b"new", version=2)
+        x.dial(y)
+        await until(lambda: x.keys() == y.keys() == {"only-x", "only-y", "both"})
+        assert x.value("both") == b"new"
+        y.set("later", b"3")
+        await until(lambda: x.value("later") == b"3")
+
+
+async def test_a_line_of_sites_passes_everything_on() -> None:
+    """What is set at one end of a line of five arrives at the other end, and nothing goes round for ever."""
+    async with nodes("1", "2", "3", "4", "5") as line:
+        for left, right in itertools.pairwise(line):
+            left.dial(right)
+        line[0].set("k", b"from 1")
+        await until(lambda: all(node.value("k") == b"from 1" for node in line))
+        line[4].set("k", b"from 5", version=2)
+        await until(lambda: all(node.value("k") == b"from 5" for node in line))
+
+
+async def test_a_site_that_was_killed_gets_everything_again() -> None:
+    """A site that starts again at its address is synced with, and hears what is set while it syncs."""
+    async with nodes("x", "y", "z") as (x, y, z):
+        for node in (y, z):
+            node.dial(x)
+        for n in range(500):
+            y.set(f"k{n}", b"%d" % n)
+        await until(lambda: len(z.keys()) == len(x.keys()) == 500)
+        x.peering.close()
+        z.set("meanwhile", b"z")
+        x.start()
+        y.set("after", b"y")
+        await until(lambda: x.keys() == y.keys() == z.keys() and len(x.keys()) == 502)
+
+
+async def test_areas_are_apart() -> None:
+    """An area that both have is shared; what is in another one stays where it is."""
+    async with nodes("x", areas=("a", "b")) as (x,), nodes("y", areas=("b", "c")) as (y,):
+        x.set("k", b"1", area="a")
+        x.set("k", b"2", area="b")
+        y.set("k", b"3", area="c")
+        y.dial(x)
+        await until(lambda: y.value("k", "b") == b"2")
+        assert (x.value("k", "a"), y.value("k", "c")) == (b"1", b"3")
+
+
+async def test_a_site_with_a_name_that_is_taken_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """The second site of a name is told so and shares nothing; the first one goes on, and it is in the log."""
+    async with nodes("x", "y", "x") as (x, y, impostor):
+        x.dial(y)
+        x.set("k", b"1")
+        await until(lambda: y.value("k") == b"1")
+        impostor.set("fake", b"1")
+        impostor.dial(y)
+        await until(lambda: any("two living sites are named 'x'" in r.getMessage() for r in caplog.records))
+        x.set("k2", b"1")
+        await until(lambda: y.value("k2") == b"1")
+        assert y.value("fake") is None
+
+
+async def test_strangers_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever comes in on a socket, of any shape, is dropped; peers do not notice."""
+    caplog.set_level(logging.DEBUG, "statestore_client.server")
+    frames = [
+        [b""],
+        [b"\xc1"],
+        [b"a", b"b"],
+        [b"", b"", b""],
+        [msgpack.packb([])],
+        [msgpack.packb([1])],
+        [msgpack.packb(["x"] * 10_000)],
+        [msgpack.packb({"a": 1})],
+        [msgpack.packb([99, 1])],
+        [bytes(1 << 20)],
+    ]
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.linger = 0
+            stranger.connect(y.url)
+            for message in frames * 20:
+                await stranger.send_multipart(message)
+            x.set("k", b"1")
+            await until(lambda: y.value("k") == b"1")
+            await until(lambda: y.peering.dropped >= 40, "messages of several frames")
+        assert y.keys() == {"k"}
+
+
+async def test_bad_addresses_are_refused() -> None:
+    """An address that nobody can connect to, or listen at, is an error that says so."""
+    async with nodes("x", "y") as (x, y):
+        for url in ("x", "tcp://", "tcp://host", "http://a:1", "", "tcp://a:99999"):
+            with pytest.raises(SettingsError, match="no site can be at"):
+                x.peering.add_peer(url)
+        with pytest.raises(SettingsError, match="cannot listen for sites at"):
+            x.peering.listen(y.url)
+        x.dial(y)
+        x.dial(y)
+        x.set("k", b"1")
+        await until(lambda: y.value("k") == b"1")
+
+
+async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
+    """What is set after the peer was removed does not reach it, and does when it was added again."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        x.set("before", b"1")
+        await until(lambda: y.value("before") == b"1")
+        x.peering.remove_peer(y.url)
+        x.set("between", b"1")
+        await until(lambda: not any(link.name == "x" for link in y.peering.site._links), "the connection is dead")
+        assert y.value("between") is None
+        x.dial(y)
+        await until(lambda: y.value("between") == b"1")

@@ -7,6 +7,7 @@ again (as Linux does): only who opens the log anew finds out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from raft_log_image import Image, ImageReader, steps_of
@@ -27,12 +28,11 @@ class DamagedLogError(RaftError):
 class SimulatedLog(ImageReader):
     """A StoredLog: the cache of a disk with crash semantics."""
 
-    def __init__(self, start: Configuration, *, ttl_s: float | None) -> None:
+    def __init__(self, start: Configuration) -> None:
         super().__init__(start)
         self.durable = Image(start)
         self.damaged_at: int | None = None  # reading this entry fails
-        self.wall_s = 0.0  # told by the peer: ids grow old
-        self._ttl_s = ttl_s
+        self._forgotten_s = 0.0  # ids made before that time are not known
         self._ids: dict[bytes, int] = {}
 
     # -- what a node reads ---------------------------------------------------------------------------------------------
@@ -47,12 +47,13 @@ class SimulatedLog(ImageReader):
     @property
     def prune_index(self) -> int:
         for entry in self.cache.entries:
-            if any(entry.request_id.raw) and not self._is_old(entry.request_id):
+            if any(entry.request_id.raw) and entry.request_id.seconds >= self._forgotten_s:
                 return entry.index - 1
         return self.last_index
 
-    def _is_old(self, request_id: RequestId) -> bool:
-        return self._ttl_s is not None and self.wall_s - request_id.seconds > self._ttl_s
+    def newest_request_s(self) -> float:
+        ids = (entry.request_id for entry in self.cache.entries)
+        return max((each.seconds for each in ids if any(each.raw)), default=-math.inf)
 
     # -- what a disk does ----------------------------------------------------------------------------------------------
 
@@ -81,11 +82,21 @@ class SimulatedLog(ImageReader):
         self.cache.install(meta, data)
         self.durable.install(meta, data)
 
+    def forget_requests(self, before_s: float) -> None:
+        """Ids made before that time (seconds since 1970) are not known any more; a start finds those of entries."""
+        if before_s > self._forgotten_s:
+            self._forgotten_s = before_s
+            self._forget()
+
+    def _forget(self) -> None:
+        self._ids = {raw: at for raw, at in self._ids.items() if RequestId(raw).seconds >= self._forgotten_s}
+
     def reopen(self) -> None:
         """After the process ended: what is on the disk is all there is. Raises DamagedLogError."""
         if self.damaged_at is not None and self.durable.before < self.damaged_at <= self.durable.last_index:
             raise DamagedLogError(f"the entry {self.damaged_at} is not what was written")
         self.cache = self.durable.copy()
+        self._forgotten_s = 0.0
         self._index_ids()
 
     def _index_ids(self) -> None:
@@ -93,6 +104,7 @@ class SimulatedLog(ImageReader):
         cache = self.cache
         self._ids = {name: index for name, index in self._ids.items() if index <= cache.before}
         self._ids.update(self._ids_in(cache.entries))
+        self._forget()
 
     def _ids_in(self, entries: Sequence[LogEntry]) -> Iterator[tuple[bytes, int]]:
         return ((entry.request_id.raw, entry.index) for entry in entries if any(entry.request_id.raw))

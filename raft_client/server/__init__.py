@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
     from raft_client.server.machines.broadcast import BroadcastStateMachine
-    from raft_client.server.machines.key_value import Applied, KeyValueStateMachine
-    from raft_client.server.machines.state_machine import StateMachine
+    from raft_client.server.machines.key_value import KeyValueStateMachine
+    from raft_client.server.machines.state_machine import Applied, StateMachine, WatchableStateMachine
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.runtime.storage.options import Fsync
     from raft_client.wire.client_dispatch import ClientDispatch
@@ -28,11 +28,12 @@ __all__ = [
     "KeyValueStateMachine",
     "NodeSettings",
     "StateMachine",
+    "WatchableStateMachine",
 ]
 
 #: Where each name is. They load when they are used: the pure rooms, which are below this one, need no sockets.
 _PLACES = {
-    "Applied": "server.machines.key_value",
+    "Applied": "server.machines.state_machine",
     "AsyncEmbeddedCluster": "server.embedded_cluster",
     "BroadcastStateMachine": "server.machines.broadcast",
     "ClientDispatch": "wire.client_dispatch",
@@ -41,6 +42,7 @@ _PLACES = {
     "KeyValueStateMachine": "server.machines.key_value",
     "NodeSettings": "server.node.settings",
     "StateMachine": "server.machines.state_machine",
+    "WatchableStateMachine": "server.machines.state_machine",
 }
 
 

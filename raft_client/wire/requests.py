@@ -17,6 +17,7 @@ from raft_client.wire.peer_rpcs import AppendEntries, InstallSnapshot, RequestVo
 from raft_client.wire.request_entries import RequestEntries
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 from raft_client.wire.update_requests import ConfigProposal, RequestUpdate
+from raft_client.wire.watch_messages import WATCH_TYPE, WatchRequest, decode_watch_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ AnyRequest: TypeAlias = (
     | RequestUpdate
     | RequestVote
     | TimeoutNow
+    | WatchRequest
 )
 
 #: Their request ids are those of entries, written into the log.
@@ -90,4 +92,6 @@ def decode_request(request_id: bytes, frames: Sequence[bytes]) -> AnyRequest:
         if len(request_id) != REQUEST_ID_BYTES:
             raise ProtocolError(f"a request id of {len(request_id)} bytes; an update's has {REQUEST_ID_BYTES}")
         return entry_kind.from_frames(frames)
+    if message_type == WATCH_TYPE:
+        return decode_watch_request(frames)
     return ClientDispatch.from_frames(frames)

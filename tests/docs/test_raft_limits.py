@@ -10,7 +10,8 @@ import attrs
 
 import raft_client
 from raft_client.server import embedded_cluster
-from raft_client.server.machines import broadcast, key_value
+from raft_client.server.machines import broadcast, key_value, watch_server
+from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.node import (
     applying,
     entries_streams,
@@ -41,6 +42,7 @@ from raft_client.wire import frames, request_id, requests, update_requests
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
 SERVER: Final = Path(raft_client.__file__).parent / "server"
 DEFAULTS: Final = NodeSettings(peer_id="1")
+WATCHES: Final = WatchServerLimits()
 
 #: Rows without a setting.
 FIXED: Final[dict[str, Any]] = {
@@ -93,6 +95,18 @@ FIXED: Final[dict[str, Any]] = {
     "terms and indexes": node._MAX_NUMBER,
     "readers of the page of figures": metrics_page._CONNECTIONS,
     "peers of an embedded cluster": embedded_cluster._MOST_PEERS,
+    "silence of a client that watches": WATCHES.silence_s,
+    "changes that are remembered for watches": WATCHES.history_bytes,
+    "events on their way to one client that watches": WATCHES.window_bytes,
+    "events on their way to all clients that watch": WATCHES.window_bytes_of_all,
+    "keys of the watches of one client, with request ids": WATCHES.key_bytes_of_a_session,
+    "keys of all watches, with request ids": WATCHES.key_bytes,
+    "clients that watch": WATCHES.sessions,
+    "watches": WATCHES.watches,
+    "watches of one client": WATCHES.watches_of_a_session,
+    "messages with events on their way to one client": WATCHES.window_messages,
+    "steps that watches take in one turn": watch_server._TURN_STEPS,
+    "ways through the remembered changes at once": watch_server._MOST_PASSES,
 }
 
 #: Constants that are called limits and have no row.

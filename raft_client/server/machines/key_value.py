@@ -22,12 +22,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from raft_client.codecs import KeyValueCodec
 from raft_client.errors import ProtocolError
 from raft_client.server.machines.frozen_items import FrozenItems
-from raft_client.server.machines.state_machine import StateMachine
+from raft_client.server.machines.state_machine import Applied, WatchableStateMachine
 from raft_client.wire.frames import decode_uint, encode_bool, encode_uint
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Applied", "KeyValueStateMachine", "TransactionStatus"]
+__all__ = ["KeyValueStateMachine", "TransactionStatus"]
 
 #: Transactions that compared and whose result is remembered: an application asks right after its append.
 _REMEMBERED: Final = 65_536
@@ -65,23 +63,15 @@ class TransactionStatus(IntEnum):
     COMPARISON_FAILED = 2
 
 
-@attrs.frozen
-class Applied:
-    """What one entry really changed, for watches; none if a comparison failed."""
-
-    index: int
-    changes: tuple[Change, ...]
-
-
-class KeyValueStateMachine(StateMachine):
+class KeyValueStateMachine(WatchableStateMachine):
     """Its state is what the entries up to ``last_applied`` say, those that it can read."""
 
-    __slots__ = ("_items", "_on_applied", "_statuses", "last_applied", "state_bytes")
+    __slots__ = ("_items", "_listeners", "_statuses", "last_applied", "state_bytes")
 
     def __init__(self, on_applied: Callable[[Applied], None] | None = None) -> None:
         """``on_applied`` is called with each entry that changed something, after the change."""
         self._items = FrozenItems()
-        self._on_applied = on_applied
+        self._listeners = [] if on_applied is None else [on_applied]
         self._statuses: dict[int, TransactionStatus] = {}
         self.last_applied = 0
         #: About how much memory the keys and values take.
@@ -90,6 +80,10 @@ class KeyValueStateMachine(StateMachine):
     def get(self, key: bytes) -> bytes | None:
         """The value as far as the log was applied; None if there is no such key."""
         return self._items.get(key)
+
+    def tell_changes(self, to: Callable[[Applied], None]) -> None:
+        """``to`` is called with each entry that changed something, after the change."""
+        self._listeners.append(to)
 
     # -- entries -------------------------------------------------------------------------------------------------------
 
@@ -107,8 +101,10 @@ class KeyValueStateMachine(StateMachine):
             if not done:
                 return
         changed = tuple(change for change in transaction.changes if self._change(change))
-        if changed and self._on_applied is not None:
-            self._on_applied(Applied(index, changed))
+        if changed and self._listeners:
+            applied = Applied(index, changed)
+            for listener in self._listeners:
+                listener(applied)
 
     def _remember(self, index: int, status: TransactionStatus) -> None:
         self._statuses[index] = status

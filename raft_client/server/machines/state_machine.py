@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+import attrs
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.key_changes import Change
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["StateMachine"]
+__all__ = ["Applied", "StateMachine", "WatchableStateMachine"]
 
 
 class StateMachine(ABC):
@@ -63,3 +66,24 @@ class StateMachine(ABC):
         """
         del request
         return None
+
+
+@attrs.frozen
+class Applied:
+    """What one entry really changed; nothing is told of one that changed nothing, as if a comparison failed."""
+
+    index: int
+    changes: tuple[Change, ...]
+
+
+class WatchableStateMachine(StateMachine):
+    """A state machine that has keys and values, and tells what entries do to them: its peers serve watches."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def tell_changes(self, to: Callable[[Applied], None]) -> None:
+        """From now on call ``to``, beside others, with each entry that changed something, within :meth:`apply`.
+
+        Restoring a snapshot is not told.
+        """

@@ -51,7 +51,7 @@ _TURN_STEPS: Final = 5_000
 #: What each way through the history gets, before the others have theirs.
 _ROUND_STEPS: Final = 200
 #: Ways through the history beside that of the live watches. Watches that fit to none of them wait for the next one.
-_PASSES_AT_ONCE: Final = 4
+_MOST_PASSES: Final = 4
 
 
 @attrs.frozen
@@ -74,7 +74,8 @@ class WatchServer:
         self._limits = limits or WatchServerLimits()
         #: Whether the peer leads, which clients are told.
         self.leads = False
-        self.events_sent = 0
+        #: How many watches there are, and messages with events that were sent.
+        self.watch_count = self.events_sent = 0
         #: Watches, and sessions, that ended, by what for.
         self.ended: Counter[str] = Counter()
         self._history = ChangeHistory(self._limits.history_bytes, applied)
@@ -92,15 +93,10 @@ class WatchServer:
         self._ahead = IndexQueue()
         #: Those that have watches that wait, and room.
         self._returning: dict[Session, None] = {}
-        self._watches = self._key_bytes = self._bytes_on_their_way = 0
+        self._key_bytes = self._bytes_on_their_way = 0
         self._out: list[ToRoute] = []
 
     # -- figures -------------------------------------------------------------------------------------------------------
-
-    @property
-    def watch_count(self) -> int:
-        """How many watches there are."""
-        return self._watches
 
     @property
     def session_count(self) -> int:
@@ -166,7 +162,7 @@ class WatchServer:
         watch = session.watches[request_id] = Watch(session, request_id, request, told)
         session.key_bytes += watch.key_bytes
         self._key_bytes += watch.key_bytes
-        self._watches += 1
+        self.watch_count += 1
         if told > self._history.index:
             self._ahead.add(told, watch)
         self._say(route, request_id, Watching(session.number, self._history.applied))
@@ -176,7 +172,7 @@ class WatchServer:
         limits, history = self._limits, self._history
         own = Session(b"", 0, 0.0) if session is None else session
         is_full = own.is_full(limits, key_bytes) or (session is None and len(self._sessions) >= limits.sessions)
-        if is_full or self._watches >= limits.watches or self._key_bytes + key_bytes > limits.key_bytes:
+        if is_full or self.watch_count >= limits.watches or self._key_bytes + key_bytes > limits.key_bytes:
             return EndReason.TOO_MANY
         if after is None:
             return None
@@ -299,7 +295,7 @@ class WatchServer:
     def _run(self, steps: int) -> None:
         """Each way through the history has its share of the turn; the live one is the first."""
         while steps > 0:
-            if len(self._next_pass) and len(self._passes) < _PASSES_AT_ONCE:
+            if len(self._next_pass) and len(self._passes) < _MOST_PASSES:
                 self._passes.append(self._next_pass)
                 self._next_pass = Pass(self._history.end)
             before = steps
@@ -383,7 +379,7 @@ class WatchServer:
             watch.way.discard(watch)
         session.key_bytes -= watch.key_bytes
         self._key_bytes -= watch.key_bytes
-        self._watches -= 1
+        self.watch_count -= 1
 
     def _end_session(self, route: bytes, reason: str) -> None:
         session = self._sessions.pop(route, None)

@@ -38,6 +38,10 @@ class Storage(StoredLog, Protocol):
         """Request ids made before that time (seconds since 1970) are taken no more, and need not be known."""
         ...
 
+    def newest_request_s(self) -> float:
+        """When the newest request id was made (seconds since 1970), or a time before that; minus infinity for none."""
+        ...
+
     @property
     def wants_maintenance(self) -> bool:
         """Whether :meth:`maintain` has something to do."""

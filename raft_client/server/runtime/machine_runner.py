@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import ProtocolError, StorageError
 from raft_client.server.machines.broadcast import Broadcaster
+from raft_client.server.runtime.watch_service import WatchService
+from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -51,6 +54,7 @@ class MachineRunner:
     ) -> None:
         #: Since the start, entries that were applied again included.
         self.applied_entries = self.applied_bytes = self.restored_snapshots = 0
+        self.watches = WatchService(machine)
         self._machine = machine
         self._storage = storage
         self._publish = publish
@@ -95,6 +99,7 @@ class MachineRunner:
         entries, self._entries = self._entries, ()
         if entries:
             self._machine.apply(entries)
+            self.watches.applied(entries)
             applied = entries[-1].index
             self.applied_entries += len(entries)
             self.applied_bytes += sum(entry.size for entry in entries)
@@ -116,6 +121,7 @@ class MachineRunner:
             pieces.close()
         self.restored_snapshots += 1
         self._broadcaster.restored(snapshot.index)
+        self.watches.restored(Position(snapshot.index, snapshot.term))
         yield snapshot.index
 
     def close(self) -> None:
@@ -125,19 +131,22 @@ class MachineRunner:
 
     def lead(self, status: NodeStatus, now: float) -> None:
         """The peer leads now. What is in its log already is not told again: subscribers see what they miss."""
+        self.watches.lead(leads=True)
         self._say(self._broadcaster.lead(status.term, status.applied_index, now, tell_after=status.last_index))
 
     def follow(self) -> None:
         """The peer leads no longer."""
+        self.watches.lead(leads=False)
         self._broadcaster.follow()
 
     def tick(self, now: float) -> None:
         """Say that the peer leads, if it has said nothing for long."""
         self._say(self._broadcaster.tick(now))
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do; None if never."""
-        return self._broadcaster.next_deadline()
+    def next_deadline(self) -> float:
+        """When :meth:`tick`, or the watches, have something to do; 0 for at once, infinity for never."""
+        deadlines = (self._broadcaster.next_deadline(), self.watches.next_deadline())
+        return min((each for each in deadlines if each is not None), default=math.inf)
 
     def _say(self, message: StateBroadcast | None) -> None:
         if message is not None:

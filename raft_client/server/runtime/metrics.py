@@ -11,6 +11,7 @@ from raft_client.server.runtime.disk import SYNC_BOUNDS_S
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from raft_client.server.machines.watch_server import WatchServer
     from raft_client.server.runtime.peer import RaftPeer
 
 __all__ = ["CONTENT_TYPE", "render"]
@@ -19,7 +20,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(peer: RaftPeer) -> bytes:
-    """All of them, now: about forty lines, and two for each other peer."""
+    """All of them, now: about sixty lines, and two for each other peer."""
     return "".join(f"{line}\n" for line in _lines(peer)).encode()
 
 
@@ -47,8 +48,22 @@ def _lines(peer: RaftPeer) -> Iterator[str]:
     yield from _metric("restored_snapshots_total", "Snapshots taken over.", runner.restored_snapshots, "counter")
     yield from _metric("requests_total", "Requests of clients and peers that could be read.", requests, "counter")
     yield from _metric("dropped_messages_total", "Messages that were not taken or not answered.", dropped, "counter")
+    yield from _watches(runner.watches.server)
     yield from _metric("disk_busy", "Whether the disk has a job.", int(not peer.disk.is_idle))
     yield from _syncs(peer)
+
+
+def _watches(server: WatchServer | None) -> Iterator[str]:
+    """None if the state machine has no keys."""
+    if server is None:
+        return
+    ended = {f'reason="{reason}"': count for reason, count in sorted(server.ended.items())}
+    yield from _metric("watches", "Watches of clients.", server.watch_count)
+    yield from _metric("watch_sessions", "Clients that watch.", server.session_count)
+    yield from _metric("watch_events_total", "Messages with events that were sent.", server.events_sent, "counter")
+    yield from _metric("watch_ends_total", "Watches, and clients, that the peer gave up.", ended, "counter")
+    yield from _metric("watch_history_bytes", "Of changes that are remembered.", server.history_bytes)
+    yield from _metric("watch_oldest_index", "The oldest entry whose changes are remembered.", server.oldest)
 
 
 def _syncs(peer: RaftPeer) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import secrets
 import time
@@ -31,17 +30,19 @@ from raft_client.server.node.ready import (
 )
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.compaction import Compaction
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
+from raft_client.server.runtime.request_door import RequestDoor
 from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
 from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
-from raft_client.wire.requests import decode_request
 from raft_client.wire.update_requests import ConfigProposal, ConfigUpdate
+from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,10 +60,8 @@ __all__ = ["RaftPeer"]
 
 logger: Final = logging.getLogger("raft_client.server")
 
-#: What our peers can do beyond the document.
+#: What our peers can do beyond the document; with a state machine that has keys, also serve watches.
 _CAPABILITIES: Final = (Capability.PRE_VOTE, Capability.TRANSFER, Capability.READ_INDEX)
-#: A route, a request id, a type and the cluster ident.
-_LEAST_FRAMES: Final = 4
 #: Requests that one turn takes before others have theirs.
 _TURN: Final = 200
 #: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
@@ -103,8 +102,7 @@ class RaftPeer:
         self.publisher_url = publisher_url
         #: How many messages were dropped, by reason.
         self.dropped: Counter[str] = Counter()
-        #: How many requests came, by the name of their type.
-        self.requests: Counter[str] = Counter()
+        self._door = RequestDoor(settings.ident, self._drop)
         #: What ended the peer; None while it runs, and after close().
         self.failure: BaseException | None = None
         self.ended = asyncio.Event()
@@ -119,7 +117,8 @@ class RaftPeer:
             drop=self._drop,
         )
         self._state_machine, self._compact_bytes = machine, compact_bytes
-        self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), _CAPABILITIES)
+        watch = () if self.runner.watches.server is None else (Capability.WATCH,)
+        self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), (*_CAPABILITIES, *watch))
         self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -142,7 +141,7 @@ class RaftPeer:
                 self._storage,
                 applied_index=0,  # a snapshot is restored beside everything else
                 rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
-                now=time.monotonic(),
+                now=monotonic_s(),
                 wall_s=time.time(),
             )
             self._node = self._make_node(state)
@@ -164,6 +163,11 @@ class RaftPeer:
         self.runner.close()
         self._storage.close()
 
+    @property
+    def requests(self) -> Counter[str]:
+        """How many requests came, by the name of their type."""
+        return self._door.requests
+
     def status(self) -> NodeStatus:
         """What there is to tell; while it runs."""
         return self._node.status()
@@ -172,7 +176,7 @@ class RaftPeer:
         """For tests: do not reach these peers, and reach all others, until it is called again."""
         self._sockets.cut_off(peer_ids)
         for peer_id in peer_ids:
-            self._node.peer_lost(peer_id, time.monotonic())
+            self._node.peer_lost(peer_id, monotonic_s())
         self._turn()
 
     async def __aenter__(self) -> Self:
@@ -205,10 +209,10 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        self._sockets.settle(time.monotonic())
+        self._sockets.settle(monotonic_s())
         came = self._sockets.receive(_TURN)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
-        now, wall_s = time.monotonic(), time.time()
+        now, wall_s = monotonic_s(), time.time()
         incoming = list(self._incoming(came, now))
         if incoming:
             self._node.steps(incoming, now, wall_s)
@@ -217,13 +221,14 @@ class RaftPeer:
         if not self.runner.is_restoring:
             self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
-        if (before_s := self._horizon.due(now, wall_s)) is not None:
+        self.runner.watches.turn(now, self._sockets.answer)
+        if (before_s := self._horizon.due(now, wall_s, self._storage.newest_request_s)) is not None:
             self._storage.forget_requests(before_s)
         self._set_timer(now, at_once=not is_done)
 
     def _go_on(self, error: Exception | None) -> None:
         """The disk has done its job, or could not."""
-        now = time.monotonic()
+        now = monotonic_s()
         if error is not None:
             self._node.fail(now)
             raise error
@@ -237,7 +242,7 @@ class RaftPeer:
         if at_once or self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
             self._timer = self._loop.call_later(0, self._turn)
             return
-        deadline = min(self._deadline, self.runner.next_deadline() or math.inf)
+        deadline = min(self._deadline, self.runner.next_deadline())
         self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
 
     def _stop(self) -> None:
@@ -272,20 +277,10 @@ class RaftPeer:
 
     def _request(self, frames: list[bytes], now: float) -> Request | None:
         """What the node has to see; None for what is dropped, or answered here."""
-        if len(frames) < _LEAST_FRAMES:
-            self._drop("too few frames")
+        request = self._door.let_in(frames)
+        if request is None:
             return None
-        route, request_id = frames[0], frames[1]
-        try:
-            message = decode_request(request_id, frames[2:])
-        except ProtocolError:
-            self._drop("malformed")
-            return None
-        if message.ident != self.settings.ident:
-            self._drop("another cluster")
-            return None
-        self.requests[type(message).__name__] += 1
-        request = Request(route, request_id, message)
+        message = request.message
         if self._keys is not None and isinstance(message, ConfigUpdate | ConfigProposal):
             self._keys.read_again()
             self._node.admit_only(self._keys.peer_ids)
@@ -296,6 +291,11 @@ class RaftPeer:
             question = Question(message, lambda answer: self._reply_to(request, answer))
             if self.runner.ask(question):
                 self._node.read(question, now)
+            return None
+        if isinstance(message, BeginWatch | CancelWatch | Seen):
+            watches = self.runner.watches
+            if self.runner.is_restoring or not watches.request(request.route, request.request_id, message, now):
+                self._drop("a watch that cannot be served")
             return None
         return request
 
@@ -323,8 +323,8 @@ class RaftPeer:
 
     def _carry_out(self, now: float) -> bool:
         """Until the node wants nothing more, or applying has taken long. Whether that was all."""
-        is_done, end = False, time.monotonic() + _CARRYING_OUT_S
-        while not is_done and time.monotonic() < end:
+        is_done, end = False, monotonic_s() + _CARRYING_OUT_S
+        while not is_done and monotonic_s() < end:
             ready = self._node.ready()
             self._send(ready.send)
             if ready.persist is not None:

@@ -175,6 +175,7 @@ class PeerSockets:
         try:
             router = self._router = self._door(zmq.ROUTER, url)
             router.copy_threshold = 0  # as the answers need it
+            router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # otherwise it drops what nobody takes without a word
             router.bind(url)
             if publisher_url is not None:
                 self._publisher = self._door(zmq.PUB, publisher_url)

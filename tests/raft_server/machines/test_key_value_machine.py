@@ -14,7 +14,8 @@ from raft_client import KeyValueCodec
 from raft_client.codecs import Change, ChangeKind, Compare
 from raft_client.errors import ProtocolError
 from raft_client.server.machines.frozen_items import FrozenItems
-from raft_client.server.machines.key_value import Applied, KeyValueStateMachine
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.machines.state_machine import Applied
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.frames import decode_uint
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry

@@ -15,7 +15,7 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few steps that a turn ends in the middle of an entry."""
     monkeypatch.setattr(watch_server, "_TURN_STEPS", 14)
     monkeypatch.setattr(watch_server, "_ROUND_STEPS", 5)
-    monkeypatch.setattr(watch_server, "_PASSES_AT_ONCE", 2)
+    monkeypatch.setattr(watch_server, "_MOST_PASSES", 2)
 
 
 @pytest.mark.parametrize("first", range(0, 400, 50))

@@ -210,7 +210,7 @@ def makes_watches_live_before_they_are_there(right: Any, self: Any, way: Any, st
 
 @mutant(WatchServer, "_why_not")
 def takes_one_watch_too_few(right: Any, self: Any, session: Any, key_bytes: int, after: Any) -> EndReason | None:
-    if self._watches >= self._limits.watches - 1:
+    if self.watch_count >= self._limits.watches - 1:
         return EndReason.TOO_MANY
     reason: EndReason | None = right(self, session, key_bytes, after)
     return reason
@@ -225,7 +225,7 @@ def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, method, planted)
     monkeypatch.setattr(watch_server, "_TURN_STEPS", 14)
     monkeypatch.setattr(watch_server, "_ROUND_STEPS", 5)
-    monkeypatch.setattr(watch_server, "_PASSES_AT_ONCE", 2)
+    monkeypatch.setattr(watch_server, "_MOST_PASSES", 2)
     for seed in range(MOST_SCHEDULES):
         try:
             Schedule(seed).run()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ports import reserved_port
+from raw_watcher import RawWatcher
 from waiting import until
 
 from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, Peer, SnapshotChunk, new_request_id
@@ -23,6 +24,8 @@ from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+from raft_client.wire.positions import Position
+from raft_client.wire.watch_messages import EndReason, NoSession, Watching
 
 KEYS = 40
 #: A snapshot after some 60 entries, and segments of 50.
@@ -65,7 +68,7 @@ def state(machine: KeyValueStateMachine) -> dict[int, int]:
 @pytest.fixture
 def hours_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request id is at once as old as one that nobody may repeat."""
-    monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s: wall_s + 60.0)
+    monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s, _newest_s: wall_s + 60.0)
 
 
 @pytest.mark.usefixtures("hours_pass")
@@ -206,3 +209,26 @@ async def test_a_snapshot_has_the_state_of_its_index(tmp_path: Path) -> None:
             if log.snapshot is not None:
                 seen[log.snapshot.index] = int(log.read_snapshot(0, 100))
     assert seen == {index: index for index in seen}
+
+
+@pytest.mark.usefixtures("hours_pass")
+async def test_a_snapshot_of_another_peer_ends_all_watches(tmp_path: Path) -> None:
+    """What a snapshot changed is not known: the sessions of a peer that is given one end, and who resumes before it is
+    told that it is outrun; as at a peer that starts with its own one."""
+    peers = members(1)
+    async with running("1", tmp_path, peers) as leader, AsyncRaftClient([peers[0].url]) as client:
+        while leader.log.first_index < 100:
+            await fill(client, KEYS)
+    async with running("4", tmp_path, peers, "tcp://127.0.0.1:*") as newcomer:
+        with RawWatcher(newcomer.peer.url) as watcher:
+            watch = await watcher.begin(b"1")
+            assert watcher.replies[watch] == [Watching(watcher.session, Position(0))]
+            async with running("1", tmp_path, peers) as leader:
+                await until(lambda: newcomer.peer.status().applied_index > 99)
+                assert await watcher.ask() == NoSession(watcher.session)
+                assert watcher.events(watch) == []
+                with RawWatcher(leader.peer.url) as restarted:
+                    for each in (watcher, restarted):
+                        outrun = await each.ended(await each.begin(b"1", after=Position(99)))
+                        assert outrun.reason is EndReason.HISTORY_OUTRUN
+                        assert outrun.oldest > 99

@@ -92,7 +92,7 @@ class ScenarioCluster:
             name: ScenarioPeer(
                 name,
                 NodeSettings(peer_id=name, ident=_IDENT, **options),  # type: ignore[arg-type]
-                SimulatedLog(start, ttl_s=None),
+                SimulatedLog(start),
             )
             for name in names
         }

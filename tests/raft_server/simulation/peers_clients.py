@@ -80,6 +80,12 @@ class SimulatedClient:
         if self.updates:
             self._send(self._random.choice(list(self.updates.values())), peer)
 
+    def repeat_all(self) -> None:
+        """All that it ever sent, to every peer."""
+        for update in [*self.updates.values()]:
+            for peer in self._connections:
+                self._send(update, peer)
+
     def _submit(self, message: RequestUpdate | ConfigUpdate, peer: str) -> Update:
         seconds = int(WALL_START_S + self._wall_rate * self._world.now)
         update = Update(RequestId.derive(self.name, self._count, seconds=min(seconds, _MAX_SECONDS)), message)

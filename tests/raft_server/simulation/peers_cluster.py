@@ -57,7 +57,7 @@ class Cluster:
         start = Configuration(0, ConfigChange(peers_of(profile.voters)))
         for name in profile.peers:
             settings = profile.settings_of(name)
-            log = SimulatedLog(start, ttl_s=settings.request_id_ttl_s)
+            log = SimulatedLog(start)
             if name in profile.node_peers:
                 node = self.node[name] = NodePeer(world, self.network, self.audit, name, log)
                 node.on_commit, node.wall_rate = self._leader_commits, profile.wall_rate
@@ -120,6 +120,11 @@ class Cluster:
     def repeat(self, peer: str) -> None:
         for client in self.clients:
             client.repeat(peer)
+
+    def repeat_all(self) -> None:
+        """Everything once more, to everybody."""
+        for client in self.clients:
+            client.repeat_all()
 
     def change(self, peer: str, *members: str) -> None:
         self.clients[0].change(peers_of(list(members)), peer)
@@ -196,6 +201,14 @@ class Cluster:
     def jump(self, peer: str, seconds: str) -> None:
         if peer in self.python:
             self.python[peer].clock.wall_offset_s += float(seconds)
+
+    def show_tomorrow(self, peer: str, lasts: str) -> None:
+        """Its clock is a day ahead for a while: what is asked of it then it may call expired."""
+        for client in self.clients:
+            client.checks_expiry = False
+        clock = self.python[peer].clock
+        clock.wall_offset_s = 86_400.0
+        self.world.after(float(lasts), setattr, clock, "wall_offset_s", 0.0)
 
     def compact(self, peer: str) -> None:
         self.python[peer].compact()

@@ -135,6 +135,8 @@ def invent_deviations(random: Random, profile: Profile) -> list[Deviation]:
     scenes = (_usurpation(random) if "usurpation" in profile.kinds else []) + (
         _forgetting(random, profile) if {"change", "compact"} <= profile.kinds and profile.wall_rate > 1.0 else []
     )
+    if "compact" in profile.kinds and len(profile.peers) > 1 and random.random() < 0.3:
+        scenes += _asking_again(random, profile)
     return sorted([*invented, *scenes])
 
 
@@ -160,3 +162,21 @@ def _forgetting(random: Random, profile: Profile) -> list[Deviation]:
     changes = [Deviation(round(at + 0.05 * n, 3), "change", _change(random, profile)) for n in range(2)]
     compacts = [Deviation(round(later, 3), "compact", (name,)) for name in profile.python_peers]
     return [*changes, *compacts, Deviation(round(later + 0.02, 3), "crash_all", (_lasts(random), _share(random)))]
+
+
+def _asking_again(random: Random, profile: Profile) -> list[Deviation]:
+    """One is away while the others append and compact. It gets their snapshot, leads, and clients repeat what they had.
+
+    Or the clock of one shows tomorrow when it starts, until it has compacted what it could.
+    """
+    at, away = random.uniform(0.25, 0.5), _python_peer(random, profile)
+    others = [name for name in profile.python_peers if name != away]
+    is_ahead = bool(others) and random.random() < 0.5
+    wrong = random.choice(others) if is_ahead else ""
+    scene = [(0.0, "crash", (away, "0.600", "1.0")), (0.02, "append_all", ()), (0.3, "append_all", ())]
+    if is_ahead:
+        scene += [(0.34, "show_tomorrow", (wrong, "0.380")), (0.35, "crash", (wrong, "0.010", "1.0"))]
+        scene += [(0.42, "transfer", (wrong,))]
+    scene += [(later, "compact", (name,)) for later in (0.45, 0.5, 0.55, 0.7) for name in others]
+    scene += [(0.75, "transfer", (away,)), (0.8, "repeat_all", ()), (0.9, "repeat_all", ())]
+    return [Deviation(round(at + later, 3), what, words) for later, what, words in scene]

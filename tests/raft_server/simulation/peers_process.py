@@ -36,6 +36,7 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.wire.hello import Capability, Hello, is_hello
 from raft_client.wire.messages import LogInfoReply, RequestLogInfo
 from raft_client.wire.requests import decode_request
@@ -84,6 +85,7 @@ class SimulatedPeer:
         self._armed = math.inf
         self._spins = 0
         self._dealers: Dealers
+        self._horizon: RequestHorizon
         self._job: Persist | None = None
         self._reads: dict[object, Callable[[ReadGranted], None]] = {}
 
@@ -119,7 +121,8 @@ class SimulatedPeer:
         )
         if not self.keeps_state:
             self.applied = 0
-        self.log.wall_s = self.clock.wall_s
+        self._horizon = RequestHorizon(self.settings.request_id_ttl_s)
+        self._forget_requests()
         rng = self._world.stream("node", self.name, self._lives)
         state = NodeState(
             self.settings, self.log, applied_index=self.applied, rng=rng, now=self.clock.now, wall_s=self.clock.wall_s
@@ -170,7 +173,7 @@ class SimulatedPeer:
 
     def _call(self, what: Callable[[], Any]) -> Any:
         """What is read from a damaged disk ends the process."""
-        self.log.wall_s = self.clock.wall_s
+        self._forget_requests()
         try:
             return what()
         except DamagedLogError:
@@ -178,6 +181,14 @@ class SimulatedPeer:
             self._end()
             self.is_damaged = True
             return None
+
+    def _forget_requests(self) -> None:
+        """Where hours pass in a second, they pass for the monotonic clock, too."""
+        before_s = self._horizon.due(
+            self.clock.now * self.clock.wall_rate, self.clock.wall_s, self.log.newest_request_s
+        )
+        if before_s is not None:
+            self.log.forget_requests(before_s)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -253,6 +253,16 @@ def _a_snapshot_keeps_stale_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedLog, "compact", compact)
 
 
+def _compacts_what_may_be_repeated(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot takes the place of entries whose request ids are fresh: who is given it does not know them."""
+    patch.setattr(SimulatedLog, "prune_index", property(lambda log: log.last_index))
+
+
+def _believes_its_clock_when_it_starts(patch: pytest.MonkeyPatch) -> None:
+    """A machine that shows tomorrow when it boots forgets what is fresh when its clock is right again."""
+    patch.setattr(SimulatedLog, "newest_request_s", lambda _log: math.inf)
+
+
 # -- changes of the cluster, transfers, reads --------------------------------------------------------------------------
 
 
@@ -331,6 +341,8 @@ MUTANTS: list[Plant] = [
     _takes_damage_for_the_end_of_the_log,
     _a_snapshot_keeps_a_tail_that_conflicts,
     _a_snapshot_keeps_stale_members,
+    _compacts_what_may_be_repeated,
+    _believes_its_clock_when_it_starts,
     _one_majority_decides_during_a_transition,
     _a_removed_leader_leaves_too_early,
     _a_transfer_outlives_its_leadership,

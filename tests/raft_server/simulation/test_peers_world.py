@@ -28,7 +28,7 @@ def _entries(first: int, last: int, term: int = 1) -> tuple[LogEntry, ...]:
 
 
 def _log() -> SimulatedLog:
-    return SimulatedLog(_START, ttl_s=None)
+    return SimulatedLog(_START)
 
 
 def _do(log: SimulatedLog, job: Persist, share: float = 1.0) -> None:

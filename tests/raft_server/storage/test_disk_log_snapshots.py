@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -118,7 +119,9 @@ def test_ids_are_forgotten_before_their_entries_are_compacted(tmp_path: Path) ->
     with open_log(tmp_path, limits=StorageLimits(segment_entries=4)) as log:
         for index in range(1, 21):
             write(log, entries=(entry(index, raw=request_id(index, 1000 + index)),))
+        assert log.newest_request_s() == -math.inf  # no segment has an index yet
         log.maintain()
+        assert log.newest_request_s() == 1016  # of the segments that have ended
         log.forget_requests(1000 + 13)
         assert (log.prune_index, log.first_index) == (12, 1)
         assert log.index_of_request(request_id(12, 1012)) is None

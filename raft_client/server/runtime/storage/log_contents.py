@@ -113,6 +113,10 @@ class LogContents:
         """The index before the first entry whose request id is known; ``last_index`` if none is."""
         return self._segments.prune_index
 
+    def newest_request_s(self) -> float:
+        """When the newest request id was made, or a time before that: those of the last segment are not looked at."""
+        return self._segments.newest_request_s()
+
     # -- failure -------------------------------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:

@@ -5,6 +5,7 @@ Belongs to the loop's thread.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import OrderedDict
 from operator import attrgetter
@@ -73,6 +74,11 @@ class SegmentList:
             return self.retired[0].first - 1
         at = bisect_right(self.segments, self._forgotten, key=_sequence)
         return self.segments[at].first - 1
+
+    def newest_request_s(self) -> float:
+        """When the newest request id of the segments that have ended was made; minus infinity if there is none."""
+        indexes = (each.index for each in (*self.retired, *self.segments))
+        return max((each.max_seconds for each in indexes if each is not None and each.id_count), default=-math.inf)
 
     @property
     def configurations(self) -> Iterator[Configuration]:

@@ -1,0 +1,93 @@
+"""Watches at a running peer: what its state machine changes comes in, and messages to clients go out."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from raft_client.server.machines.state_machine import WatchableStateMachine
+from raft_client.server.machines.watch_server import WatchServer
+from raft_client.wire.positions import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from raft_client.server.machines.state_machine import Applied, StateMachine
+    from raft_client.server.machines.watch_sessions import WatchServerLimits
+    from raft_client.wire.log_entry import LogEntry
+    from raft_client.wire.watch_messages import WatchReply, WatchRequest
+
+__all__ = ["WatchService"]
+
+#: Where the numbers of sessions of one start begin: another start is not to come near them.
+_FIRST_SESSIONS: Final = 2**52
+
+
+class WatchService:
+    """``server`` is None if the state machine does not tell its changes: then the peer serves no watches."""
+
+    def __init__(self, machine: StateMachine, limits: WatchServerLimits | None = None) -> None:
+        self.server: WatchServer | None = None
+        self._changes: list[Applied] = []
+        self._term = 0
+        if isinstance(machine, WatchableStateMachine):
+            self.server = WatchServer(Position(0), limits, first_session=secrets.randbelow(_FIRST_SESSIONS))
+            machine.tell_changes(self._changes.append)
+
+    def request(self, route: bytes, request_id: bytes, message: WatchRequest, now: float) -> bool:
+        """Whether it can be served."""
+        if self.server is not None:
+            self.server.request(route, request_id, message, now)
+        return self.server is not None
+
+    def lead(self, *, leads: bool) -> None:
+        """Whether the peer leads now."""
+        if self.server is not None:
+            self.server.leads = leads
+
+    def applied(self, entries: Sequence[LogEntry]) -> None:
+        """The state machine has applied these entries: at least one, of all kinds."""
+        if self.server is None:
+            return
+        changes = iter(self._changes)
+        changed = next(changes, None)
+        if changed is None and entries[-1].term == self._term:  # terms only rise
+            self.server.applied(entries[-1].index, self._term)
+            return
+        for entry in entries:
+            if changed is not None and changed.index == entry.index:
+                self.server.applied(entry.index, entry.term, changed.changes)
+                changed = next(changes, None)
+            elif entry.term != self._term:
+                self.server.applied(entry.index, entry.term)
+            self._term = entry.term
+        self.server.applied(entries[-1].index, self._term)
+        self._changes.clear()
+
+    def restored(self, snapshot: Position) -> None:
+        """The state machine has begun anew with a snapshot of the entries up to this position."""
+        if self.server is not None:
+            self._changes.clear()
+            self._term = snapshot.term
+            self.server.restored(snapshot)
+
+    def turn(self, now: float, send: Callable[[list[bytes]], bool]) -> None:
+        """Tell what there is to be told. ``send`` takes the route, the request id and the other frames, or refuses."""
+        if self.server is None:
+            return
+        self.server.turn(now)
+        refused: set[bytes] = set()
+        latest: WatchReply | None = None
+        frames: list[bytes] = []
+        for each in self.server.take():
+            if each.route in refused:
+                continue  # something before it was not sent
+            if each.reply is not latest:  # many watches are told the same
+                latest, frames = each.reply, each.reply.to_frames()
+            if not send([each.route, each.request_id, *frames]):
+                refused.add(each.route)
+                self.server.refused(each.route)
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`turn` has something to do, 0 for at once; None if never."""
+        return None if self.server is None else self.server.next_deadline()

@@ -1,0 +1,227 @@
+"""Watches at peers that run: a client of raw frames, real sockets, peers that are killed, cut off and restarted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from raw_watcher import RawWatcher, shown
+from waiting import until
+
+from raft_client import AsyncRaftClient, KeyValueCodec
+from raft_client.codecs import Change, ChangeKind
+from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, Fsync
+from raft_client.server.machines import watch_server
+from raft_client.server.machines.watch_server import WatchServer
+from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.wire.frames import decode_uint
+from raft_client.wire.hello import Capability
+from raft_client.wire.positions import Position
+from raft_client.wire.watch_messages import CancelWatch, EndReason, NoSession, WatchProgress
+
+Limit = Callable[..., None]
+put, gone = KeyValueCodec.set, KeyValueCodec.delete
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
+    """Peers that start from now on have these limits."""
+    return lambda **limits: monkeypatch.setattr(watch_server, "WatchServerLimits", partial(WatchServerLimits, **limits))
+
+
+def a_cluster(size: int = 1) -> AsyncEmbeddedCluster:
+    return AsyncEmbeddedCluster(size, fsync=Fsync.OFF)
+
+
+def server(cluster: AsyncEmbeddedCluster, peer_id: str) -> WatchServer:
+    found = cluster._running[peer_id].runner.watches.server
+    assert found is not None
+    return found
+
+
+def url(cluster: AsyncEmbeddedCluster, peer_id: str) -> str:
+    return next(peer.url for peer in cluster.peers if peer.id == peer_id)
+
+
+async def applied(cluster: AsyncEmbeddedCluster, index: int) -> None:
+    peers = cluster._running.values()
+    await until(lambda: all(peer.status().applied_index >= index for peer in peers), f"entry {index} everywhere")
+
+
+async def test_keys_and_prefixes_are_watched() -> None:
+    """A client is told what really changes, with index and term: not a deletion of nothing, nor a comparison that
+    failed; all changes of an entry at once (R1, R3)."""
+    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
+        with RawWatcher(cluster.seeds[0]) as watcher:
+            hello = await watcher.say_hello()
+            assert hello is not None
+            assert hello.knows(Capability.WATCH)
+            await client.append(put(b"before", b""))
+            key, prefix = await watcher.begin(b"a/1"), await watcher.begin(b"a/", is_prefix=True)
+            first = await client.append(put(b"a/1", b"1"))
+            await client.append(gone(b"a/2"))
+            await client.append(KeyValueCodec.compare_and_set(b"a/1", b"2", b"3"))
+            await client.append(put(b"b", b""))
+            changes = [Change(ChangeKind.SET, b"a/2", b""), Change(ChangeKind.DELETE, b"a/1")]
+            last = await client.append(KeyValueCodec.encode(changes))
+            for request_id, expected in (
+                (key, [(b"a/1", b"1"), (b"a/1", None)]),
+                (prefix, [(b"a/1", b"1"), (b"a/2", b""), (b"a/1", None)]),
+            ):
+                events = await watcher.told(request_id, 2)
+                assert shown(events) == expected
+                assert [each.position for each in events] == [Position(first, 1), Position(last, 1)]
+            assert await watcher.ask() == WatchProgress(watcher.session, Position(last, 1), leads=True)
+            watcher.send(CancelWatch(b""), prefix)
+            assert (await watcher.ended(prefix)).reason is EndReason.CANCELLED
+            await client.append(put(b"a/1", b"4"))
+            assert len(await watcher.told(key, 3)) == 3
+            assert len(watcher.events(prefix)) == 2
+
+
+async def test_list_and_watch_leave_no_gap() -> None:
+    """A watch after the index that a page of keys shows is told all that came later, at any peer (R2)."""
+    async with a_cluster(3) as cluster, AsyncRaftClient(cluster.url) as client:
+        for number in range(20):
+            await client.append(put(b"k", b"%d" % number))
+        answer = await client.dispatch(b"kv.get", b"k")
+        index, value = decode_uint(answer[0]), answer[2]
+        for number in range(20, 40):
+            last = await client.append(put(b"k", b"%d" % number))
+        await applied(cluster, last)
+        for peer_id in cluster.running:
+            with RawWatcher(url(cluster, peer_id)) as watcher:
+                events = await watcher.told(await watcher.begin(b"k", after=Position(index)), 39 - int(value))
+                assert [change for _, change in shown(events)] == [b"%d" % n for n in range(int(value) + 1, 40)]
+
+
+async def test_a_position_of_another_log_and_an_outrun_history_are_told(limit: Limit) -> None:
+    """A client that resumes at a position of another log, or before the history, is told so (R5)."""
+    limit(history_bytes=4_000)
+    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
+        for _ in range(60):
+            last = await client.append(put(b"k", b""))
+        with RawWatcher(cluster.seeds[0]) as watcher:
+            outrun = await watcher.ended(await watcher.begin(b"k", after=Position(1)))
+            assert (outrun.reason, outrun.applied) == (EndReason.HISTORY_OUTRUN, Position(last, 1))
+            assert 1 < outrun.oldest < last
+            other = await watcher.ended(await watcher.begin(b"k", after=Position(last, 7)))
+            assert other.reason is EndReason.OTHER_LOG
+            ahead = await watcher.ended(await watcher.begin(b"k", after=Position(outrun.oldest, 7)))
+            assert ahead.reason is EndReason.OTHER_LOG
+            await watcher.told(await watcher.begin(b"k", after=Position(outrun.oldest - 1)), last - outrun.oldest + 1)
+
+
+async def test_a_slow_reader_is_told_and_others_are_not_held_up(limit: Limit) -> None:
+    """A client that says nothing of what arrives gets 256 messages, then the end of its watch; others get all (R8)."""
+    limit(history_bytes=20_000)
+    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
+        with RawWatcher(cluster.seeds[0]) as slow, RawWatcher(cluster.seeds[0]) as quick:
+            slow_id, quick_id = await slow.begin(b"k"), await quick.begin(b"k")
+            for number in range(400):
+                await client.append(put(b"k", struct.pack("<I", number)))
+                if not number % 50:
+                    await quick.ask()
+            await quick.told(quick_id, 400)
+            assert (await slow.ended(slow_id)).reason is EndReason.TOO_SLOW
+            assert len(slow.events(slow_id)) == 256
+            assert (server(cluster, "1").watch_count, server(cluster, "1").ended) == (1, {"too_slow": 1})
+
+
+async def test_clients_that_are_gone_leave_nothing(limit: Limit) -> None:
+    """A client that ends loses its watches at the next message for it, or when it was silent for long (R10)."""
+    limit(silence_s=1.0)
+    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
+        with RawWatcher(cluster.seeds[0]) as gone_one, RawWatcher(cluster.seeds[0]) as silent:
+            await gone_one.begin(b"k")
+            await silent.begin(b"other")
+            gone_one.close()
+
+            async def a_change_was_refused() -> bool:
+                await client.append(put(b"k", b""))
+                return bool(server(cluster, "1").ended["refused"] or server(cluster, "1").ended["silent"])
+
+            while not await a_change_was_refused():
+                pass
+            await until(lambda: server(cluster, "1").watch_count == 0, "the end of both")
+            assert server(cluster, "1").session_count == 0
+            assert isinstance(await silent.ask(), NoSession)
+
+
+async def test_watches_outlive_their_leader() -> None:
+    """When the leader is killed, a watch at a follower goes on with the next one's entries; a client of the leader
+    resumes at another peer, and neither misses one or is told twice (R4)."""
+    async with a_cluster(3) as cluster, AsyncRaftClient(cluster.url) as client:
+        leader = await cluster.leader()
+        follower = next(peer_id for peer_id in cluster.running if peer_id != leader)
+        with RawWatcher(url(cluster, leader)) as at_leader, RawWatcher(url(cluster, follower)) as at_follower:
+            first, other = await at_leader.begin(b"k"), await at_follower.begin(b"k")
+            for number in range(10):
+                await client.append(put(b"k", b"%d" % number))
+            before = await at_leader.told(first, 10)
+            progress = await at_leader.ask()
+            assert isinstance(progress, WatchProgress)
+            assert progress.leads
+            await cluster.kill(leader)
+            for number in range(10, 20):
+                last = await client.append(put(b"k", b"%d" % number))
+            await applied(cluster, last)
+            all_of_them = await at_follower.told(other, 20)
+            assert [value for _, value in shown(all_of_them)] == [b"%d" % n for n in range(20)]
+            assert {each.position.term for each in all_of_them[10:]} == {cluster._running[follower].status().term}
+            resumed = await at_follower.begin(b"k", after=progress.position)
+            assert before + await at_follower.told(resumed, 10) == all_of_them
+
+
+async def test_a_restarted_peer_knows_no_session() -> None:
+    """A connection that libzmq makes again by itself is another one: the peer says that it knows no session, and the
+    client resumes with its position in the log that the peer has applied again."""
+    async with a_cluster(3) as cluster, AsyncRaftClient(cluster.url) as client:
+        leader = await cluster.leader()
+        follower = next(peer_id for peer_id in cluster.running if peer_id != leader)
+        with RawWatcher(url(cluster, follower)) as watcher:
+            watch = await watcher.begin(b"k")
+            await client.append(put(b"k", b"1"))
+            (event,) = await watcher.told(watch, 1)
+            await cluster.kill(follower)
+            await client.append(put(b"k", b"2"))
+            await cluster.restart(follower)
+            await client.append(put(b"k", b"3"))
+            assert await watcher.ask() == NoSession(watcher.session)
+            session = watcher.session
+            resumed = await watcher.begin(b"k", after=event.position)
+            assert watcher.session != session
+            assert [value for _, value in shown(await watcher.told(resumed, 2))] == [b"2", b"3"]
+
+
+async def test_a_peer_that_is_cut_off_says_that_it_does_not_lead() -> None:
+    """A leader that is cut off tells nothing new, and soon that it leads no more; together again, it tells the rest."""
+    async with a_cluster(3) as cluster, AsyncRaftClient(cluster.url) as client:
+        leader = await cluster.leader()
+        with RawWatcher(url(cluster, leader)) as watcher:
+            watch = await watcher.begin(b"k")
+            await client.append(put(b"k", b"1"))
+            await watcher.told(watch, 1)
+            await cluster.partition([leader])
+            last = await client.append(put(b"k", b"2"))
+
+            while not isinstance(progress := await watcher.ask(), WatchProgress) or progress.leads:
+                pass
+            assert progress.position.index < last
+            assert len(watcher.events(watch)) == 1
+            await cluster.heal()
+            assert [value for _, value in shown(await watcher.told(watch, 2))] == [b"1", b"2"]
+
+
+async def test_a_state_machine_without_keys_has_no_watches() -> None:
+    """A peer whose state machine does not tell its changes does not say that it serves watches; a watch that comes all
+    the same is dropped and counted."""
+    async with AsyncEmbeddedCluster(1, machine=BroadcastStateMachine, fsync=Fsync.OFF) as cluster:
+        with RawWatcher(cluster.seeds[0]) as watcher:
+            hello = await watcher.say_hello()
+            assert hello is not None
+            assert not hello.knows(Capability.WATCH)
+            watcher.send(CancelWatch(b""))
+            await until(lambda: cluster._running["1"].dropped["a watch that cannot be served"] == 1, "it is dropped")

@@ -205,11 +205,16 @@ class Log:
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
-    def take_job(self) -> tuple[SnapshotMeta | None, int | None, tuple[LogEntry, ...]]:
-        """What the disk is to do next: the snapshot to install, where to cut, what to append."""
-        job = self._install, self._truncate_after, tuple(self._tail[max(0, self._handed + 1 - self._tail_start) :])
+    def take_job(self, max_bytes: int) -> tuple[SnapshotMeta | None, int | None, tuple[LogEntry, ...]]:
+        """What the disk is to do next: the snapshot to install, where to cut, what to append.
+
+        As many entries as fit into ``max_bytes``. If that is not all of them, the log is still dirty.
+        """
+        places = range(max(0, self._handed + 1 - self._tail_start), len(self._tail))
+        entries = as_many_as_fit(map(self._tail.__getitem__, places), max_bytes)
+        job = self._install, self._truncate_after, tuple(entries)
         self._installing, self._install, self._truncate_after = self._install, None, None
-        self._handed = self._job_last = self.last_index
+        self._handed = self._job_last = entries[-1].index if entries else self.last_index
         return job
 
     def job_done(self) -> None:

@@ -264,9 +264,9 @@ class RaftNode:
         if state.dirty and state.outbox.busy_since is None:
             hard_state, chunk = state.take_hard_state(), state.chunk
             state.chunk = None
-            install, truncate_after, tail = state.log.take_job()
+            install, truncate_after, tail = state.log.take_job(state.settings.max_job_bytes)
             persist = Persist(hard_state, chunk, install, truncate_after, tail)
-            state.outbox.begin_job(state.now)
+            state.outbox.begin_job(state.now, is_whole=not state.log.dirty)
         return Ready(state.outbox.take(), persist, restore, entries, self._reads.take())
 
     def advance(self, now: float) -> None:

@@ -2,7 +2,8 @@
 
 Jobs for the disk are numbered. What promises something, a vote or a reply to AppendEntries, waits for the job that
 makes it durable: the one that is being gathered if there is anything in it, otherwise the one under way. While the disk
-works, what arrives becomes the next job: many messages, one sync.
+works, what arrives becomes the next job: many messages, one sync. A job that is too long for the disk is handed out in
+parts, and is durable with the last of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Outbox:
         self._waiting: list[tuple[int, Output]] = []  # ascending numbers of jobs
         self._gathering = 1
         self._durable = 0
+        #: Whether the gathered job was handed out in part: it needs an end, even if nothing is left of it.
+        self.is_begun = False
         #: When the job under way was handed out, in the node's time; None while the disk is idle.
         self.busy_since: float | None = None
 
@@ -37,7 +40,7 @@ class Outbox:
 
     def send_durable(self, output: Output, *, dirty: bool) -> int:
         """When all that was changed is durable; ``dirty``: some of it was not handed out. The number of the job."""
-        job = self._gathering if dirty else self._gathering - 1
+        job = self._gathering if dirty or self.is_begun else self._gathering - 1
         if job <= self._durable:
             self._now.append(output)
         elif len(self._waiting) < _MAX_WAITING or not isinstance(output, Answer):
@@ -61,9 +64,10 @@ class Outbox:
         outputs, self._now = tuple(self._now), []
         return outputs
 
-    def begin_job(self, now: float) -> None:
-        """The gathered job is handed out."""
-        self._gathering += 1
+    def begin_job(self, now: float, *, is_whole: bool) -> None:
+        """The gathered job, or what was left of it, is handed out; otherwise the rest of it is handed out later."""
+        self._gathering += is_whole
+        self.is_begun = not is_whole
         self.busy_since = now
 
     def end_job(self) -> None:

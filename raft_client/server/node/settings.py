@@ -38,6 +38,8 @@ class NodeSettings:
     max_entry_bytes: int = MAX_ENTRY_DATA_BYTES
     #: What one AppendEntries, one reply with entries and one chunk carry; at least one entry, however long it is.
     max_message_bytes: int = 64 * _KIB
+    #: What the disk writes and syncs in one go; at least one entry. A leader whose disk is busy for long steps down.
+    max_job_bytes: int = 4 * _MIB
     #: A leader takes no more updates while its log holds this much that is not committed.
     max_uncommitted_bytes: int = 64 * _MIB
     #: How long a request id is remembered; None is for ever.

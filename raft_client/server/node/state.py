@@ -184,7 +184,7 @@ class NodeState:
     @property
     def dirty(self) -> bool:
         """Whether there is something for the disk to do that was not handed out."""
-        return self._hard_state_dirty or self.chunk is not None or self.log.dirty
+        return self._hard_state_dirty or self.chunk is not None or self.log.dirty or self.outbox.is_begun
 
     def take_hard_state(self) -> HardState | None:
         """For the next job; None if it did not change."""

@@ -66,7 +66,7 @@ class Model:
 
     def take(self) -> None:
         if self.job is None and self.log.dirty:
-            install, truncate_after, entries = self.log.take_job()
+            install, truncate_after, entries = self.log.take_job(self.random.choice((1, 400, 10_000)))
             self.job = Persist(None, self.chunk if install else None, install, truncate_after, entries)
 
     def finish(self) -> None:
@@ -121,8 +121,9 @@ def test_the_log_is_what_was_done_to_it(first: int) -> None:
         for _ in range(80):
             model.step()
         model.finish()
-        model.take()
-        model.finish()
+        while model.log.dirty:
+            model.take()
+            model.finish()
         assert model.log.durable_index == model.last
         assert model.disk.log == model.entries
         assert not model.log.dirty

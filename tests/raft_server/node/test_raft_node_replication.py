@@ -184,6 +184,44 @@ def test_what_arrives_while_the_disk_works_is_one_job() -> None:
     assert [len(job.entries) for job in cluster.logs[leader].jobs] == [1, 49]
 
 
+def test_a_flood_is_written_in_jobs_of_bounded_length() -> None:
+    """What has come while the disk worked is written in several jobs, none longer than allowed, and all of it counts.
+    An entry that alone is longer has a job of its own."""
+    cluster = NodeCluster(max_job_bytes=1000)
+    leader = cluster.elect()
+    cluster.hold_disk(leader)
+    for size in [100] * 30 + [5000] + [100] * 20:
+        cluster.update(bytes(size), leader)
+    cluster.logs[leader].jobs.clear()
+    cluster.release_disk(leader)
+    cluster.run(0.3)
+    jobs = [[entry.size for entry in job.entries] for job in cluster.logs[leader].jobs]
+    assert [sizes for sizes in jobs if sum(sizes) > 1000] == [[5020]]
+    assert len(jobs) < 12
+    assert [len(cluster.data(name)) for name in "abc"] == [51] * 3
+
+
+def test_a_reply_waits_for_the_last_part_of_a_job() -> None:
+    """A follower that writes what it was sent in several jobs says that it has it after the last one, also to a leader
+    that asks again."""
+    cluster = NodeCluster(max_job_bytes=100, check_quorum=False)
+    sent = AppendEntries(b"test", "b", 1, 0, 0, 0, tuple(entry(index, 1) for index in range(1, 11)))
+    size = sent.entries[0].size
+    assert 100 < 10 * size < 400
+    answered: list[int] = []
+    cluster.hold_disk("a")
+    assert cluster.ask("a", sent, b"\x01") == []
+    while len(answered) < 10 * size // 100:
+        cluster.release_disk("a", one=True)
+        answered.append(len(cluster.ask("a", sent, b"\x01")))
+        assert cluster.logs["a"].last_index < 10
+    assert answered == [0] * len(answered)
+    cluster.release_disk("a")
+    cluster.settle()
+    assert cluster.logs["a"].last_index == 10
+    assert [answer.request_id for answer in cluster.answers] == [b"\x01"]
+
+
 def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
     """The leader's own entries count only when they are durable: with two followers of five it has no majority (Raft,
     §10.2.1)."""

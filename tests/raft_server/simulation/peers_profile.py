@@ -80,7 +80,8 @@ def invent_profile(random: Random) -> Profile:
         settings={
             "pre_vote": random.random() < 0.7,
             "check_quorum": random.random() < 0.7,
-            "max_message_bytes": random.choice((64, 200, 65536)),
+            "max_message_bytes": (message_bytes := random.choice((64, 200, 65536))),
+            "max_job_bytes": message_bytes // 4,
             "heartbeat_s": random.choice((0.07, 0.1)),
             "disk_stall_s": random.choice((0.3, 1.0)),
             "request_id_ttl_s": 1800.0 if is_fast else 28_800.0,

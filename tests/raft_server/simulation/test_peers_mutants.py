@@ -124,6 +124,17 @@ def _counts_its_own_disk_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "_match_of", match_of)
 
 
+def _promises_after_the_first_part_of_a_job(patch: pytest.MonkeyPatch) -> None:
+    """What does not fit into one job for the disk is still to be written."""
+
+    def begin_job(outbox: Outbox, now: float, *, is_whole: bool) -> None:
+        del is_whole
+        original(outbox, now, is_whole=True)
+
+    original = Outbox.begin_job
+    patch.setattr(Outbox, "begin_job", begin_job)
+
+
 def _takes_any_reply_for_the_one_it_waits_for(patch: pytest.MonkeyPatch) -> None:
     """openraft 1501: a delayed conflict is taken for a log that was reverted, and a delayed success for a new one."""
 
@@ -332,6 +343,7 @@ MUTANTS: list[Plant] = [
     _counts_its_own_vote_before_it_is_on_disk,
     _commits_entries_of_an_old_term,
     _counts_its_own_disk_too_early,
+    _promises_after_the_first_part_of_a_job,
     _takes_any_reply_for_the_one_it_waits_for,
     _no_debounce,
     _appends_without_looking_back,

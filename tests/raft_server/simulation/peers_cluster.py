@@ -6,6 +6,7 @@ The public methods with texts as arguments are what deviations name.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,11 @@ __all__ = ["Cluster"]
 
 class Cluster:
     """``python`` and ``node`` are the peers by name; ``lasting`` is who stays broken after the healing."""
+
+    #: Of a Python peer; a test has real logs.
+    make_log: Callable[[World, str, Configuration], SimulatedLog] = staticmethod(
+        lambda _world, _name, start: SimulatedLog(start)
+    )
 
     def __init__(self, seed: int, profile: Profile, *, trace: bool = False) -> None:
         self.profile = profile
@@ -57,14 +63,14 @@ class Cluster:
         start = Configuration(0, ConfigChange(peers_of(profile.voters)))
         for name in profile.peers:
             settings = profile.settings_of(name)
-            log = SimulatedLog(start)
             if name in profile.node_peers:
-                node = self.node[name] = NodePeer(world, self.network, self.audit, name, log)
+                node = self.node[name] = NodePeer(world, self.network, self.audit, name, SimulatedLog(start))
                 node.on_commit, node.wall_rate = self._leader_commits, profile.wall_rate
                 node.ttl_s = settings.request_id_ttl_s or DEFAULT_TTL_S
                 continue
             rate = 1.0 + world.stream("drift", name).uniform(-profile.drift, profile.drift)
             clock = PeerClock(world, name, rate=rate, wall_rate=profile.wall_rate)
+            log = self.make_log(world, name, start)
             peer = SimulatedPeer(world, self.network, self.audit, settings, clock, log, keeps_state=profile.keeps_state)
             peer.reports.on_commit = self._leader_commits
             self.python[name] = peer

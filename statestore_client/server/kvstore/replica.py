@@ -31,6 +31,7 @@ from statestore_client.wire.kvstore.messages import (
     SetResult,
     Sync,
     SyncReply,
+    path_fits,
 )
 
 if TYPE_CHECKING:
@@ -324,7 +325,7 @@ class Replica:
         targets = self._targets(path)
         self._pend(targets, entries)
         ready = [peer for peer in targets if peer.status.state is PeerState.INITIALIZED]
-        if not ready:
+        if not ready or not path_fits((*path, self._site)):
             return
         for part in parts_of(self._store.leaving(entries, now)):
             for peer in ready:

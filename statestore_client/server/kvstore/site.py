@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.errors import RemoteProtocolError
+from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, SiteEvent, Synced
-from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, Link, LinkId, Links
+from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINKS, Link, LinkId, Links
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
@@ -41,6 +41,7 @@ from statestore_client.wire.kvstore.messages import (
     Sync,
     SyncReply,
 )
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,11 +56,16 @@ __all__ = ["Site", "SiteSettings"]
 _ALL_CAPABILITIES: Final = tuple(Capability)
 
 
+def _check_name(_settings: object, _attribute: object, name: str) -> None:
+    if not 0 < len(name.encode()) <= MAX_ORIGINATOR_BYTES:
+        raise InvalidArgumentError(f"the name of a site has 1 to {MAX_ORIGINATOR_BYTES} bytes")
+
+
 @attrs.frozen
 class SiteSettings:
     """The identity of a site, and limits. ``incarnation`` is a random number of 64 bits, another one at each start."""
 
-    name: str
+    name: str = attrs.field(validator=_check_name)
     incarnation: int
     flood_rate: FloodRate | None = None
     capabilities: tuple[str, ...] = _ALL_CAPABILITIES
@@ -128,6 +134,7 @@ class Site:
         """The peer is not wanted any more; the shell closes the connections that it has dialled. One that dials this
         site comes back.
         """
+        self._known.pop(name, None)
         for link in self._links:
             if link.name == name:
                 self._links.drop(link.id)
@@ -180,6 +187,11 @@ class Site:
 
     def _arrives(self, link: Link, now: float) -> None:
         assert link.name is not None  # noqa: S101 - it was greeted
+        if len(self._known) >= MAX_LINKS and link.name not in self._known:
+            # Names that come and go must not be kept for ever: of those that are gone the one that came first.
+            gone = next((name for name in self._known if self._links.of(name) is None), None)
+            if gone is not None:
+                self.remove_peer(gone)
         is_new = self._known.get(link.name) != link.incarnation
         self._known[link.name] = link.incarnation
         for area in link.areas:

@@ -6,25 +6,24 @@ be. Nothing here is larger than the message that it came in.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.wire.kvstore.messages import MAX_PREFIXES
+from statestore_client.wire.kvstore.messages import MAX_PATH, MAX_PATH_BYTES, MAX_PREFIXES, path_fits
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "MAX_NAME", "MAX_PATH", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names",
+    "MAX_NAME", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names",
     "numbers", "optional_integer", "packed_entries", "packed_hashes", "packed_sums", "path", "ranges", "reasons",
     "sums", "text",
 ]  # fmt: skip
 
 #: Characters of the name of a site or area, of an originator, and of a capability.
 MAX_NAME: Final = 255
-#: Sites that an update may have come through. No mesh that anyone runs has a longer way; it is a limit for nonsense.
-MAX_PATH: Final = 1024
 
 _MIN_INT: Final = -(1 << 63)
 _MAX_INT: Final = (1 << 63) - 1
@@ -82,8 +81,10 @@ def names(value: Any) -> tuple[str, ...]:
 def path(value: Any) -> tuple[str, ...]:
     """Names of the sites that an update came through."""
     found = names(value)
-    if len(found) > MAX_PATH:
-        raise FieldError(f"must have at most {MAX_PATH} sites")
+    if not path_fits(found):
+        raise FieldError(
+            f"must have at most {MAX_PATH} sites, whose names have at most {MAX_PATH_BYTES} bytes together"
+        )
     return found
 
 
@@ -97,11 +98,13 @@ def key_names(value: Any) -> tuple[str, ...]:
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """Numbers of ranges, as many as may be asked for at once."""
-    found = _array(value)
+    """Numbers of ranges, ascending, as many as may be asked for at once: each one is answered with its sums."""
+    found = tuple(map(integer, _array(value)))
     if len(found) > MAX_PREFIXES:
         raise FieldError(f"must have at most {MAX_PREFIXES} ranges")
-    return tuple(map(integer, found))
+    if any(one >= other for one, other in pairwise(found)):
+        raise FieldError("must be ranges in ascending order, each once")
+    return found
 
 
 def ranges(value: Any) -> tuple[tuple[int, int], ...]:

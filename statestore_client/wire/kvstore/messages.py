@@ -39,33 +39,10 @@ import attrs
 from statestore_client.wire.kvstore.value import Value
 
 __all__ = [
-    "MAX_MESSAGE",
-    "MAX_POSITION",
-    "MAX_PREFIXES",
-    "PROTOCOL_VERSION",
-    "Capability",
-    "CompareRanges",
-    "Failure",
-    "FailureReason",
-    "Finalize",
-    "Flood",
-    "Found",
-    "Get",
-    "GetFiltered",
-    "GetHashes",
-    "Heartbeat",
-    "Hello",
-    "HelloWanted",
-    "Message",
-    "RangeSumsReply",
-    "Refusal",
-    "RefusalReason",
-    "Reply",
-    "Request",
-    "Set",
-    "SetResult",
-    "Sync",
-    "SyncReply",
+    "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "PROTOCOL_VERSION", "Capability",
+    "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered", "GetHashes",
+    "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal", "RefusalReason", "Reply", "Request",
+    "Set", "SetResult", "Sync", "SyncReply", "path_fits",
 ]  # fmt: skip
 
 PROTOCOL_VERSION: Final = 1
@@ -75,10 +52,20 @@ MAX_MESSAGE: Final = 1 << 20
 
 MAX_POSITION: Final = (1 << 64) - 1
 
+#: An update has come through at most this many sites, with names of this many UTF-8 bytes together: beside the greatest
+#: value there is room for as much in a message. It is not sent on beyond that; a sync takes it further.
+MAX_PATH: Final = 1024
+MAX_PATH_BYTES: Final = 1 << 16
+
 #: So many ranges are asked for at once: the sums in the reply (16 each, 8 bytes) stay far below :data:`MAX_MESSAGE`.
 MAX_PREFIXES: Final = 1024
 
 Entries: TypeAlias = Mapping[str, Value]
+
+
+def path_fits(path: tuple[str, ...]) -> bool:
+    """Whether an update may have come through these sites."""
+    return len(path) <= MAX_PATH and sum(len(name.encode()) for name in path) <= MAX_PATH_BYTES
 
 
 class Capability(StrEnum):

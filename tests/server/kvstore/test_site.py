@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from site_pair import AREA, OneSite, Pair
 
-from statestore_client.server.kvstore import links
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore import links, site
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.codec import encode
@@ -27,7 +28,7 @@ from statestore_client.wire.kvstore.messages import (
     Set,
     Sync,
 )
-from statestore_client.wire.kvstore.value import Value
+from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, MAX_VALUE_BYTES, Value
 
 
 def test_one_connection_makes_both_sides_peers() -> None:
@@ -162,6 +163,41 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [m.reason for m in answer if isinstance(m, Refusal)] == [RefusalReason.TOO_MANY_CONNECTIONS]
 
 
+def test_names_that_come_and_go_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of peers that are gone a limited number is remembered; one that is there is never forgotten."""
+    monkeypatch.setattr(site, "MAX_LINKS", 3)
+    one = OneSite()
+    one.greet("first", 1, "first")
+    for n in range(20):
+        one.greet(f"rome{n}", n, n)
+        one.site.lost(n, one.now)
+    assert len(one.replica.peers) == 3
+    assert "first" in one.replica.peers
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "\N{SNOWMAN}" * 100])
+def test_a_name_that_no_peer_would_take_is_an_error(name: str) -> None:
+    """A site's name has 1 to 255 bytes."""
+    with pytest.raises(InvalidArgumentError, match="1 to 255 bytes"):
+        OneSite(name)
+
+
+@pytest.mark.parametrize(("names", "is_taken", "is_sent"), [(254, True, True), (258, True, False), (259, False, False)])
+def test_the_largest_value_fits_beside_the_longest_path(names: int, is_taken: bool, is_sent: bool) -> None:
+    """An update whose path is as long as it may be is taken and not sent on; a longer one is malformed."""
+    one = OneSite("bonn")
+    for name in ("rome", "york"):
+        one.greet(name, 7, name)
+        one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
+    path = (*(f"{n:0254}" for n in range(names)), "rome")
+    key = "k" * MAX_KEY_BYTES
+    entries = {key: Value(1, "x" * 255, bytes(MAX_VALUE_BYTES))}
+    one.site.receive("rome", encode(Flood(1, AREA, path, entries)), one.now)
+    assert (one.areas[AREA].get(key) is not None) == is_taken
+    assert bool([message for message in one.said("york") if isinstance(message, Flood)]) == is_sent
+    assert bool(one.told(MalformedMessage)) != is_taken
+
+
 def test_a_silent_peer_is_down_after_three_seconds() -> None:
     """Heartbeats keep a peer; without them it is idle, and a dialled connection says hello again."""
     one = OneSite("bonn")
@@ -212,7 +248,7 @@ def test_ranges_that_do_not_exist_fail() -> None:
     """A level or a number that there is not is an error of the request, and of nothing else."""
     one = OneSite()
     one.greet()
-    for level, prefixes in ((3, (0,)), (16, (0,)), (8, (256,)), (2**63, (0,)), (0, (1,))):
+    for level, prefixes in ((3, (0,)), (16, (0,)), (8, (256,)), (2**63, (0,)), (0, (1,)), (0, (0, 5))):
         answer = one.hear("in", CompareRanges(1, AREA, level, prefixes))
         assert isinstance(answer[0], Failure)
         assert answer[0].reason == FailureReason.BAD_REQUEST
@@ -295,6 +331,7 @@ _FRAMES = st.sampled_from([
     encode(Hello(1, "rome", 7, (AREA,), ("ranges",))), encode(Hello(1, "rome", 8, (AREA,))), encode(HelloWanted()),
     encode(Heartbeat(7, 3)), encode(Refusal(2, "no")), encode(Flood(5, AREA, ("rome",), {"k": Value(1, "rome", b"")})),
     encode(Flood(1, AREA, ("rome",), {"k": Value(1, "rome", None, 5)})), encode(CompareRanges(1, AREA, 8, (1,))),
+    encode(CompareRanges(1, AREA, 0, (0,) * 1024)),
     encode(Sync(1, AREA, ((0, 9),), {"k": Value(1, "x", None, hash=3)})), encode(Failure(1, 1, "")),
     encode(Finalize(1, AREA, {"k": Value(-1, "", b"", 0)}, True)), encode(RangeSumsReply(1, False, (1, 2))),
 ]) | st.binary(max_size=30)  # fmt: skip

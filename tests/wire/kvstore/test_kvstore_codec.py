@@ -121,7 +121,14 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(GetFiltered, _UINT, _TEXT, _KEYS, _KEYS, st.booleans(), st.booleans(), st.booleans(), _UINT),
     st.builds(GetHashes, _UINT, _TEXT, _KEYS, _UINT),
     st.builds(Set, _UINT, _TEXT, _ENTRIES, _NAMES),
-    st.builds(CompareRanges, _UINT, _TEXT, _UINT, st.lists(_UINT, max_size=4).map(tuple), st.none() | _UINT),
+    st.builds(
+        CompareRanges,
+        _UINT,
+        _TEXT,
+        _UINT,
+        st.sets(_UINT, max_size=4).map(lambda p: tuple(sorted(p))),
+        st.none() | _UINT,
+    ),
     st.builds(Sync, _UINT, _TEXT, _RANGES, _HASHES),
     st.builds(Finalize, _UINT, _TEXT, _ENTRIES, st.booleans()),
     st.builds(Found, _UINT, _ENTRIES, st.none() | _UINT),
@@ -206,6 +213,7 @@ BAD: list[tuple[str, str, str]] = [
     ("a number for a key", "95 13 09 a1 61 81 01 95 03 a1 61 c0 05 00 90", "not valid MessagePack"),
     ("a range that goes back", "95 15 09 a1 61 91 92 05 04 80", "ascending"),
     ("ranges that overlap", "95 15 09 a1 61 92 92 01 05 92 05 06 80", "ascending"),
+    ("a range twice", "96 14 09 a1 61 00 92 00 00 c0", "each once"),
     ("half a sum", "94 22 09 c2 c4 04 00000001", "eight for each"),
     ("a hash of three fields", "95 15 09 a1 61 90 81 a1 6b 93 03 a1 61 02", "four fields"),
     ("an array that says to have 2^32 - 1 items", "dd ffffffff", "not valid MessagePack"),
@@ -239,10 +247,10 @@ def test_a_message_that_is_too_large_is_not_read() -> None:
 
 def test_too_many_ranges_are_an_error() -> None:
     """What one request may ask for is limited, and so is what its answer takes."""
-    encode_many = encode(CompareRanges(1, "a", 12, (0,) * MAX_PREFIXES))
+    encode_many = encode(CompareRanges(1, "a", 12, tuple(range(MAX_PREFIXES))))
     assert isinstance(decode(encode_many), CompareRanges)
     with pytest.raises(RemoteProtocolError, match="at most 1024 ranges"):
-        decode(encode(CompareRanges(1, "a", 12, (0,) * (MAX_PREFIXES + 1))))
+        decode(encode(CompareRanges(1, "a", 12, tuple(range(MAX_PREFIXES + 1)))))
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from statestore_client.server.kvstore.sync_answers import PART_BYTES, size_of
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["FLUSH_S", "FloodLimiter", "FloodRate", "Path", "parts_of"]
+__all__ = ["FLUSH_S", "FloodLimiter", "FloodRate", "Path"]
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -35,21 +33,6 @@ class FloodRate:
 
     messages_per_s: float = attrs.field(validator=attrs.validators.ge(1))
     burst: int = attrs.field(validator=attrs.validators.ge(1))
-
-
-def parts_of(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
-    """The same entries in pieces that fit into messages."""
-    part: dict[str, Value] = {}
-    size = 0
-    for key, entry in entries.items():
-        cost = size_of(key, entry)
-        if part and size + cost > PART_BYTES:
-            yield part
-            part, size = {}, 0
-        part[key] = entry
-        size += cost
-    if part:
-        yield part
 
 
 class FloodLimiter:

@@ -14,10 +14,11 @@ import attrs
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.events import PeerChanged, SiteEvent
-from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path, parts_of
+from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path
 from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
 from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
+from statestore_client.server.kvstore.slices import parts
+from statestore_client.server.kvstore.sync_answers import PART_BYTES, answer_comparison, answer_sync
 from statestore_client.server.kvstore.sync_session import Phase, SyncSession
 from statestore_client.wire.kvstore.messages import (
     Capability,
@@ -51,6 +52,8 @@ REQUEST_TIMEOUT_S: Final = 2.5
 CHECK_S: Final = 60.0
 #: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
 _APART_S: Final = 1.0
+#: Entries in one flood, at most.
+_FLOODED: Final = 1024
 _FIRST_SYNCS: Final = 2
 _MOST_SYNCS: Final = 32
 
@@ -118,7 +121,7 @@ class Replica:
         self.counters = Counters()
         self.sync_limit = _FIRST_SYNCS
         self._site = site
-        self._contents = area
+        self.contents = area
         self._store = area.store
         self.sums = RangeSums()
         area.store.on_change = self.sums.change
@@ -186,8 +189,8 @@ class Replica:
 
     def tick(self, now: float) -> None:
         """Do what is due: what has begun here goes out, syncs begin or have waited too long."""
-        self._contents.tick(now)
-        self.publish(self._contents.take_news(), (), now)
+        self.contents.tick(now)
+        self.publish(self.contents.take_news(), (), now)
         for peer in self.peers.values():
             deadline = None if peer.session is None else peer.session.deadline
             if deadline is not None and deadline <= now:
@@ -211,7 +214,7 @@ class Replica:
 
     def next_deadline(self, now: float) -> float | None:
         """When to call :meth:`tick`."""
-        times = [self._limiter.next_deadline(now), self._contents.next_deadline()]
+        times = [self._limiter.next_deadline(now), self.contents.next_deadline()]
         running = sum(peer.session is not None for peer in self.peers.values())
         for peer in self.peers.values():
             if peer.session is not None:
@@ -307,7 +310,7 @@ class Replica:
         self.counters.redundant_publications += not merged.accepted
 
     def _take(self, peer: Peer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
-        merged = self._contents.merge(entries, path[-1], now)
+        merged = self.contents.merge(entries, path[-1], now)
         self.publish(merged.accepted, path, now)
         if merged.is_inconsistent:
             self._happens(peer, PeerEvent.INCONSISTENCY_DETECTED, now)
@@ -327,7 +330,7 @@ class Replica:
         ready = [peer for peer in targets if peer.status.state is PeerState.INITIALIZED]
         if not ready or not path_fits((*path, self._site)):
             return
-        for part in parts_of(self._store.leaving(entries, now)):
+        for part in parts(self._store.leaving(entries, now), most=_FLOODED, most_bytes=PART_BYTES):
             for peer in ready:
                 self.counters.flooded_publications += 1
                 self._wires.flood(peer.name, self.area, (*path, self._site), part)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
+from statestore_client.server.kvstore.client_answers import ClientRequest, answer_client
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, SiteEvent, Synced
 from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINKS, Link, LinkId, Links
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
@@ -27,16 +28,12 @@ from statestore_client.wire.kvstore.messages import (
     Finalize,
     Flood,
     Found,
-    Get,
-    GetFiltered,
-    GetHashes,
     Heartbeat,
     Hello,
     HelloWanted,
     Message,
     RangeSumsReply,
     Refusal,
-    Set,
     SetResult,
     Sync,
     SyncReply,
@@ -210,7 +207,9 @@ class Site:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def receive(self, link_id: LinkId, data: bytes, now: float) -> None:
-        """One frame. Whatever it is: nothing is raised, and nothing of it is kept that is not asked for."""
+        """One frame. Whatever it is: nothing is raised, and nothing of it is kept that is not asked for. Requests of
+        clients need no hello; the shell says who may connect.
+        """
         try:
             message = decode(data)
         except RemoteProtocolError as error:
@@ -223,6 +222,10 @@ class Site:
             self._receive_hello(link_id, message, now)
             return
         link = self._links.get(link_id)
+        if isinstance(message, ClientRequest):
+            reply = answer_client(self.replicas.get(message.area), self.settings.name, message, now)
+            self._send(link_id, reply)
+            return
         if isinstance(message, HelloWanted | Refusal):
             if link is not None and link.is_dialled:
                 self._refused(link, message, now)
@@ -269,9 +272,6 @@ class Site:
                     replica.receive_reply(name, message, now)
                     return
             self.late_replies += 1
-        elif isinstance(message, Get | GetFiltered | GetHashes | Set):
-            text = "clients are not served on this connection"
-            self._send(link.id, Failure(message.id, FailureReason.UNKNOWN_REQUEST, text))
 
     def _receive_flood(self, link: Link, name: str, flood: Flood, now: float) -> None:
         if flood.number > link.received + 1:

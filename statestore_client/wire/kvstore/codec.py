@@ -67,7 +67,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     16: (Get, (_ID, _AREA, _plain("keys", fields.key_names))),
     17: (GetFiltered, (
         _ID, _AREA, _PATTERNS, _plain("originators", fields.key_names), _plain("match_all", fields.boolean),
-        _plain("ignore_ttl", fields.boolean), _plain("omit_values", fields.boolean), _START,
+        _plain("omit_values", fields.boolean), _START,
     )),
     18: (GetHashes, (_ID, _AREA, _PATTERNS, _START)),
     19: (Set, (_ID, _AREA, _ENTRIES, _PATH)),

@@ -9,7 +9,7 @@ message                code  kind    its fields
 :class:`Refusal`       4     alone   reason, text
 :class:`Flood`         5     alone   number, area, path, entries
 :class:`Get`           16    asks    id, area, keys
-:class:`GetFiltered`   17    asks    id, area, patterns, originators, match all, ignore TTL, omit values, start
+:class:`GetFiltered`   17    asks    id, area, patterns, originators, match all, omit values, start
 :class:`GetHashes`     18    asks    id, area, patterns, start
 :class:`Set`           19    asks    id, area, entries, path
 :class:`CompareRanges` 20    asks    id, area, level, prefixes, sum or nil
@@ -138,7 +138,9 @@ class Flood:
 
 @attrs.frozen
 class Get:
-    """The entries of these keys; those that do not exist are left out."""
+    """The entries of these keys; those that do not exist are left out. With ``next`` in the reply: keys that
+    stand there or after it were not looked at.
+    """
 
     id: int
     area: str
@@ -154,7 +156,6 @@ class GetFiltered:
     patterns: tuple[str, ...] = ()
     originators: tuple[str, ...] = ()
     match_all: bool = False
-    ignore_ttl: bool = True
     omit_values: bool = False
     start: int = 0
 

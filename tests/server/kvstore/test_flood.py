@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from site_pair import AREA, OneSite
 
-from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, parts_of
-from statestore_client.server.kvstore.sync_answers import PART_BYTES, size_of
+from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Flood, RangeSumsReply
 from statestore_client.wire.kvstore.value import Value
@@ -132,13 +131,3 @@ def test_no_key_is_lost_or_waits_twice(updates: list[tuple[str, str, int]]) -> N
             for due in keys:
                 assert waiting.pop(due) == path
     assert not waiting
-
-
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 400_000), max_size=8))
-def test_parts_have_all_entries_and_fit(sizes: dict[str, int]) -> None:
-    """Each entry is in one part, and no part is larger than it has to be."""
-    entries = {key: Value(1, "x", bytes(size)) for key, size in sizes.items()}
-    parts = list(parts_of(entries))
-    assert {key: entry for part in parts for key, entry in part.items()} == entries
-    assert all(len(part) == 1 or sum(size_of(*item) for item in part.items()) <= PART_BYTES for part in parts)
-    assert sum(map(len, parts)) == len(entries)

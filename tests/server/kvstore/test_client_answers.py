@@ -1,0 +1,123 @@
+"""What a site answers to clients, which say no hello: get, get filtered, get hashes, set."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from site_pair import AREA, OneSite, Pair
+
+from statestore_client.server.kvstore.range_sums import position
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import (
+    MAX_MESSAGE,
+    Failure,
+    FailureReason,
+    Found,
+    Get,
+    GetFiltered,
+    GetHashes,
+    Message,
+    Set,
+    SetResult,
+)
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value, hash_of
+
+
+def ask(one: OneSite, request: Message) -> Message:
+    """The one reply."""
+    one.site.receive("client", encode(request), one.now)
+    (reply,) = one.said("client")
+    return reply
+
+
+def filled(number: int = 3, size: int = 1) -> OneSite:
+    """A site with some keys."""
+    one = OneSite()
+    for n in range(number):
+        one.set(f"key{n}", bytes(size))
+    return one
+
+
+def all_of(one: OneSite, request: GetFiltered | GetHashes | Get) -> dict[str, Value]:
+    """What all parts of a reply have, as a client puts them together."""
+    entries: dict[str, Value] = {}
+    while True:
+        reply = ask(one, request)
+        assert isinstance(reply, Found)
+        assert len(encode(reply)) <= MAX_MESSAGE
+        assert not entries.keys() & reply.entries.keys()
+        entries |= reply.entries
+        if reply.next is None:
+            return entries
+        after = reply.next
+        if isinstance(request, Get):
+            request = attrs.evolve(request, keys=tuple(key for key in request.keys if position(key) >= after))
+        else:
+            request = attrs.evolve(request, start=after)
+
+
+def test_get() -> None:
+    """Keys that are there, and no error for one that is not."""
+    reply = ask(filled(), Get(5, AREA, ("key1", "nothing", "key0")))
+    assert reply == Found(5, {key: Value(1, "bonn", b"\0", INFINITE_TTL_MS) for key in ("key0", "key1")})
+
+
+def test_get_filtered() -> None:
+    """By patterns, which begin where the key does, and by originators."""
+    one = filled()
+    one.set("other")
+    assert set(all_of(one, GetFiltered(5, AREA, ("key[01]",)))) == {"key0", "key1"}
+    assert set(all_of(one, GetFiltered(5, AREA, ("ey",)))) == set()
+    assert set(all_of(one, GetFiltered(5, AREA, ("key0",), ("bonn",)))) == {"key0", "key1", "key2", "other"}
+    assert set(all_of(one, GetFiltered(5, AREA, ("key0",), ("bonn",), match_all=True))) == {"key0"}
+    assert all_of(one, GetFiltered(5, AREA, ("other",), omit_values=True))["other"].value is None
+
+
+def test_get_hashes() -> None:
+    """Hashes in place of values, with the time that is left."""
+    one = filled(1)
+    entry = all_of(one, GetHashes(5, AREA))["key0"]
+    assert (entry.value, entry.hash) == (None, hash_of(1, "bonn", b"\0"))
+
+
+@pytest.mark.parametrize("request_of", [GetFiltered(5, AREA), Get(5, AREA, tuple(f"key{n}" for n in range(700)))])
+def test_what_does_not_fit_comes_in_parts(request_of: GetFiltered | Get) -> None:
+    """700 keys of 2 kB: each part fits into a message, and together they are all keys, each once."""
+    assert len(all_of(filled(700, 2000), request_of)) == 700
+
+
+def test_a_pattern_that_is_not_allowed_is_an_error() -> None:
+    """It does not let everything pass, as Open/R does."""
+    reply = ask(filled(), GetFiltered(5, AREA, ("(",)))
+    assert isinstance(reply, Failure)
+    assert reply.reason == FailureReason.BAD_REQUEST
+
+
+@pytest.mark.parametrize("request_of", [Get(5, "x", ()), GetFiltered(5, "x"), GetHashes(5, "x"), Set(5, "x", {})])
+def test_an_unknown_area_is_an_error(request_of: Message) -> None:
+    """Always, and not an empty reply."""
+    reply = ask(filled(), request_of)
+    assert isinstance(reply, Failure)
+    assert reply.reason == FailureReason.UNKNOWN_AREA
+
+
+def test_set_tells_what_was_not_taken_and_sends_the_rest_to_peers() -> None:
+    """Each entry is decided about for itself."""
+    pair = Pair(OneSite("bonn"), OneSite("rome"))
+    entries = {"good": Value(1, "client", b"x"), "bad": Value(0, "client", b"x")}
+    pair.bonn.site.receive("client", encode(Set(5, AREA, entries)), pair.bonn.now)
+    assert pair.bonn.said("client") == [SetResult(5, {"bad": NoMergeReason.OLD_VERSION})]
+    pair.settle()
+    assert pair.rome.areas[AREA].get("good") is not None
+
+
+def test_set_with_a_path() -> None:
+    """An update that was here is not taken; another one is not sent to those in its path."""
+    pair = Pair(OneSite("bonn"), OneSite("rome"))
+    entries = {"k": Value(1, "client", b"x")}
+    pair.bonn.site.receive("client", encode(Set(5, AREA, entries, ("bonn", "x"))), pair.bonn.now)
+    assert pair.bonn.said("client") == [SetResult(5, {"k": NoMergeReason.LOOP_DETECTED})]
+    pair.bonn.site.receive("client", encode(Set(6, AREA, entries, ("rome", "x"))), pair.bonn.now)
+    pair.settle()
+    assert pair.bonn.areas[AREA].get("k") is not None
+    assert pair.rome.areas[AREA].get("k") is None

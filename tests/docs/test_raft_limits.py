@@ -62,6 +62,7 @@ FIXED: Final[dict[str, Any]] = {
     "entries handed to the state machine at once": applying._BATCH_BYTES,
     "entries in a message of a stream": entries_streams._MAX_ENTRIES,
     "updates that are not committed": updates._MAX_UPDATES,
+    "a client that waits for its append": updates._ACCEPT_S,
     "reads that wait": reads._MAX_READS,
     "questions for the state machine that wait": machine_runner._MOST_QUESTIONS,
     "questions for the state machine that wait, in all": machine_runner._MOST_QUESTION_BYTES,

@@ -133,6 +133,7 @@ class RaftNode:
         self._limits.tick()
         self._election.tick()
         self._streams.tick()
+        self._updates.tick()
         self._settle()
         self._peers.repeat()  # what is over by now is not asked again
 

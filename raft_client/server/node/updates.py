@@ -1,9 +1,10 @@
 """RequestUpdate: a client's data into the log, once.
 
-A leader says *accepted* as soon as the entry is in its log, before any disk has it, and *committed at index* when its
-state machine has applied it. Repetitions of an id are accepted again; the last word goes to the first one who asked. A
-leader that steps down tells all who wait who leads now, if it knows. (ØMQ Raft protocol, "RequestUpdate RPC";
-facts §1.4)
+A leader says *committed at index* when its state machine has applied the entry. *Accepted*, which only keeps clients
+from asking again, it says to those who still wait after a while: where disks are quick nobody does, and an append costs
+one answer. A repetition of an id is accepted at once; the last word goes to the first one who asked. A leader that
+steps down tells all who wait who leads now, if it knows, and that it had accepted their entries: they may be in the log
+all the same. (ØMQ Raft protocol, "RequestUpdate RPC"; facts §1.4)
 
 While the leadership is handed over, new updates wait for the outcome: they are appended if this peer goes on, and sent
 to the new leader as soon as it is known.
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Updates"]
 
 _ACCEPTED: Final = UpdateReply(Outcome.ACCEPTED)
+#: Those who have waited for this time hear that their entry was accepted, and before twice this time. A Node client
+#: asks again after 0.5 s, ours after the same time unless it is set.
+_ACCEPT_S: Final = 0.025
 #: Updates that are not committed, or held back. What each one costs here does not depend on its data.
 _MAX_UPDATES: Final = 100_000
 
@@ -40,6 +44,9 @@ class Updates:
         self._state = state
         self._waiting: dict[int, Request] = {}  # by the index of the entry
         self._told = state.applied_index  # everybody up to here was told
+        self._accepted = 0  # those who wait for entries up to here were told that they are accepted
+        self._accept_next = 0  # and those up to here are, unless they are committed by then
+        self._accept_at = math.inf
         self._uncommitted: deque[tuple[int, int]] = deque()  # index and size of what this leader appended
         self._uncommitted_bytes = 0
         self._held: list[Request] = []
@@ -78,11 +85,14 @@ class Updates:
             log.append((entry,))
             self._uncommitted.append((index, entry.size))
             self._uncommitted_bytes += entry.size
+            self._waiting[index] = request
+            if self._accept_at == math.inf:
+                self._accept_next, self._accept_at = index, state.now + _ACCEPT_S
         elif index <= state.applied_index:
             state.answer(request, UpdateReply(Outcome.COMMITTED, index))
-            return
-        self._waiting.setdefault(index, request)
-        state.answer(request, _ACCEPTED)
+        else:
+            self._waiting.setdefault(index, request)
+            state.answer(request, _ACCEPTED)
 
     def _is_full(self, size: int) -> bool:
         """Whether the entry has to wait. One fits always, however long it is."""
@@ -114,6 +124,21 @@ class Updates:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
+    def tick(self) -> None:
+        """Tell those who wait for long that their entries are accepted."""
+        state = self._state
+        if state.now >= self._accept_at:
+            self._accept(self._accept_next)
+            self._accept_next = state.log.last_index
+            self._accept_at = state.now + _ACCEPT_S if self._accept_next > self._accepted else math.inf
+
+    def _accept(self, upto: int) -> None:
+        """Those who wait for entries up to there, and were not told."""
+        for index, request in self._waiting.items():
+            if self._accepted < index <= upto:
+                self._state.answer(request, _ACCEPTED)
+        self._accepted = upto
+
     def settle(self) -> None:
         """Tell those whose entry is applied, or all of them that this peer does not lead any more."""
         state = self._state
@@ -139,21 +164,26 @@ class Updates:
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         if not self._waiting and not self._held:
-            self.give_up_at = math.inf
+            self._forget_times()
             return
         if self._state.leader_id is None and self._state.now < self.give_up_at < math.inf:
             return  # the one who takes over will say so in a moment
+        self._accept(max(self._waiting, default=0))
         for request in (*self._waiting.values(), *self._held):
             self._refer(request)
         self._waiting.clear()
         self._held.clear()
         self._held_bytes = 0
-        self.give_up_at = math.inf
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        self.give_up_at = self._accept_at = math.inf
+        self._accepted = self._accept_next = 0
 
     @property
     def next_deadline(self) -> float:
-        """When to stop waiting for a new leader."""
-        return math.inf if self._state.is_leader else self.give_up_at
+        """When to say that entries are accepted, or to stop waiting for a new leader."""
+        return self._accept_at if self._state.is_leader else min(self._accept_at, self.give_up_at)
 
     @property
     def uncommitted_bytes(self) -> int:

@@ -134,7 +134,8 @@ def decode_string(frame: Buffer) -> str:
 def encode_json(value: JsonValue) -> bytes:
     """MessagePack of what JSON knows. Raises InvalidArgumentError for anything else; integers have at most 53 bits."""
     try:
-        _check_json(value, _MAX_DEPTH)
+        if type(value) is not int or not -MAX_UINT <= value <= MAX_UINT:  # the index of an append: at once
+            _check_json(value, _MAX_DEPTH)
         packed: bytes = msgpack.packb(value)
     except (ProtocolError, UnicodeEncodeError) as error:
         raise InvalidArgumentError(f"cannot be sent as json: {error}") from None

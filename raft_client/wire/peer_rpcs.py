@@ -101,8 +101,9 @@ class AppendEntries:
     entries: tuple[LogEntry, ...] = attrs.field(default=(), repr=show_count, converter=as_entries)
 
     def __attrs_post_init__(self) -> None:
-        if any(entry.size <= ENTRY_HEADER_BYTES for entry in self.entries):
-            raise InvalidArgumentError("an entry to append without data")
+        for entry in self.entries:
+            if len(entry.frame) <= ENTRY_HEADER_BYTES:
+                raise InvalidArgumentError("an entry to append without data")
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""

@@ -56,9 +56,9 @@ class Broadcaster:
         """What to say of entries, of all kinds, that were just applied; None while the peer does not lead."""
         if entries:
             self._last_applied = entries[-1].index
-        told = tuple(entry for entry in entries if entry.index > self._tell_after)
-        if self._term is None or not told:
+        if self._term is None or not entries or entries[-1].index <= self._tell_after:
             return None
+        told = [entry for entry in entries if entry.index > self._tell_after]
         self._due_s = now + self.heartbeat_s
         return StateBroadcast(self.ident, self._term, self._last_applied, told)
 

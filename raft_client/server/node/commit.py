@@ -36,7 +36,7 @@ class Commit:
     def settle(self) -> None:
         """Commit what a majority has."""
         state = self._state
-        if not state.is_leader:
+        if not state.is_leader or state.commit_index == state.log.last_index:
             return
         index = self._replication.committed_index
         if index > state.commit_index and state.log.term_at(index) == state.term:

@@ -25,11 +25,17 @@ class Limits:
 
     def __init__(self, state: NodeState, replication: Replication) -> None:
         self._state, self._replication = state, replication
+        self._quorum_at = -math.inf  # when to look again: each reply puts off the loss, and would cost a computation
 
     def tick(self) -> None:
         """Time has passed."""
         state = self._state
-        if state.is_leader and (state.now >= self._quorum_lost_at or state.disk_stalled):
+        if not state.is_leader:
+            self._quorum_at = -math.inf
+            return
+        if state.now >= self._quorum_at:
+            self._quorum_at = self._quorum_lost_at
+        if state.now >= self._quorum_at or state.disk_stalled:
             state.become_follower(state.term)
 
     @property
@@ -41,9 +47,9 @@ class Limits:
 
     @property
     def next_deadline(self) -> float:
-        """When one of the two may be true."""
+        """When one of the two may be true; an election time-out later at most when members were removed."""
         if not self._state.is_leader:
             return math.inf
         since = self._state.outbox.busy_since
         stalled_at = math.inf if since is None else since + self._state.settings.disk_stall_s
-        return min(self._quorum_lost_at, stalled_at)
+        return min(self._quorum_at, stalled_at)

@@ -169,13 +169,14 @@ class RaftNode:
 
     def _on_request(self, request: Request) -> None:
         message = request.message
+        if isinstance(message, RequestUpdate):
+            self._updates.on_update(request, message)
+            return
         if not _is_possible(message):
             return
         match message:
             case AppendEntries():
                 self._following.on_append(request, message)
-            case RequestUpdate():
-                self._updates.on_update(request, message)
             case RequestVote():
                 self._election.on_request_vote(request, message)
             case PreVote():

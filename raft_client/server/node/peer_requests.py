@@ -162,7 +162,7 @@ class PeerRequests:
 
     def next_deadline(self) -> float:
         """When :meth:`repeat` has something to do."""
-        return min((link.question.repeat_at for link in self._links.values() if link.question), default=math.inf)
+        return min([link.question.repeat_at for link in self._links.values() if link.question], default=math.inf)
 
     # -- what the shell tells ------------------------------------------------------------------------------------------
 

@@ -172,6 +172,8 @@ class Reads:
         """This peer does not lead: what it would have granted is not for it to grant."""
         while self._unconfirmed:
             self._refuse(self._unconfirmed.popleft())
+        if self._asked is None and not self._next:
+            return
         link = self._leader_link
         if self._asked is not None and (link is None or link.question is not self._asked[1]):
             self._peers.withdraw(*self._asked)  # its answer would be that of a former leader

@@ -20,6 +20,7 @@ import attrs
 
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import Peer
+from raft_client.wire.hot_value import hot_value
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.messages import Message
 from raft_client.wire.snapshots import SnapshotChunk
@@ -43,7 +44,7 @@ __all__ = [
 # -- what comes in -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@hot_value
 class Request:
     """A message at the ROUTER. ``route`` is the routing id of its sender, ``request_id`` the frame to answer with.
 
@@ -55,7 +56,7 @@ class Request:
     message: Message
 
 
-@attrs.frozen
+@hot_value
 class Reply:
     """An answer at the DEALER of ``peer_id``."""
 
@@ -70,7 +71,7 @@ Incoming: TypeAlias = Request | Reply
 # -- what goes out -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@hot_value
 class Answer:
     """Through the ROUTER, to ``route``. A route that is gone drops it."""
 
@@ -79,7 +80,7 @@ class Answer:
     message: Message
 
 
-@attrs.frozen
+@hot_value
 class Ask:
     """Through the DEALER of ``peer_id``. The node repeats it; the socket must not keep it for a dead peer."""
 
@@ -112,7 +113,7 @@ class Disconnect:
 Output: TypeAlias = Answer | Ask | Connect | Reconnect | Disconnect
 
 
-@attrs.frozen
+@hot_value
 class Persist:
     """One job for the disk, done in the order of the fields: after a crash any first part of it may be there.
 
@@ -139,7 +140,7 @@ class ReadGranted:
     leader_id: str | None = None
 
 
-@attrs.frozen
+@hot_value
 class Ready:
     """What is to be done now; see the head of this file for the order."""
 

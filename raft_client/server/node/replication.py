@@ -85,6 +85,8 @@ class Replication:
 
     def settle(self) -> None:
         """Ask everybody who has no question open and should have one."""
+        if not self.followers:
+            return
         for link in self._peers:
             follower = self.followers.get(link.peer.id)
             if follower is None or link.question is not None:
@@ -205,9 +207,11 @@ class Replication:
 
     def next_deadline(self) -> float:
         """When a heartbeat is due."""
-        idle = (
+        if not self.followers:
+            return math.inf
+        idle = [
             follower.heartbeat_at
             for link in self._peers
             if link.question is None and (follower := self.followers.get(link.peer.id))
-        )
+        ]
         return min(idle, default=math.inf)

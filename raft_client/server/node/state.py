@@ -46,6 +46,8 @@ class NodeState:
         wall_s: float,
     ) -> None:
         self.settings, self.rng, self.now, self.wall_s = settings, rng, now, wall_s
+        #: Of this peer.
+        self.id = settings.peer_id
         self.log = Log(stored)
         self.outbox = Outbox()
         self.term, self.voted_for = stored.hard_state.term, stored.hard_state.voted_for
@@ -73,11 +75,6 @@ class NodeState:
             self.election_at = now
 
     # -- who -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        """Of this peer."""
-        return self.settings.peer_id
 
     @property
     def configuration(self) -> ConfigChange:

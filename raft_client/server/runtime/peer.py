@@ -122,6 +122,7 @@ class RaftPeer:
         self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # in the node's time, which goes on where that of the loop stands still
         self._horizon = RequestHorizon(settings.request_id_ttl_s)
         self._deadline = 0.0  # of the node
         self._is_closed = False
@@ -236,14 +237,19 @@ class RaftPeer:
         self._take_turn()
 
     def _set_timer(self, now: float, *, at_once: bool) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         self._deadline = self._node.next_deadline()
+        when = min(self._deadline, self.runner.next_deadline())
         if at_once or self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
-            self._timer = self._loop.call_later(0, self._turn)
-            return
-        deadline = min(self._deadline, self.runner.next_deadline())
-        self._timer = self._loop.call_later(max(0.0, deadline - now), self._turn)
+            when = now
+        if self._timer is not None:
+            if now <= self._timer_at <= when:
+                return  # most messages put off what is due: a turn too many now and then costs less than a timer each
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_later(max(0.0, when - now), self._on_timer), when
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._turn()
 
     def _stop(self) -> None:
         self._is_closed = True
@@ -334,17 +340,17 @@ class RaftPeer:
             if applied is not None:
                 self._node.applied(applied, now)
             else:
-                is_done = not (self.runner.is_restoring or ready.reads or ready.persist or ready.send)
+                is_done = not self.runner.is_restoring  # sending and writing give the node nothing to say
         self.runner.tick(now)
         return is_done
 
     def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
             match output:
+                case Answer(message=message):
+                    self._answer(output, message)
                 case Ask(peer_id, request_id, message):
                     self._ask(peer_id, request_id, message)
-                case Answer(route, request_id, message):
-                    self._answer(Request(route, request_id, message), message)
                 case Connect(peer):
                     self._asked.pop(peer.id, None)
                     self._sockets.connect(peer.id, peer.url)
@@ -366,13 +372,13 @@ class RaftPeer:
             asked.popitem(last=False)
         dealer.send([request_id, *frames])
 
-    def _answer(self, request: Request, message: Message) -> None:
+    def _answer(self, request: Request | Answer, message: Message) -> None:
         frames = message.to_frames()
-        if is_hello(request.request_id) and isinstance(message, LogInfoReply):
+        if isinstance(message, LogInfoReply) and is_hello(request.request_id):
             frames = [*frames, self._hello.to_frame()]
         self._reply_to(request, frames)
 
-    def _reply_to(self, request: Request, frames: Sequence[bytes]) -> None:
+    def _reply_to(self, request: Request | Answer, frames: Sequence[bytes]) -> None:
         if not self._sockets.answer([request.route, request.request_id, *frames]):
             self._drop("an answer nobody takes")
 

@@ -114,8 +114,11 @@ class Dealer:
         return send_message(self._socket, frames)
 
     def receive(self, drop: Callable[[str], object]) -> Iterator[list[bytes]]:
-        """What has come; ``drop`` is told why something is left out."""
-        return _receive(self._socket, drop)
+        """One message that has come; ``drop`` is told why something is left out.
+
+        There is one question at a time, so there is one reply. To be told that there is no other costs more than it.
+        """
+        return _receive(self._socket, drop, 1)
 
     def turns(self) -> Iterator[bool]:
         """True for each connection that began, False for each that ended, in their order."""
@@ -324,7 +327,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
 def _receive(
     socket: zmq.Socket[bytes],
     drop: Callable[[str], object],
-    limit: int = 1_000,
+    limit: int,
     handshakes: Handshakes | None = None,
 ) -> Iterator[list[bytes]]:
     if not skip_message(socket, _SKIPPED_AT_ONCE):

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,46 +16,52 @@ __all__ = ["FrozenItems"]
 
 #: Keys that are looked at together: none of them takes part in another step.
 _STEP: Final = 256
+_TABLES: Final = 64
 
 
 @attrs.define(eq=False)
 class FrozenItems:
     """A sorted mapping of bytes. What changes while a frozen state is read, and was not read yet, is kept twice.
 
-    So nothing here takes longer when there are more keys.
+    So nothing here takes much longer when there are more keys.
     """
 
-    _items: SortedDict[bytes, bytes] = attrs.field(factory=SortedDict)
+    _keys: SortedList[bytes] = attrs.field(factory=SortedList)
+    #: By the hash of the key. A table of all keys would be copied whole each time that it grows, in one go.
+    _values: list[dict[bytes, bytes]] = attrs.field(factory=lambda: [{} for _ in range(_TABLES)])
     #: While a frozen state is read: what keys were that changed since then, None if there was none.
     _before: SortedDict[bytes, bytes | None] | None = None
     #: The last key that was read of it.
     _read_to: bytes = b""
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._keys)
 
     def get(self, key: bytes) -> bytes | None:
         """The value now; None if there is no such key."""
-        value: bytes | None = self._items.get(key)
-        return value
+        return self._values[hash(key) % _TABLES].get(key)
 
     def set(self, key: bytes, value: bytes) -> None:
         """Make it so."""
         self._remember(key)
-        self._items[key] = value
+        values = self._values[hash(key) % _TABLES]
+        if key not in values:
+            self._keys.add(key)
+        values[key] = value
 
     def delete(self, key: bytes) -> None:
         """The key exists."""
         self._remember(key)
-        del self._items[key]
+        del self._values[hash(key) % _TABLES][key]
+        self._keys.remove(key)
 
     def after(self, key: bytes, *, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The items now whose keys begin with ``prefix`` and come after ``key``, in order."""
         first = max(key, prefix)
-        for found in self._items.irange(first, inclusive=(first != key, True)):
+        for found in self._keys.irange(first, inclusive=(first != key, True)):
             if not found.startswith(prefix):
                 return
-            yield found, self._items[found]
+            yield found, self._values[hash(found) % _TABLES][found]
 
     def frozen(self) -> Iterator[tuple[bytes, bytes]]:
         """The items as they are at this call, in order. One at a time; a second one raises RuntimeError.
@@ -81,7 +87,7 @@ class FrozenItems:
         """The next items of the frozen state, from the keys that are there and from those that have changed."""
         found: list[tuple[bytes, bytes]] = []
         while not found:
-            keys = list(islice(self._items.irange(self._read_to, inclusive=(False, True)), _STEP))
+            keys = list(islice(self._keys.irange(self._read_to, inclusive=(False, True)), _STEP))
             changed = list(islice(before.irange(self._read_to, inclusive=(False, True)), _STEP))
             # Where one of the two was cut off, what lies behind its end is not known.
             end = min((each[-1] for each in (keys, changed) if len(each) == _STEP), default=None)
@@ -89,7 +95,7 @@ class FrozenItems:
             if not together:
                 break
             for key in together:
-                value = before[key] if key in before else self._items[key]
+                value = before[key] if key in before else self.get(key)
                 if value is not None:
                     found.append((key, value))
             self._read_to = together[-1]
@@ -98,4 +104,4 @@ class FrozenItems:
     def _remember(self, key: bytes) -> None:
         before = self._before
         if before is not None and key > self._read_to and key not in before:
-            before[key] = self._items.get(key)
+            before[key] = self.get(key)

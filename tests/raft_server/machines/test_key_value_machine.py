@@ -220,6 +220,18 @@ def test_a_frozen_state_begins_at_once_however_many_keys_there_are() -> None:
         tracemalloc.stop()
 
 
+def test_no_block_of_memory_grows_with_the_number_of_keys_alone() -> None:
+    """There is no table of all keys, which would be copied whole, in one go, when it grows."""
+    items = FrozenItems()
+    tracemalloc.start()
+    try:
+        for number in range(50_000):
+            items.set(b"%06d" % number, b"value")
+        assert max(trace.size for trace in tracemalloc.take_snapshot().traces) < 200_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_snapshot_is_restored_in_many_steps() -> None:
     """Restoring stops every 128 keys, so that the peer can see to its cluster, and changes nothing before its end."""
     machine = KeyValueStateMachine()

@@ -24,6 +24,7 @@ from raft_client.wire.peer_extensions import (
 )
 from raft_client.wire.requests import decode_request
 from raft_client.wire.update_requests import ConfigProposal
+from raft_client.wire.watch_messages import Seen
 
 GOLDEN: list[tuple[str, Any]] = [
     ("0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
@@ -149,6 +150,7 @@ REQUESTS: list[tuple[bytes, str, Any]] = [
     (b"\xff\xff\xff", "2b||32|01|00|00|00", m.AppendEntries(b"", "2", 1, 0, 0, 0)),
     (b"\x01", "24||32|01|05|01|00|01|61", m.InstallSnapshot(b"", "2", 1, m.SnapshotChunk(5, 1, 0, 1, b"a"))),
     (b"\x01", "0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
+    (b"\x01", "0057|63|02|d107|07", Seen(b"c", 2001, 7)),
     (b"\x01", "6162|63|64|", m.ClientDispatch(b"ab", b"c", (b"d", b""))),
 ]
 
@@ -170,6 +172,7 @@ def test_the_door_knows_each_request(request_id: bytes, text: str, message: Any)
         (UPDATE_ID, "26||c1"),
         (b"\x01", "3c||"),
         (b"\x01", "3c|"),
+        (b"\x01", "0057|63|05"),  # ours, and no question for the state machine
         (b"\x01", "78|"),  # a type that the document reserves
         (b"\x01", "5e"),
         (b"\x01", "|"),

@@ -28,8 +28,14 @@ _CHANGE_BYTES = 150
 class Item(NamedTuple):
     """What one entry changed; nothing if it is here because its term is another one than that of the entry before."""
 
-    position: Position
+    at: int
+    term: int
     changes: tuple[Change, ...]
+
+    @property
+    def position(self) -> Position:
+        """Made when it is asked for: most items are never told."""
+        return Position(self.at, self.term)
 
 
 def size_of(changes: tuple[Change, ...]) -> int:
@@ -49,7 +55,7 @@ class ChangeHistory:
         self._items: list[Item] = []
         self._indexes: list[int] = []
         self._bytes = 0
-        self._before = applied  # the newest position that is before all items
+        self._before = Item(applied.index, applied.term, ())  # the newest one that was dropped
         self.index, self.term = applied.index, applied.term
 
     @property
@@ -60,7 +66,7 @@ class ChangeHistory:
     @property
     def oldest(self) -> int:
         """Everything that entries from this index on changed is here."""
-        return self._before.index + 1
+        return self._before.at + 1
 
     @property
     def first(self) -> int:
@@ -83,14 +89,14 @@ class ChangeHistory:
         self.index, self.term = index, term
         if not changes and not is_marker:
             return
-        self._items.append(Item(Position(index, term), changes))
+        self._items.append(Item(index, term, changes))
         self._indexes.append(index)
         self._bytes += size_of(changes)
         while self._bytes > self._limit and self._dropped < len(self._items):
             dropped = self._items[self._dropped]
             self._bytes -= size_of(dropped.changes)
             self._dropped += 1
-            self._before = dropped.position
+            self._before = dropped
         if self._dropped > _SLACK and 2 * self._dropped > len(self._items):
             del self._items[: self._dropped], self._indexes[: self._dropped]
             self._start += self._dropped
@@ -109,13 +115,13 @@ class ChangeHistory:
         if place == self.end:
             return self.applied
         if place <= self.first:
-            return self._before
+            return self._before.position
         return self.at(place - 1).position
 
     def term_at(self, index: int) -> int:
         """Of an entry that was applied, from the one before :attr:`oldest` on."""
         place = self.place_after(index)
-        return self._before.term if place == self.first else self.at(place - 1).position.term
+        return self._before.term if place == self.first else self.at(place - 1).term
 
     def contradicts(self, position: Position) -> bool:
         """Whether the position is of another log: terms rise within a log, and each index has one. 0 is not known."""
@@ -131,5 +137,5 @@ class ChangeHistory:
         self._items.clear()
         self._indexes.clear()
         self._dropped = self._bytes = 0
-        self._before = applied
+        self._before = Item(applied.index, applied.term, ())
         self.index, self.term = applied.index, applied.term

@@ -130,7 +130,7 @@ class Pass:
             events, size = Events(item.position, changes), size_of(changes)
             yield 1 + len(numbers) // 10
             for watch in list(group.watches):
-                if watch.way is self and watch.told < item.position.index:
+                if watch.way is self and watch.told < item.at:
                     tell(watch, events, size)
                     yield _SEND_STEPS
                 else:

@@ -299,7 +299,8 @@ class WatchServer:
                 self._passes.append(self._next_pass)
                 self._next_pass = Pass(self._history.end)
             before = steps
-            self._told_live()
+            if not len(self._live):
+                self._live.skip_to(self._history.end)
             for way in (self._live, *self._passes):
                 steps -= _ROUND_STEPS - way.run(self._history, _ROUND_STEPS, self._tell)
             for way in self._passes:

@@ -52,7 +52,7 @@ def forgets_where_terms_begin(right: Any, self: Any, index: int, term: int, chan
 @mutant(ChangeHistory, "oldest")
 @property  # type: ignore[misc]
 def says_that_it_reaches_back_further(self: Any) -> int:
-    return int(self._before.index)
+    return int(self._before.at)
 
 
 @mutant(ChangeHistory, "contradicts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,7 @@ from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.wire.frames import decode_uint
 from raft_client.wire.hello import Capability
 from raft_client.wire.positions import Position
-from raft_client.wire.watch_messages import CancelWatch, EndReason, NoSession, WatchProgress
+from raft_client.wire.watch_messages import BeginWatch, CancelWatch, EndReason, NoSession, WatchProgress
 
 Limit = Callable[..., None]
 put, gone = KeyValueCodec.set, KeyValueCodec.delete
@@ -130,24 +131,43 @@ async def test_a_slow_reader_is_told_and_others_are_not_held_up(limit: Limit) ->
             assert (server(cluster, "1").watch_count, server(cluster, "1").ended) == (1, {"too_slow": 1})
 
 
-async def test_clients_that_are_gone_leave_nothing(limit: Limit) -> None:
-    """A client that ends loses its watches at the next message for it, or when it was silent for long (R10)."""
-    limit(silence_s=1.0)
+async def test_a_client_that_is_gone_leaves_nothing() -> None:
+    """A client that ends loses its watches at the next message for it, which the ROUTER refuses (R10)."""
     async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
-        with RawWatcher(cluster.seeds[0]) as gone_one, RawWatcher(cluster.seeds[0]) as silent:
-            await gone_one.begin(b"k")
-            await silent.begin(b"other")
-            gone_one.close()
+        with RawWatcher(cluster.seeds[0]) as watcher:
+            await watcher.begin(b"k")
+        while not server(cluster, "1").ended:
+            await client.append(put(b"k", b""))
+        await until(lambda: server(cluster, "1").watch_count == 0, "the end of its watches")
+        assert (server(cluster, "1").session_count, server(cluster, "1").ended) == (0, {"refused": 1})
 
-            async def a_change_was_refused() -> bool:
-                await client.append(put(b"k", b""))
-                return bool(server(cluster, "1").ended["refused"] or server(cluster, "1").ended["silent"])
 
-            while not await a_change_was_refused():
-                pass
-            await until(lambda: server(cluster, "1").watch_count == 0, "the end of both")
-            assert server(cluster, "1").session_count == 0
-            assert isinstance(await silent.ask(), NoSession)
+async def test_a_client_that_is_silent_is_forgotten_and_told_so(limit: Limit) -> None:
+    """A client that says nothing for long loses its watches, although nothing happens, and is told so (R10)."""
+    limit(silence_s=0.3)
+    async with a_cluster() as cluster:
+        with RawWatcher(cluster.seeds[0]) as silent:
+            watch = await silent.begin(b"k")
+            await until(lambda: server(cluster, "1").watch_count == 0, "the end of its watches")
+            assert (server(cluster, "1").session_count, server(cluster, "1").ended) == (0, {"silent": 1})
+            assert await silent.ask() == NoSession(silent.session)
+            assert len(silent.replies[watch]) == 1
+
+
+async def test_one_client_with_thousands_of_watches_holds_up_nobody() -> None:
+    """A peer tells 5,000 watches of one key in several turns, and answers others between them."""
+    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
+        with RawWatcher(cluster.seeds[0]) as watcher:
+            first = await watcher.begin(b"k")
+            for _ in range(20):
+                begun = [watcher.send(BeginWatch(b"", b"k")) for _ in range(250)]
+                await until(lambda: watcher.pump() and begun[-1] in watcher.replies, "the answers")  # noqa: B023
+            assert server(cluster, "1").watch_count == 5_001
+            await client.append(put(b"k", b""))
+            while watcher.received < 5_001:
+                assert isinstance(await watcher.ask(), WatchProgress)
+            assert server(cluster, "1").ended == {}
+            assert len(watcher.events(first)) == 1
 
 
 async def test_watches_outlive_their_leader() -> None:
@@ -206,9 +226,9 @@ async def test_a_peer_that_is_cut_off_says_that_it_does_not_lead() -> None:
             await watcher.told(watch, 1)
             await cluster.partition([leader])
             last = await client.append(put(b"k", b"2"))
-
-            while not isinstance(progress := await watcher.ask(), WatchProgress) or progress.leads:
-                pass
+            async with asyncio.timeout(20):
+                while not isinstance(progress := await watcher.ask(), WatchProgress) or progress.leads:
+                    pass
             assert progress.position.index < last
             assert len(watcher.events(watch)) == 1
             await cluster.heal()

@@ -1,0 +1,70 @@
+"""What the watches of a peer hear of its state machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft_client import KeyValueCodec, LogEntry
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.runtime.watch_service import WatchService
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind
+from raft_client.wire.positions import Position
+from raft_client.wire.watch_messages import BeginWatch, EndReason, WatchEnded, Watching
+
+SET = KeyValueCodec.set(b"k", b"v")
+ENTRIES = [
+    LogEntry.of(SET, term=1, index=1),
+    LogEntry.of(b"of another format", term=1, index=2),
+    LogEntry.of(CHECKPOINT_DATA, term=2, kind=EntryKind.CHECKPOINT, index=3),
+    LogEntry.of(SET, term=2, index=4),
+    LogEntry.of(CHECKPOINT_DATA, term=4, kind=EntryKind.CHECKPOINT, index=5),
+]
+TERMS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_the_term_of_each_entry_is_known_however_they_come(at_once: int) -> None:
+    """However many entries are applied at once, each position of the log is taken, and each other one is refused."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine)
+    for start in range(0, len(ENTRIES), at_once):
+        machine.apply(ENTRIES[start : start + at_once])
+        service.applied(ENTRIES[start : start + at_once])
+    for index, right in TERMS.items():
+        for term in (1, 2, 3, 4):
+            service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(index, term)), 0.0)
+            sent: list[list[bytes]] = []
+            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023
+            assert sent[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
+
+
+def test_after_a_refusal_nothing_more_is_sent() -> None:
+    """When a message was refused, those after it are not sent: its client would take them for the next ones."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine)
+    service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
+    machine.apply(ENTRIES)
+    service.applied(ENTRIES)
+    sent: list[list[bytes]] = []
+
+    def refuse(frames: list[bytes]) -> bool:
+        sent.append(frames)
+        return False
+
+    service.turn(0.0, refuse)
+    service.turn(0.0, refuse)
+    assert [frames[2:] for frames in sent] == [Watching(int.from_bytes(sent[0][3], "little"), Position(0)).to_frames()]
+    assert service.server is not None
+    assert (service.server.watch_count, service.server.session_count) == (0, 0)
+
+
+def test_a_watch_that_ended_says_where_the_log_is() -> None:
+    """The answer to a watch that cannot begin has the newest position, as the peer has applied it."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine)
+    machine.apply(ENTRIES)
+    service.applied(ENTRIES)
+    service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(4, 3)), 0.0)
+    sent: list[list[bytes]] = []
+    service.turn(0.0, lambda frames: sent.append(frames) is None)
+    assert sent == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]

@@ -185,7 +185,7 @@ class AreaStore:
     def _has_room(self, more: int, *, is_new: bool) -> bool:
         if is_new and len(self._entries) >= self.limits.max_keys:
             return False
-        return more <= 0 or self._bytes + more <= self.limits.max_bytes
+        return self._bytes + more <= self.limits.max_bytes
 
     def merge(self, entries: Mapping[str, Value], sender: str | None, now: float) -> MergeResult:
         """Take what is better than what is stored. ``sender``: the site that sent it; None for a client."""

@@ -183,8 +183,8 @@ def test_persist_is_refused_where_it_could_not_be_stored() -> None:
 
 
 def test_a_room_that_fills_up_meanwhile_is_tried_again() -> None:
-    """A persisted key that finds no room when its window is over is advertised as soon as there is some."""
-    area = Area("0", "a", limits=AreaLimits(max_keys=1), key_ttl_ms=KEY_TTL_MS)
+    """A persisted key that finds no room when its window is over is tried again at the pace of its back-off."""
+    area = Area("0", "a", limits=AreaLimits(max_keys=1))
     area.own.persist("key", b"x", 0.0)
     area.set({"full": Value(1, "b", b"x", 3000)}, 0.0)
     while area.get("key") is None:

@@ -109,7 +109,9 @@ def test_an_entry_that_is_too_large_for_one_queue_stops_no_other(area: Area) -> 
 
 def test_who_unsubscribes_gets_nothing_more(area: Area) -> None:
     """Twice is as good as once."""
+    area.set({"before": Value(1, "a", b"x")}, 0.0)
     subscription = area.subscribers.subscribe(EVERYTHING)
+    assert subscription.began_after == 1
     assert len(area.subscribers) == 1
     for _ in range(2):
         area.subscribers.unsubscribe(subscription)
@@ -150,7 +152,7 @@ def test_a_dump_comes_in_pages() -> None:
     """A page fits into a message, a call looks at a bounded number of keys, and all pages together are the area."""
     area = Area("north", "a")
     for number in range(1500):
-        area.set({f"key{number:04}": Value(1, "a", b"x" * (40_000 if number < 50 else 10))}, 0.0)
+        area.set({f"key{number:04}": Value(1, "a", b"x" * (40_000 if number < 50 else 10), 5000)}, 0.0)
     keys, pages = sorted(area.store), []
     rest = keys
     while rest:
@@ -158,6 +160,7 @@ def test_a_dump_comes_in_pages() -> None:
         pages.append(found.entries)
         rest = [] if found.next_key is None else keys[keys.index(found.next_key) :]
     assert [key for entries in pages for key in entries] == keys
+    assert {entry.ttl_ms for entries in pages for entry in entries.values()} == {4999}
     assert max(len(entries) for entries in pages) <= 256
     assert all(sum(len(entry.value or b"") for entry in entries.values()) < PART_BYTES for entries in pages)
     assert len(pages) >= 5
@@ -181,9 +184,9 @@ def test_a_page_of_hashes_has_no_values(area: Area) -> None:
 
 def test_one_entry_that_is_larger_than_a_part_goes_alone() -> None:
     """Parts make progress whatever the sizes are, in order, and lose nothing."""
-    entries = {str(n): Value(1, "a", b"x" * size) for n, size in enumerate([10, 5000, 10, 10, 10])}
+    entries = {str(n): Value(1, "a", b"x" * size) for n, size in enumerate([5000, 10, 5000, 10, 10, 10])}
     found = list(parts(entries, most=2, most_bytes=1000))
-    assert [list(part) for part in found] == [["0"], ["1"], ["2", "3"], ["4"]]
+    assert [list(part) for part in found] == [["0"], ["1"], ["2"], ["3", "4"], ["5"]]
     assert list(parts({}, most=2, most_bytes=1000)) == []
 
 

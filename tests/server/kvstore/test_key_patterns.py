@@ -60,6 +60,7 @@ def test_a_pattern_matches_what_it_does_elsewhere(pattern: str, key: str) -> Non
         ("x{0}y", ["y"], ["xy"]),
         ("a$$", ["a"], ["ab"]),
         ("(a|$)", ["a", ""], ["b"]),
+        ("($|b)*a", ["a", "ba"], ["", "b"]),
         (r"\{\(\$", ["{($"], ["("]),
         (r"[$^.\]]{2}", ["$^", ".]"], ["ab"]),
     ],

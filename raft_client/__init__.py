@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raft_client.core.entries_stream import SnapshotPolicy
     from raft_client.core.freshness import Freshness, SubscriptionState
     from raft_client.core.request import RequestStats
-    from raft_client.core.results import ClusterConfig, LogInfo
+    from raft_client.core.results import ClusterConfig, LogInfo, TakenSnapshot
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended, WatchEvent, WatchItem
     from raft_client.core.watch_state import WatchCounts
@@ -74,6 +74,7 @@ __all__ = [
     "Subscriber",
     "SubscriptionState",
     "Suspended",
+    "TakenSnapshot",
     "Transaction",
     "Tree",
     "Watch",
@@ -124,6 +125,7 @@ _HOMES = {
     "SnapshotPolicy": "core.entries_stream",
     "Subscriber": "sync.subscriber",
     "SubscriptionState": "core.freshness",
+    "TakenSnapshot": "core.results",
     "Suspended": "core.watch_events",
     "Transaction": "codecs",
     "Tree": "core.selectors",

@@ -11,6 +11,7 @@
     │   ├── RequestExpiredError                the request id is too old, or too far in the future; final
     │   ├── ClusterBusyError                   another change of the peers or the leader is under way
     │   ├── ConfigError                        the new list of peers was refused, with name and message
+    │   ├── CompactionError                    no log was trimmed, or no snapshot made; the message says why
     │   ├── HandOverError                      the leadership was not handed over; the message says why
     │   └── NotLeaderError                     the peer that was asked is not the leader; it may say who is
     ├── TransportError                         no answer; see ``may_have_been_applied``
@@ -53,6 +54,7 @@ __all__ = [
     "ClientClosedError",
     "ClusterBusyError",
     "ClusterError",
+    "CompactionError",
     "ConfigError",
     "ConnectionLostError",
     "ForkedClientError",
@@ -177,6 +179,13 @@ class ConfigError(ClusterError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+class CompactionError(ClusterError):
+    """No log was trimmed, or no snapshot made: a Node peer, a state machine that has no use for it, an unknown index.
+
+    The log is as it was, unless ``may_have_been_applied``.
+    """
 
 
 class HandOverError(ClusterError):

@@ -60,8 +60,10 @@ _COMMANDS: Final = {
     "restore": "backups:restore_backup",
     "serve": "serving:serve",
     "set": "keys:set_key",
+    "snapshot": "compacting:snapshot",
     "tail": "tailing:tail",
     "transfer": "cluster:transfer",
+    "trim": "compacting:trim",
     "watch": "watching:watch",
 }
 

@@ -21,7 +21,7 @@ from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.configuration import Peer
 
-__all__ = ["add_peer", "config", "info", "ping", "remove_peer", "transfer"]
+__all__ = ["add_peer", "config", "info", "known_members", "member_named", "ping", "remove_peer", "transfer"]
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 #: A peer that is up answers at once; who asks for all of them does not want to wait for the dead ones.
@@ -62,8 +62,8 @@ def info(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -
     """
     client = open_client(settings)
     try:
-        known = _members(client)
-        wanted = [_member(name, known) for name in peers] or known
+        known = known_members(client)
+        wanted = [member_named(name, known) for name in peers] or known
         with ThreadPoolExecutor(len(wanted)) as pool:
             answers = list(pool.map(lambda peer: _ask(client, peer), wanted))
     finally:
@@ -73,7 +73,7 @@ def info(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -
     return exits.DONE if all(answers) else exits.NEGATIVE
 
 
-def _members(client: RaftClient) -> list[Peer]:
+def known_members(client: RaftClient) -> list[Peer]:
     """The peers of the cluster; without a leader, as any peer knows it; and if none answers, the seeds."""
     timeout = min(client.settings.request_timeout, _PEER_TIMEOUT_S)
     try:
@@ -83,7 +83,8 @@ def _members(client: RaftClient) -> list[Peer]:
     return [Peer(name, url) for name, url in client.peers.items()] or [Peer("?", url) for url in client.settings.seeds]
 
 
-def _member(name: str, known: Iterable[Peer]) -> Peer:
+def member_named(name: str, known: Iterable[Peer]) -> Peer:
+    """The one of them with this id or URL, or a stranger at this URL. Raises InvalidArgumentError."""
     found = next((peer for peer in known if name in (peer.id, peer.url)), None)
     if found is None and "://" not in name:
         raise InvalidArgumentError(f"there is no peer {name!r}; there are {', '.join(p.id for p in known)}")

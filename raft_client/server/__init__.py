@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raft_client.server.machines.key_value import KeyValueStateMachine
     from raft_client.server.machines.state_machine import Applied, StateMachine, WatchableStateMachine
     from raft_client.server.node.settings import NodeSettings
-    from raft_client.server.runtime.storage.options import Fsync
+    from raft_client.server.runtime.storage.options import Fsync, StorageLimits
     from raft_client.wire.client_dispatch import ClientDispatch
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "KeyValueStateMachine",
     "NodeSettings",
     "StateMachine",
+    "StorageLimits",
     "WatchableStateMachine",
 ]
 
@@ -42,6 +43,7 @@ _PLACES = {
     "KeyValueStateMachine": "server.machines.key_value",
     "NodeSettings": "server.node.settings",
     "StateMachine": "server.machines.state_machine",
+    "StorageLimits": "server.runtime.storage.options",
     "WatchableStateMachine": "server.machines.state_machine",
 }
 

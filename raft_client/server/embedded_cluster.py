@@ -26,10 +26,11 @@ from raft_client.server.embedded_transport import addresses, check_transport, pu
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.compaction import check_compact_bytes
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.faults import SlowableLog, unreachable
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.storage.options import Fsync
+from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.wire.configuration import Peer, Peers
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class AsyncEmbeddedCluster:
     changes of :class:`~raft_client.server.node.settings.NodeSettings`, such as its time-outs. ``curve_keys`` is a
     directory with the keys of all peers and clients; with it, everything is encrypted, and nobody else is let in.
     ``transport`` "tcp" has free ports of the loopback interface; "ipc" has none: Unix sockets in the temporary
-    directory, for clients of this user on this machine.
+    directory, for clients of this user on this machine. ``compact_bytes`` is what ``zmqraft serve --compact-bytes``
+    takes, and ``limits`` :class:`.StorageLimits`: only whole segments are dropped, and only when their request ids have
+    expired.
 
     Entering returns at once; clients wait for the first leader. Raises InvalidArgumentError for arguments and keys that
     cannot be used, TransportError if the path of a Unix socket would be too long, and what :meth:`.DiskLog.open`
@@ -73,6 +76,8 @@ class AsyncEmbeddedCluster:
         settings: dict[str, Any] | None = None,
         curve_keys: Path | None = None,
         transport: Transport = "tcp",
+        compact_bytes: int | None = None,
+        limits: StorageLimits | None = None,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_PEERS:
             raise InvalidArgumentError(f"size is a number of peers from 1 to {_MOST_PEERS}, not {size!r}")
@@ -83,6 +88,7 @@ class AsyncEmbeddedCluster:
         self._fsync = fsync
         self._changes = settings or {}
         self._curve_keys = curve_keys
+        self._compact_bytes, self._limits = check_compact_bytes(compact_bytes), limits
         self._settings_of("1")  # raises now what would be raised later
         self._folder = Path()
         self._running: dict[str, RaftPeer] = {}
@@ -202,7 +208,12 @@ class AsyncEmbeddedCluster:
         if keys is not None:
             keys.check(each.id for each in self.peers)
         log = SlowableLog.open(
-            self._folder / peer.id, peer_id=peer.id, ident=self._ident, peers=self.peers, fsync=self._fsync
+            self._folder / peer.id,
+            peer_id=peer.id,
+            ident=self._ident,
+            peers=self.peers,
+            fsync=self._fsync,
+            limits=self._limits,
         )
         running = RaftPeer(
             self._settings_of(peer.id),
@@ -211,6 +222,7 @@ class AsyncEmbeddedCluster:
             url=peer.url,
             publisher_url=publisher_url(peer),
             keys=keys,
+            compact_bytes=self._compact_bytes,
             on_role=lambda _status: self._changed.set(),
         )
         try:
@@ -249,6 +261,8 @@ class EmbeddedCluster:
         settings: dict[str, Any] | None = None,
         curve_keys: Path | None = None,
         transport: Transport = "tcp",
+        compact_bytes: int | None = None,
+        limits: StorageLimits | None = None,
     ) -> None:
         self._cluster = AsyncEmbeddedCluster(
             size,
@@ -258,6 +272,8 @@ class EmbeddedCluster:
             settings=settings,
             curve_keys=curve_keys,
             transport=transport,
+            compact_bytes=compact_bytes,
+            limits=limits,
         )
         self._closing = ExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None

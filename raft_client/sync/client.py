@@ -14,8 +14,9 @@ from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetL
 from raft_client.core.connection_state import ConnectionState
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
 from raft_client.core.hand_over import TransferLeadership
+from raft_client.core.log_upkeep import MakeSnapshot, TrimLog
 from raft_client.core.request import RequestStats
-from raft_client.core.results import ClusterConfig, LogInfo
+from raft_client.core.results import ClusterConfig, LogInfo, TakenSnapshot
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch_events import WatchItem
@@ -196,6 +197,32 @@ class RaftClient:
         """
         call = TransferLeadership(self._ident, to, int.from_bytes(new_raw_id()[-6:]))
         return cast(str, self._engine.call(call, timeout=self._seconds(timeout)))
+
+    def trim(self, index: int, *, timeout: Timeout = DEFAULT_TIMEOUT) -> int:
+        """Nobody needs the entries up to ``index`` any more; returns the highest index that was told so far. (Trim RPC)
+
+        The leader and all its peers that run drop them when no request id in them can be repeated any more: 8 hours
+        after they were appended, as a rule, in whole segments. Readers that come later get a snapshot that says so
+        instead. For state machines that keep nothing of what entries say: ``zmqraft serve --machine broadcast``.
+
+        Raises :class:`CompactionError` when nothing was applied at that index yet, the state machine keeps a state,
+        or the leader is a Node peer.
+        """
+        call = TrimLog(self._ident, index, int.from_bytes(new_raw_id()[-6:]))
+        return cast(int, self._engine.call(call, timeout=self._seconds(timeout)))
+
+    def take_snapshot(self, peer: str | None = None, *, timeout: Timeout = DEFAULT_TIMEOUT) -> TakenSnapshot:
+        """Let a peer, given by its id or URL, or the leader make a snapshot of its state machine. (TakeSnapshot RPC)
+
+        Returns when it is written. It takes the place of the log before it when no request id there can be repeated any
+        more, 8 hours later as a rule. A peer holds one at a time: while it does, that one is returned.
+
+        Raises :class:`CompactionError` when there is no room, nothing was applied yet, the state machine keeps no
+        state (see :meth:`trim`), or the peer is a Node peer.
+        """
+        target = None if peer is None else arguments.peer_url(peer, self._engine.machine.peers)
+        call = MakeSnapshot(self._ident, int.from_bytes(new_raw_id()[-6:]), of_leader=target is None)
+        return cast(TakenSnapshot, self._engine.call(call, timeout=self._seconds(timeout), target=target))
 
     def dispatch(
         self,

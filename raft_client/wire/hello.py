@@ -46,6 +46,7 @@ class Capability(StrEnum):
     READ_INDEX = "read-index"
     WATCH = "watch"
     TRIM = "trim"
+    SNAPSHOT = "snapshot"
 
 
 def _as_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from raft_client.errors import ProtocolError
 from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, RequestConfig, RequestLogInfo
+from raft_client.wire.compaction_requests import TakeSnapshot, Trim
 from raft_client.wire.peer_extensions import HandOver, PreVote, ReadIndex, TimeoutNow
 from raft_client.wire.peer_rpcs import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.request_entries import RequestEntries
@@ -38,7 +39,9 @@ AnyRequest: TypeAlias = (
     | RequestLogInfo
     | RequestUpdate
     | RequestVote
+    | TakeSnapshot
     | TimeoutNow
+    | Trim
     | WatchRequest
 )
 
@@ -62,6 +65,8 @@ _OTHERS: Final = {
         TimeoutNow,
         ReadIndex,
         HandOver,
+        TakeSnapshot,
+        Trim,
     )
 }
 _PEER_ID_BYTES: Final = 3

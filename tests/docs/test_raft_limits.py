@@ -72,6 +72,7 @@ FIXED: Final[dict[str, Any]] = {
     "requests in one turn": peer._TURN,
     "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,
     "answers that wait for the disk": outbox._MAX_WAITING,
+    "clients that wait for a snapshot": compaction._MOST_ASKED,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
     "clocks of clients that differ": request_id.CLOCK_TOLERANCE_S,
     "a lease, in shortest election time-outs": reads._LEASE_SHARE,

@@ -19,7 +19,21 @@ from raft_client.server.embedded_cluster import EmbeddedCluster
 Run = Any  # conftest.py has it
 
 COMMANDS = [
-    *("config", "info", "append", "set", "del", "tail", "dump", "watch", "add-peer", "remove-peer", "transfer", "bench")
+    *(
+        "config",
+        "info",
+        "append",
+        "set",
+        "del",
+        "tail",
+        "dump",
+        "watch",
+        "add-peer",
+        "remove-peer",
+        "transfer",
+        "bench",
+    ),
+    *("snapshot", "trim"),
 ]
 
 

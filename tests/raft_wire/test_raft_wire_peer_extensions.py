@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.wire import messages as m
+from raft_client.wire.compaction_requests import TakeSnapshot, TakeSnapshotReply, Trim, TrimReply
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_extensions import (
     HandOver,
@@ -42,6 +43,14 @@ GOLDEN: list[tuple[str, Any]] = [
     ("00|c0|", HandOverReply(m.Outcome.NOT_LEADER)),
     ("02|c0|6e6f", HandOverReply(m.Outcome.REFUSED, reason="no")),
     ("03|c0|", HandOverReply(m.Outcome.BUSY)),
+    ("004c|63||d107", Trim(b"c", 2001)),
+    ("004c||32|07", Trim(b"", 7, "2")),
+    ("01|a131|d107|", TrimReply(m.Outcome.COMMITTED, "1", 2001)),
+    ("00|a132|00|", TrimReply(m.Outcome.NOT_LEADER, "2")),
+    ("02|c0|00|6e6f", TrimReply(m.Outcome.REFUSED, reason="no")),
+    ("0053|63", TakeSnapshot(b"c")),
+    ("01|d107|1e|", TakeSnapshotReply(m.Outcome.COMMITTED, 2001, 30)),
+    ("02|00|00|6e6f", TakeSnapshotReply(m.Outcome.REFUSED, reason="no")),
     ("3f||31|01|00|00|01", m.RequestVote(b"", "1", 1, 0, 0, leader_agrees=True)),
 ]
 

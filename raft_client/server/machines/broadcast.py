@@ -95,6 +95,10 @@ class BroadcastStateMachine(StateMachine):
         """One piece: the index, as an unsigned integer of the protocol."""
         return iter((encode_uint(self.last_applied),))
 
+    def trimmed(self, index: int) -> bytes:
+        """As a snapshot of that time would be."""
+        return encode_uint(index)
+
     def restore(self, index: int, pieces: Iterable[bytes]) -> Iterator[None]:
         """Whatever the pieces say: the tools of the Node peers write what they like into them."""
         for _piece in pieces:

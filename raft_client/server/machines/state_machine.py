@@ -1,4 +1,4 @@
-"""The base class of state machines: four methods.
+"""The base class of state machines: four methods, and one for those that keep nothing.
 
 A peer hands over what is committed, in the order of the log, once, or once more after a crash. A state machine has no
 other input, and gives the same answers on every peer: no clock, no randomness, no order of a set.
@@ -56,6 +56,15 @@ class StateMachine(ABC):
 
         Raises ProtocolError when they cannot be read; the state is then as before.
         """
+
+    def trimmed(self, index: int) -> bytes | None:
+        """What stands for the entries up to ``index`` when clients need them no more; None if only a snapshot can.
+
+        For a state machine that keeps nothing of what entries say: a snapshot of it can be made of any index. At least
+        one byte. :meth:`restore` gets it as it gets a snapshot.
+        """
+        del index
+        return None
 
     def dispatch(self, request: ClientDispatch) -> Sequence[bytes] | None:
         """The frames that answer a message for the state machine; None leaves it unanswered, as Node peers do.

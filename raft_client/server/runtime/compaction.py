@@ -1,12 +1,16 @@
-"""Snapshots that a peer takes of its state machine by itself, and that take the place of its log.
+"""Snapshots that a peer takes of its state machine, and that take the place of its log.
 
 One at a time::
 
-    enough was applied -> begun -> written, piece by piece -> held -> ended -> the log is compacted
+    enough was applied, or a client asks -> begun -> written, piece by piece -> held -> ended -> the log is compacted
 
 A snapshot shows the state of the moment at which it is begun. It is *held* until the log may be compacted as far: until
 no request id before it is fresh any more, eight hours as a rule. So a peer that is given a snapshot instead of entries,
 a Node peer too, lacks no id that could be repeated (``docs/decisions/0040-snapshots-are-held.md``).
+
+A state machine that keeps nothing (:meth:`.StateMachine.trimmed`) needs no snapshot of the past: its log is
+compacted up to where clients said that nobody needs it (:mod:`.trimming`), as soon as the ids before it have expired.
+Nothing is held.
 
 The state machine is read in the loop's thread, a piece in a turn; files are written in another one.
 """
@@ -14,23 +18,31 @@ The state machine is read in the loop's thread, a piece in a turn; files are wri
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from raft_client.errors import StorageError
+from raft_client.errors import InvalidArgumentError, StorageError
 from raft_client.reports import on_one_line
 from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.wire.compaction_requests import TakeSnapshotReply, Trim
+from raft_client.wire.update_requests import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.node import RaftNode
+    from raft_client.server.node.ready import Request
+    from raft_client.server.node.status import NodeStatus
     from raft_client.server.node.stored_log import Configuration
     from raft_client.server.runtime.disk import DiskWorker, Storage
     from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+    from raft_client.server.runtime.trimming import Trimming
+    from raft_client.wire.compaction_requests import TakeSnapshot
+    from raft_client.wire.messages import Message
 
-__all__ = ["Compaction"]
+__all__ = ["Compaction", "check_compact_bytes"]
 
 logger: Final = logging.getLogger("raft_client.server")
 
@@ -40,14 +52,23 @@ _PIECE_BYTES: Final = 256 * 1024
 _FACTOR: Final = 4
 #: Whether a snapshot may take its place is asked this often. A leader that is asked may append to its log.
 _ASK_S: Final = 1.0
+#: Clients that wait for a snapshot. For one more, the first one hears nothing, and asks again.
+_MOST_ASKED: Final = 1_000
+
+
+def check_compact_bytes(value: object) -> int | None:
+    """How much of the log is applied between two snapshots. Raises InvalidArgumentError."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InvalidArgumentError(f"compact_bytes is a number of bytes, at least 1, or None, not {value!r}")
+    return value
 
 
 class Compaction:
-    """Belongs to the loop's thread. Without ``log_bytes`` it does nothing."""
+    """Belongs to the loop's thread. Without ``log_bytes`` it does what clients ask for."""
 
     def __init__(
         self,
-        peer_id: str,
+        trimming: Trimming,
         machine: StateMachine,
         storage: Storage,
         disk: DiskWorker,
@@ -60,10 +81,10 @@ class Compaction:
         ``guard`` runs what follows from work of the other thread; if that raises, the peer ends. ``wake`` makes it take
         a turn.
         """
-        self._peer_id = peer_id
+        self._peer_id = trimming.settings.peer_id
         self._machine, self._storage, self._disk = machine, storage, disk
         self._guard, self._wake = guard, wake
-        self._log_bytes = log_bytes
+        self._log_bytes, self._trimming = log_bytes, trimming
         self._begun_at_bytes = 0  # what was applied when the last snapshot was begun
         self._writer: SnapshotWriter | None = None
         self._pieces: Iterator[bytes] | None = None
@@ -71,19 +92,52 @@ class Compaction:
         self._meta: SnapshotMeta | None = None  # of the one that is held
         self._is_writing = False  # in the other thread
         self._ask_at = 0.0
+        self._asked: dict[tuple[bytes, bytes], Callable[[TakeSnapshotReply], None]] = {}  # by route and request id
+
+    def on_request(
+        self,
+        request: Request,
+        message: Trim | TakeSnapshot,
+        status: NodeStatus,
+        answer: Callable[[Request, Message], None],
+    ) -> None:
+        """A client wants a snapshot now: it is answered when one is written, or held already. Or the log trimmed."""
+        if isinstance(message, Trim):
+            reply = self._trimming.asked(message, status)
+            if reply is not None:
+                answer(request, reply)
+        elif not self._trimming.keeps_state:
+            why = "its state machine keeps nothing, so say which entries nobody needs any more (zmqraft trim)"
+            answer(request, TakeSnapshotReply(Outcome.REFUSED, reason=why))
+        elif self._meta is not None:
+            answer(request, TakeSnapshotReply(Outcome.COMMITTED, self._meta.index, self._meta.size))
+        else:
+            if len(self._asked) >= _MOST_ASKED:
+                del self._asked[next(iter(self._asked))]
+            self._asked[request.route, request.request_id] = partial(answer, request)
+
+    def _tell_clients(self, reply: TakeSnapshotReply) -> None:
+        asked, self._asked = self._asked, {}
+        for answer in asked.values():
+            answer(reply)
 
     def turn(self, node: RaftNode, applied_bytes: int, now: float) -> None:
         """Do what is to be done next; when everything is applied that was handed out. Raises StorageError.
 
         ``applied_bytes``: of entries, since the start.
         """
-        if self._log_bytes is None or self._is_writing:
+        if self._is_writing:
             return
         if self._writer is None:
-            state_bytes = 0 if self._storage.snapshot is None else self._storage.snapshot.size
-            if applied_bytes - self._begun_at_bytes >= max(self._log_bytes, _FACTOR * state_bytes):
-                self._begun_at_bytes = applied_bytes
-                self._begin(node)
+            if self._asked:
+                self._begin_asked(node, applied_bytes)
+            elif self._log_bytes is not None and applied_bytes - self._begun_at_bytes >= self._due_bytes(
+                self._log_bytes
+            ):
+                self._begin(node, applied_bytes)
+            elif self._trimming.index and not self._trimming.keeps_state and now >= self._ask_at:
+                self._ask_at = now + _ASK_S
+                self._trim(node)
         elif self._is_outrun():
             self._give_up("another peer's is newer")
         elif self._pieces is not None:
@@ -91,14 +145,41 @@ class Compaction:
         elif self._meta is not None:
             self._end(self._writer, self._meta, node, now)
 
-    def _begin(self, node: RaftNode) -> None:
-        index = node.status().applied_index
-        members = [each for each in self._storage.configurations if each.index <= index]
-        self._at = index, self._storage.term_at(index) or 0, members[-1]
-        self._writer = self._storage.new_snapshot()
+    def _due_bytes(self, log_bytes: int) -> int:
+        state_bytes = 0 if self._storage.snapshot is None else self._storage.snapshot.size
+        return max(log_bytes, _FACTOR * state_bytes)
+
+    def _begin_asked(self, node: RaftNode, applied_bytes: int) -> None:
+        """Unless the newest snapshot shows what there is."""
+        index, newest = node.status().applied_index, self._storage.snapshot
+        if index > (0 if newest is None else newest.index):
+            self._begin(node, applied_bytes)
+        elif newest is None:
+            self._tell_clients(TakeSnapshotReply(Outcome.REFUSED, reason="nothing was applied yet"))
+        else:
+            self._tell_clients(TakeSnapshotReply(Outcome.COMMITTED, newest.index, newest.size))
+
+    def _begin(self, node: RaftNode, applied_bytes: int) -> None:
+        self._begun_at_bytes = applied_bytes
+        self._begin_at(node.status().applied_index)
         pieces = self._machine.snapshot()
         first = next(pieces, b"")  # a generator that begins later would see entries after this index
         self._pieces = chain((first,), pieces)
+
+    def _trim(self, node: RaftNode) -> None:
+        """Whole segments go, when all ids of one have expired; then it is worth a snapshot."""
+        newest = 0 if self._storage.snapshot is None else self._storage.snapshot.index
+        if min(self._trimming.index, self._storage.prune_index) <= newest:
+            return
+        index = min(self._trimming.index, node.compactable_index())
+        if index > newest:
+            self._begin_at(index)
+            self._pieces = iter((self._machine.trimmed(index) or b"",))
+
+    def _begin_at(self, index: int) -> None:
+        members = [each for each in self._storage.configurations if each.index <= index]
+        self._at = index, self._storage.term_at(index) or 0, members[-1]
+        self._writer = self._storage.new_snapshot()
 
     def _write(self, writer: SnapshotWriter, pieces: Iterator[bytes]) -> None:
         data: list[bytes] = []
@@ -127,6 +208,7 @@ class Compaction:
         if error is None and self._writer is not None and self._at is not None:
             index, term, members = self._at
             self._meta = SnapshotMeta(index, term, self._writer.size, members)
+            self._tell_clients(TakeSnapshotReply(Outcome.COMMITTED, index, self._writer.size))
 
     def _end(self, writer: SnapshotWriter, meta: SnapshotMeta, node: RaftNode, now: float) -> None:
         if writer.finished is None:
@@ -156,6 +238,7 @@ class Compaction:
             self._writer.close()
         self._storage.abort_snapshot()
         self._forget()
+        self._tell_clients(TakeSnapshotReply(Outcome.REFUSED, reason=f"the snapshot was given up: {why}"))
         self._tell(logging.WARNING, f"a snapshot is given up: {why}")
 
     def _forget(self) -> None:

@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from raft_client.reports import on_one_line
+from raft_client.wire.compaction_requests import Trim
 from raft_client.wire.messages import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.peer_extensions import PreVote, TimeoutNow
 from raft_client.zmq_messages import monitored_events, receive_message, send_message
@@ -34,7 +35,7 @@ logger: Final = logging.getLogger("raft_client.server")
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #: What only peers say. The frame after the ident is the id of the one that says it.
 _OF_PEERS: Final = frozenset(
-    message.TYPE for message in (AppendEntries, InstallSnapshot, PreVote, RequestVote, TimeoutNow)
+    message.TYPE for message in (AppendEntries, InstallSnapshot, PreVote, RequestVote, TimeoutNow, Trim)
 )
 #: Where that frame is, after the route, the request id, the type and the ident.
 _TYPE_AT: Final = 2
@@ -81,6 +82,8 @@ class Handshakes:
 
     def may_say(self, frames: list[bytes], user: str) -> bool:
         """Whether a message to a ROUTER may come from the one that was given this name."""
+        if frames[_TYPE_AT:][:1] == [Trim.TYPE] and frames[_SENDER_AT:][:1] == [b""]:
+            return True  # a client's
         if len(frames) <= _SENDER_AT or frames[_TYPE_AT] not in _OF_PEERS or frames[_SENDER_AT] == user.encode():
             return True
         self._drop("in the name of a peer whose key its sender does not have")

@@ -37,8 +37,10 @@ from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.request_door import RequestDoor
 from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
+from raft_client.server.runtime.trimming import Trimming
 from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, LogInfoReply, RequestLogInfo
+from raft_client.wire.compaction_requests import TakeSnapshot, Trim
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
 from raft_client.wire.peer_replies import decode_peer_reply
 from raft_client.wire.update_requests import ConfigProposal, ConfigUpdate
@@ -61,7 +63,7 @@ __all__ = ["RaftPeer"]
 logger: Final = logging.getLogger("raft_client.server")
 
 #: What our peers can do beyond the document; with a state machine that has keys, also serve watches.
-_CAPABILITIES: Final = (Capability.PRE_VOTE, Capability.TRANSFER, Capability.READ_INDEX)
+_CAPABILITIES: Final = tuple(each for each in Capability if each is not Capability.WATCH)
 #: Requests that one turn takes before others have theirs.
 _TURN: Final = 200
 #: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
@@ -133,9 +135,9 @@ class RaftPeer:
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self.disk = DiskWorker(self._storage, self._loop, self._on_synced)
-        own, guard = self.settings.peer_id, self._unless_closed
-        compact_bytes, machine = self._compact_bytes, self._state_machine
-        self._compaction = Compaction(own, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
+        machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
+        trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
+        self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
         try:
             state = NodeState(
                 self.settings,
@@ -272,6 +274,7 @@ class RaftPeer:
                 dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])
             else:
                 self._node.peer_lost(dealer.peer_id, now)
+                self._trimming.lost(dealer.peer_id)
         for peer_id, frames in came.replies:
             reply = self._reply(peer_id, frames, now)
             if reply is not None:
@@ -293,6 +296,9 @@ class RaftPeer:
         if isinstance(message, BroadcastStateUrl):
             self._answer(request, BroadcastStateUrlReply(self.publisher_url))
             return None
+        if isinstance(message, Trim | TakeSnapshot):
+            self._compaction.on_request(request, message, self._node.status(), self._answer)
+            return None
         if isinstance(message, ClientDispatch):
             question = Question(message, lambda answer: self._reply_to(request, answer))
             if self.runner.ask(question):
@@ -312,6 +318,7 @@ class RaftPeer:
                 hello = hello_in_reply(rest)
                 names = frozenset(hello.capabilities) if hello is not None else frozenset()
                 self._node.peer_knows(peer_id, names, now)
+                self._trimming.learn(peer_id, names, leads=self._node.role is Role.LEADER)
                 return None
             asked = self._asked.get(peer_id)
             message_type = None if asked is None else asked.get(request_id)
@@ -362,15 +369,14 @@ class RaftPeer:
                     self._sockets.disconnect(peer_id)
 
     def _ask(self, peer_id: str, request_id: bytes, message: Message) -> None:
-        dealer = self._sockets.dealers.get(peer_id)
-        if dealer is None:
+        if peer_id not in self._sockets.dealers:
             return
         frames = message.to_frames()
         asked = self._asked.setdefault(peer_id, OrderedDict())
         asked[request_id] = frames[0]
         if len(asked) > _REMEMBERED_REQUESTS:
             asked.popitem(last=False)
-        dealer.send([request_id, *frames])
+        self._sockets.tell(peer_id, [request_id, *frames])
 
     def _answer(self, request: Request | Answer, message: Message) -> None:
         frames = message.to_frames()
@@ -394,6 +400,7 @@ class RaftPeer:
         logger.info("%s", on_one_line(f"peer {self.settings.peer_id}: {what}"))
         if status.role is Role.LEADER:
             self.runner.lead(status, now)
+            self._trimming.lead()
         elif was_leader:
             self.runner.follow()
         self._on_role(status)

@@ -219,6 +219,11 @@ class PeerSockets:
         if peer_id in self._urls:
             self.connect(peer_id, self._urls[peer_id])
 
+    def tell(self, peer_id: str, frames: list[bytes]) -> None:
+        """Send this to a peer if there is a connection to it."""
+        if (dealer := self.dealers.get(peer_id)) is not None:
+            dealer.send(frames)
+
     def cut_off(self, peer_ids: frozenset[str]) -> None:
         """There is no DEALER to these, and again one to all others, until this is called again."""
         self._unreachable = peer_ids

@@ -29,7 +29,9 @@ from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.wire.compaction_requests import Trim, TrimReply
 from raft_client.wire.peer_rpcs import AppendEntries
+from raft_client.wire.update_requests import Outcome
 
 
 @pytest.fixture
@@ -223,13 +225,20 @@ async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, t
             with speaking_to(peer.url, context, keys, tmp_path / "app.key_secret") as dealer:
                 dealer.send_multipart([b"\x01", *heartbeat])
                 await until(lambda: peer.dropped[reason] == 1, "what the client says")
+                dealer.send_multipart([b"\x02", *Trim(b"", 5, "2").to_frames()])
+                await until(lambda: peer.dropped[reason] == 2, "what it says of the log")
+                dealer.send_multipart([b"\x03", *Trim(b"", 5).to_frames()])  # in its own name
+                await until(lambda: dealer.poll(0) != 0, "the answer")
+                assert TrimReply.from_frames(dealer.recv_multipart()[1:]) == TrimReply(Outcome.NOT_LEADER)
             with speaking_to(peer.url, context, keys, keys / "3.key_secret") as dealer:
                 dealer.send_multipart([b"\x01", *heartbeat])
-                await until(lambda: peer.dropped[reason] == 2, "what peer 3 says")
-            assert (peer.status().term, peer.status().leader_id) == (0, None)
+                await until(lambda: peer.dropped[reason] == 3, "what peer 3 says")
+            assert (peer.status().term, peer.status().leader_id, peer._trimming.index) == (0, None, 0)
             with speaking_to(peer.url, context, keys, keys / "2.key_secret") as dealer:
                 dealer.send_multipart([b"\x01", *heartbeat])
                 await until(lambda: peer.status().leader_id == "2", "the leader")
+                dealer.send_multipart([b"\x02", *Trim(b"", 5, "2").to_frames()])
+                await until(lambda: peer._trimming.index == 5, "what the leader says of the log")
     finally:
         await peer.close()
 

@@ -158,10 +158,16 @@ def _usurpation(random: Random) -> list[Deviation]:
 def _forgetting(random: Random, profile: Profile) -> list[Deviation]:
     """The members change, and all that tells of it is compacted; then everybody starts again."""
     at = random.uniform(0.3, 0.5)
-    later = at + random.choice((0.4, 1.0))
+    later = at + random.choice((0.9, 1.9))
     changes = [Deviation(round(at + 0.05 * n, 3), "change", _change(random, profile)) for n in range(2)]
     compacts = [Deviation(round(later, 3), "compact", (name,)) for name in profile.python_peers]
-    return [*changes, *compacts, Deviation(round(later + 0.02, 3), "crash_all", (_lasts(random), _share(random)))]
+    appends = [Deviation(round(later - 0.15, 3), "append_all")]  # their ids say which time it is
+    return [
+        *changes,
+        *appends,
+        *compacts,
+        Deviation(round(later + 0.02, 3), "crash_all", (_lasts(random), _share(random))),
+    ]
 
 
 def _asking_again(random: Random, profile: Profile) -> list[Deviation]:

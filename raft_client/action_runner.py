@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from raft_client.codecs import KeyValueCodec
 from raft_client.core.request import Request
 from raft_client.core.request_actions import (
     Connect,
@@ -52,6 +53,7 @@ class ActionRunner:
         self.runners = StreamRunners(
             self.machine,
             settings.ident,
+            KeyValueCodec,
             silence_s=settings.broadcast_timeout,
             progress_s=settings.progress_interval,
             total_bytes=settings.watch_bytes,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from raft_client.core.watch_state import WatchState
 from raft_client.core.watch_table import WatchTable, unreadable
-from raft_client.errors import SubscriberOverflowError
 from raft_client.wire.key_changes import Change
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
@@ -46,20 +45,12 @@ class LiveWatches:
             if watch.is_live and entry.index > watch.seen.index:
                 self._offer_changes(watch, entry, candidates, before)
 
-    def _overflow(self, watch: WatchState) -> str:
-        text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
-        if self._table.room(watch) == watch.queue_bytes:
-            return f"{text} queue_bytes={watch.queue_bytes}"
-        count = len(self._table.watches)
-        return f"{text} share of the {self._table.total_bytes} bytes for the {count} watches of the client"
-
     def _offer_changes(
         self, watch: WatchState, entry: LogEntry, candidates: Sequence[Change], before: Position
     ) -> None:
         if watch.size > self._table.room(watch):
             self._table.fall_behind(watch, before)
-            if watch.overflow == "error":
-                self._table.end(watch, SubscriberOverflowError(self._overflow(watch)))
+            self._table.overflowed(watch)
             return
         selected = self._table.select(watch, candidates, of_its_keys=True)
         if selected:

@@ -14,9 +14,10 @@ from raft_client.core.calls import Call
 from raft_client.core.request import Request
 from raft_client.core.request_actions import Subscribe, Unsubscribe, Wake
 from raft_client.core.request_machine import RequestMachine
+from raft_client.core.served_watches import WatchSession
 from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
-from raft_client.core.watch_state import WatchCounts, WatchReady
-from raft_client.core.watches import Watches, WatchLimits
+from raft_client.core.watch_state import WatchCounts, WatchLimits, WatchReady
+from raft_client.core.watches import Watches
 from raft_client.errors import RaftError
 from raft_client.wire.key_changes import EntryCodec
 
@@ -161,15 +162,20 @@ class StreamRunner:
 class StreamRunners:
     """All runners of a client."""
 
-    __slots__ = ("_ident", "_leader_url", "_limits", "_requests", "_watches", "members")
+    __slots__ = ("_ident", "_leader_url", "_limits", "_requests", "_served", "_session", "_watches", "members")
 
-    def __init__(self, requests: RequestMachine, ident: bytes, **limits: Unpack[WatchLimits]) -> None:
+    def __init__(
+        self, requests: RequestMachine, ident: bytes, served: type[EntryCodec], **limits: Unpack[WatchLimits]
+    ) -> None:
+        """``served``: the codec of what peers may serve watches of; it has no state."""
         self._requests = requests
         self._ident = ident
         self._limits = limits
+        self._served = served
+        self._session = WatchSession()
         self._watches: dict[
             int, tuple[EntryCodec, StreamRunner, Watches]
-        ] = {}  # by the identity of the codec, which is kept
+        ] = {}  # by the identity of the codec, which is kept; all codecs that are served are one
         #: Empty in clients that only append and read. To be looked at, not to be changed.
         self.members: list[StreamRunner] = []
         self._leader_url: str | None = None
@@ -182,10 +188,13 @@ class StreamRunners:
 
     def watches(self, codec: EntryCodec, guarded: Callable[[EntryCodec], EntryCodec]) -> tuple[StreamRunner, Watches]:
         """All watches with this codec, over one subscription. Without any it goes with the next :meth:`settle`."""
-        found = self._watches.get(id(codec))
+        is_served = type(codec) is self._served
+        key = id(self._served if is_served else codec)
+        found = self._watches.get(key)
         if found is None:
-            watches = Watches(self._ident, guarded(codec), **self._limits)
-            found = self._watches[id(codec)] = (codec, self.add(watches), watches)
+            session = self._session if is_served else None
+            watches = Watches(self._ident, guarded(codec), session=session, **self._limits)
+            found = self._watches[key] = (codec, self.add(watches), watches)
         return found[1:]
 
     def watch_counts(self) -> WatchCounts:
@@ -220,9 +229,7 @@ class StreamRunners:
         for runner in self.members:
             if runner.is_dirty:
                 runner.settle(now)
-        for key in [
-            k for k, (_, runner, watches) in self._watches.items() if not watches.count and not runner.is_dirty
-        ]:
+        for key in [k for k, (_, runner, watches) in self._watches.items() if watches.is_idle and not runner.is_dirty]:
             self.remove(self._watches.pop(key)[1])
 
     def close(self, now: float) -> None:

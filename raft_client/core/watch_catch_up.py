@@ -43,7 +43,11 @@ class WatchCatchUp:
             self.find_source(watch)
 
     def find_source(self, watch: WatchState) -> None:
-        if watch.phase is Phase.BEHIND and watch not in self._table.paused:
+        if watch.phase is not Phase.BEHIND or watch in self._table.paused:
+            return
+        if self._table.is_served:
+            self._table.begin(watch)
+        else:
             if watch.confirms:
                 self._confirm(watch)
             if not watch.confirms:
@@ -96,7 +100,9 @@ class WatchCatchUp:
     def reader_finished(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
         self.drain(watch, reader, now)
         if watch.phase is Phase.BEHIND:
-            if watch.seen.index == watch.read_from.index and watch.seen.index < self._table.position.index:
+            if watch.seen.index == watch.read_from.index and (
+                self._table.is_served or watch.seen.index < self._table.position.index
+            ):
                 self._table.paused[watch] = now + _READ_AGAIN_S
             self.catch_up(watch, now)
 

@@ -20,21 +20,21 @@ __all__ = ["Progress", "Resumed", "SnapshotEvent", "Suspended", "WatchEvent", "W
 
 @attrs.frozen
 class WatchEvent:
-    """What one entry changed, as far as the watch wants it. All of it happened at once."""
+    """What one entry changed, as far as the watch wants it. All of it happened at once.
+
+    Store ``position`` when the event is dealt with, and resume after it. ``entry`` is the entry itself if the watch
+    read the log, and None if the leader told the changes alone.
+    """
 
     watch_id: int
-    entry: LogEntry
+    position: Position
     changes: tuple[Change, ...]
+    entry: LogEntry | None = None
 
     @property
     def index(self) -> int:
         """The number of the event: the entry's place in the log."""
-        return self.entry.index
-
-    @property
-    def position(self) -> Position:
-        """Store it when the event is dealt with, and resume after it."""
-        return self.entry.position
+        return self.position.index
 
 
 @attrs.frozen

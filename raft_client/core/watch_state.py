@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import attrs
 
 from raft_client.core.entries_stream import EntriesStream
 from raft_client.core.selectors import Selector
+from raft_client.core.served_watch_calls import ServedWatch
 from raft_client.core.watch_events import WatchItem
 from raft_client.wire.key_changes import Change, Previous
 from raft_client.wire.positions import Position
 
-__all__ = ["DEFAULT_QUEUE_BYTES", "Overflow", "Phase", "WatchCounts", "WatchReady", "WatchState"]
+__all__ = ["DEFAULT_QUEUE_BYTES", "Overflow", "Phase", "WatchCounts", "WatchLimits", "WatchReady", "WatchState"]
 
 
 #: What may wait for the consumer of one watch.
@@ -39,12 +40,21 @@ class WatchCounts:
         return WatchCounts(*(a + b for a, b in zip(attrs.astuple(self), attrs.astuple(other), strict=True)))
 
 
+class WatchLimits(TypedDict, total=False):
+    """What the watches leave to the settings of their client."""
+
+    silence_s: float
+    progress_s: float
+    total_bytes: int
+
+
 class Phase(Enum):
     """Where the next events of a watch come from."""
 
     WAITING = "waiting"  # nowhere yet: the end of the log is being asked for
     BEHIND = "behind"  # a reader of its own, or the log when its consumer has made room
     LIVE = "live"  # the subscription that all live watches share
+    SERVED = "served"  # the leader, which tells the changes that are wanted
     ENDED = "ended"
 
 
@@ -74,13 +84,21 @@ class WatchState:
     confirms: bool = False  # whether the log is the one that ``after`` is of is still to be found out
     reader: EntriesStream | None = None
     read_from: Position = _START  # where the reader started
+    served: ServedWatch | None = None  # the call to the leader that serves it
+    known_index: int = 0  # what the leader had applied when it began to serve it
     _items: deque[tuple[WatchItem, int]] = attrs.Factory(deque)
     size: int = 0  # bytes in the queue
 
     @property
     def is_live(self) -> bool:
         """Whether it gets events as they are broadcast; else it is catching up, or has ended."""
-        return self.phase is Phase.LIVE
+        return self.phase is Phase.LIVE or (self.phase is Phase.SERVED and self.seen.index >= self.known_index)
+
+    def start_after(self, position: Position) -> None:
+        """Its start is known. Nothing happens if it was before."""
+        if self.started_after is None:
+            self.started_after = self.seen = self.told = position
+            self.confirms = position.index > 0 and position.term > 0
 
     @property
     def idle(self) -> bool:

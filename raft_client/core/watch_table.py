@@ -6,20 +6,24 @@ Invariant: ``seen`` of a watch never goes back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from raft_client.core.calls import Call
+from raft_client.core.calls import Call, GetLogInfo
 from raft_client.core.event_history import EventHistory
+from raft_client.core.freshness import Freshness
 from raft_client.core.selectors import SelectorIndex, Where
-from raft_client.core.stream_actions import Cancel, SubscriptionAction
-from raft_client.core.watch_events import WatchEvent, WatchItem
-from raft_client.core.watch_state import Phase, WatchReady, WatchState
-from raft_client.errors import ProtocolError
+from raft_client.core.stream_actions import Cancel, Submit, SubscriptionAction
+from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchEvent, WatchItem
+from raft_client.core.watch_state import Phase, WatchCounts, WatchReady, WatchState
+from raft_client.errors import ProtocolError, SubscriberOverflowError
 from raft_client.wire.key_changes import Change, EntryCodec
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 
-__all__ = ["WatchAction", "WatchTable", "unreadable"]
+if TYPE_CHECKING:
+    from raft_client.core.served_watches import ServedWatches
+
+__all__ = ["WatchAction", "WatchTable", "bytes_of", "unreadable"]
 
 #: The entries that are remembered.
 _RECENT_BYTES: Final = 1024 * 1024
@@ -48,6 +52,8 @@ class WatchTable:
         self.position = Position(0)  # of the last entry that live watches were offered
         self.history = EventHistory(_RECENT_BYTES)
         self.paused: dict[WatchState, float] = {}  # watches that pause before they read again
+        #: Those that the leader serves; None: what the codec reads, no leader could.
+        self.served: ServedWatches | None = None
         self.actions: list[WatchAction] = []
 
     def room(self, watch: WatchState) -> int:
@@ -69,6 +75,68 @@ class WatchTable:
         watch.phase = Phase.BEHIND
         self.live.discard(watch, watch.selector)
 
+    # -- how far they are ----------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> WatchCounts:
+        watches = self.watches.values()
+        return WatchCounts(
+            len(watches),
+            sum(watch.is_live for watch in watches),
+            sum(watch.waiting for watch in watches),
+            sum(watch.size for watch in watches),
+        )
+
+    def resume_after(self, watch: WatchState) -> Position | None:
+        if watch.started_after is None:
+            return None
+        return self.place_of(watch) if watch.idle else max(watch.told, watch.started_after)
+
+    def place_of(self, watch: WatchState) -> Position:
+        """The position of what it has in its queue, or has handed out."""
+        return max(watch.seen, self.position) if watch.phase is Phase.LIVE else max(watch.seen, watch.told)
+
+    def report_progress(self) -> None:
+        """To the live watches that have been quiet."""
+        for watch in self.watches.values():
+            position = self.place_of(watch)
+            if watch.is_live and watch.idle and position.index > watch.told.index:
+                self.push(watch, Progress(watch.id, position), 0)
+
+    def tell_of_the_link(self, freshness_of: Callable[[WatchState], Freshness]) -> None:
+        """Tell the watches that asked for it whether a leader is heard, after all that came before."""
+        for watch in self.told_of.values():
+            freshness = freshness_of(watch)
+            if freshness is Freshness.SILENT and not watch.suspended:
+                watch.suspended = True
+                self.push(watch, Suspended(watch.id, self.place_of(watch)), 0)
+            elif freshness is Freshness.FRESH and watch.suspended and watch.is_live:
+                watch.suspended = False
+                self.push(watch, Resumed(watch.id, self.place_of(watch)), 0)
+
+    # -- where they read -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the leader is to serve them."""
+        return self.served is not None and not self.served.is_refused
+
+    def begin(self, watch: WatchState) -> None:
+        """Let the leader serve it."""
+        if self.served is not None:
+            self.served.begin(watch)
+
+    def ask_for_the_end(self, watch: WatchState) -> None:
+        """The watch is to go on in the log, once it is known where that ends."""
+        question = GetLogInfo(self.ident, of_leader=True)
+        self.questions[question] = watch
+        self.actions.append(Submit(question))
+
+    def stop_reading(self, watch: WatchState) -> None:
+        if watch.reader is not None and self.readers.pop(watch.reader, None) is not None:
+            self.actions.append(Cancel(watch.reader, watch.reader.stop()))
+        watch.reader = None
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     def select(self, watch: WatchState, changes: Sequence[Change], *, of_its_keys: bool) -> Sequence[Change]:
@@ -84,13 +152,22 @@ class WatchTable:
             return ()
 
     def push_event(self, watch: WatchState, entry: LogEntry, changes: Sequence[Change]) -> None:
-        size = sum([len(change.key) + len(change.value or b"") for change in changes])
-        self.push(watch, WatchEvent(watch.id, entry, tuple(changes)), size)
+        self.push(watch, WatchEvent(watch.id, entry.position, tuple(changes), entry), bytes_of(changes))
 
     def push(self, watch: WatchState, item: WatchItem, size: int) -> None:
         if watch.idle:  # else its consumer has no reason to wait
             self.actions.append(WatchReady(watch))
         watch.push(item, size + _EVENT_BYTES)
+
+    def overflowed(self, watch: WatchState) -> None:
+        """It has fallen behind because its consumer is slow: that is its end, if it was asked to."""
+        if watch.overflow == "error":
+            text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
+            if self.room(watch) == watch.queue_bytes:
+                text = f"{text} queue_bytes={watch.queue_bytes}"
+            else:
+                text = f"{text} share of the {self.total_bytes} bytes for the {len(self.watches)} watches of the client"
+            self.end(watch, SubscriberOverflowError(text))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -100,10 +177,10 @@ class WatchTable:
         if watch.is_live:
             self.live.discard(watch, watch.selector)
         watch.phase, watch.error = Phase.ENDED, error
-        if watch.reader is not None and self.readers.pop(watch.reader, None) is not None:
-            self.actions.append(Cancel(watch.reader, watch.reader.stop()))
-        watch.reader = None
+        self.stop_reading(watch)
         self.paused.pop(watch, None)
+        if self.served is not None:
+            self.served.drop(watch)
         for question in [q for q, w in self.questions.items() if w is watch]:
             del self.questions[question]
             self.actions.append(Cancel(question))
@@ -116,6 +193,11 @@ class WatchTable:
     def end_all(self, watches: Iterable[WatchState], error: Exception) -> None:
         for watch in list(watches):
             self.end(watch, error)
+
+
+def bytes_of(changes: Sequence[Change]) -> int:
+    """Of keys and values."""
+    return sum([len(change.key) + len(change.value or b"") for change in changes])
 
 
 def unreadable(entry: LogEntry, error: Exception) -> ProtocolError:

@@ -23,17 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import TypedDict, get_args
+from typing import get_args
 
-from raft_client.core.calls import Call, GetLogInfo
+from raft_client.core.calls import Call
 from raft_client.core.entries_stream import SnapshotPolicy, check_buffer
 from raft_client.core.freshness import Freshness, SubscriptionState
 from raft_client.core.live_watches import LiveWatches
 from raft_client.core.selectors import Selector
-from raft_client.core.stream_actions import Cancel, Ended, Ready, Submit
+from raft_client.core.served_watches import ServedWatches, WatchSession
+from raft_client.core.stream_actions import Cancel, Ended, Ready
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch_catch_up import WatchCatchUp
-from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchItem
+from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
 from raft_client.core.watch_table import WatchAction, WatchTable
 from raft_client.errors import (
@@ -47,15 +48,7 @@ from raft_client.wire.key_changes import EntryCodec
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
 
-__all__ = ["WatchLimits", "Watches"]
-
-
-class WatchLimits(TypedDict, total=False):
-    """What the watches leave to the settings of their client."""
-
-    silence_s: float
-    progress_s: float
-    total_bytes: int
+__all__ = ["Watches"]
 
 
 class Watches:
@@ -73,13 +66,17 @@ class Watches:
         silence_s: float = 1.0,
         progress_s: float = 10.0,
         total_bytes: int = 64 * 1024 * 1024,
+        session: WatchSession | None = None,
     ) -> None:
+        """``session``: what the codec reads is what the leader may serve; None: it is not asked."""
         self._silence_s = silence_s
         self._progress_s = progress_s
         self._ids = count(1)
         self._table = WatchTable(ident, codec, total_bytes, on_empty=self._stop)
         self._catch_up = WatchCatchUp(self._table)
         self._live = LiveWatches(self._table)
+        if session is not None:
+            self._table.served = ServedWatches(self._table, self._catch_up, session, silence_s)
         self._subscription: Subscription | None = None
         self._progress_at: float | None = None  # monotonic seconds
         self._silent_at: float | None = None  # when the first question where the log ends has waited for too long
@@ -108,6 +105,9 @@ class Watches:
     def state_of(self, watch: WatchState) -> SubscriptionState:
         """How far one watch is from the end of the log: it may have some way to go to where the live ones are."""
         state = self.state
+        if watch.phase is Phase.SERVED and state.freshness is not Freshness.SILENT:
+            missing = max(0, watch.known_index - watch.seen.index)
+            return SubscriptionState(Freshness.STALE if missing else Freshness.FRESH, missing)
         if state.freshness is Freshness.SILENT or watch.is_live:
             return state
         behind = max(0, self._table.position.index - watch.seen.index) if watch.phase is Phase.BEHIND else 0
@@ -116,30 +116,25 @@ class Watches:
     @property
     def counts(self) -> WatchCounts:
         """The watches that have not ended, and their queues."""
-        watches = self._table.watches.values()
-        return WatchCounts(
-            len(watches),
-            sum(watch.is_live for watch in watches),
-            sum(watch.waiting for watch in watches),
-            sum(watch.size for watch in watches),
-        )
+        return self._table.counts
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are none, and nothing is to be heard of those that there were."""
+        return not self.count and (self._table.served is None or self._table.served.is_idle)
 
     def resume_after(self, watch: WatchState) -> Position | None:
         """A watch that starts after this one misses nothing that ``watch`` did not hand out. None: it has no start.
 
         It is that of the last event only while there are more; then the log up to here had nothing for it.
         """
-        if watch.started_after is None:
-            return None
-        if not watch.idle:
-            return max(watch.told, watch.started_after)
-        return self._place_of(watch)
+        return self._table.resume_after(watch)
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        silent_at = self._subscription.next_deadline() if self._subscription else None
-        deadlines = [at for at in (silent_at, self._silent_at, self._progress_at) if at is not None]
-        return min([*deadlines, *self._table.paused.values()], default=None)
+        parts = [part.next_deadline() for part in (self._subscription, self._table.served) if part is not None]
+        deadlines = (*parts, self._silent_at, self._progress_at, *self._table.paused.values())
+        return min((at for at in deadlines if at is not None), default=None)
 
     # -- the side of the consumers -------------------------------------------------------------------------------------
 
@@ -176,10 +171,10 @@ class Watches:
             self._table.told_of[watch.id] = watch
         if start is not None and self._subscription is not None:
             self._place(watch, start, self._table.position)
+        elif self._table.is_served:
+            self._table.begin(watch)
         else:
-            question = GetLogInfo(self._table.ident, of_leader=True)
-            self._table.questions[question] = watch
-            self._table.actions.append(Submit(question))
+            self._table.ask_for_the_end(watch)
         return watch
 
     def next_item(self, watch: WatchState, now: float) -> WatchItem | None:
@@ -200,6 +195,8 @@ class Watches:
         self._closed = True
         for watch in list(self._table.watches.values()):
             self._cancel(watch, ClientClosedError())
+        if self._table.served is not None:
+            self._table.served.close()
 
     def _cancel(self, watch: WatchState, error: Exception) -> None:
         resume_after = self.resume_after(watch)
@@ -213,10 +210,12 @@ class Watches:
     def wake(self, call: Call, now: float) -> None:
         """A submitted call has something in its queue."""
         watch = self._table.readers.get(call)
-        if watch is None:
-            self._pump(now)
-        else:
+        if watch is not None:
             self._catch_up.catch_up(watch, now)
+        elif self._table.served is not None and self._table.served.wake(call, now):
+            self._heard(now)
+        else:
+            self._pump(now)
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB socket to ``url``."""
@@ -241,6 +240,8 @@ class Watches:
         watch = self._table.readers.pop(call, None)
         if watch is not None and watch.reader is not None:
             self._catch_up.reader_finished(watch, watch.reader, now)
+        elif self._table.served is not None and self._table.served.finished(call, result):
+            self._heard(now)
         elif isinstance(result, LogInfoReply):
             self._end_is_known(self._table.questions.pop(call, None), result.last_applied, now)
         elif self._subscription is not None:
@@ -255,6 +256,8 @@ class Watches:
             self._table.end(watch, error)
         elif call in self._table.questions:
             self._table.end(self._table.questions.pop(call), error)
+        elif self._table.served is not None and self._table.served.failed(call, error):
+            self._read_the_log_instead()
         elif self._subscription is not None:
             self._subscription.failed(call, error, now)
             self._pump(now)
@@ -275,16 +278,40 @@ class Watches:
             self._is_silent = True
         if self._progress_at is not None and now >= self._progress_at:
             self._progress_at = now + self._progress_s
-            self._report_progress()
+            self._table.report_progress()
+        if self._table.served is not None:
+            self._table.served.tick(now)
         if self._subscription is not None:
             self._subscription.tick(now)
             self._pump(now)
 
     def take_actions(self) -> list[WatchAction]:
         """What to do now, in this order."""
-        self._tell_of_the_link()
+        self._table.tell_of_the_link(lambda watch: self.state_of(watch).freshness)
         actions, self._table.actions = self._table.actions, []
         return actions
+
+    # -- who serves them -----------------------------------------------------------------------------------------------
+
+    def _heard(self, now: float) -> None:
+        """The leader that is to serve watches has said something."""
+        if self._table.watches:
+            self._silent_at = now + self._silence_s
+            self._is_silent = False
+            self._progress_at = self._progress_at or now + self._progress_s
+        self._read_the_log_instead()
+
+    def _read_the_log_instead(self) -> None:
+        """If the leader does not serve watches: all of them go on where they are, in the log."""
+        if self._table.is_served or self._subscription is not None:
+            return
+        self._table.paused.clear()
+        asking = set(self._table.questions.values())
+        for watch in self._table.watches.values():
+            self._table.stop_reading(watch)
+            watch.phase = Phase.WAITING
+            if watch not in asking:
+                self._table.ask_for_the_end(watch)
 
     # -- where watches start -------------------------------------------------------------------------------------------
 
@@ -299,10 +326,9 @@ class Watches:
         )
 
     def _place(self, watch: WatchState, after: Position, end: Position) -> None:
-        watch.started_after = watch.seen = watch.told = after
-        watch.confirms = after.index > 0 and after.term > 0
+        watch.start_after(after)
         watch.phase = Phase.BEHIND
-        if after.index > end.index:
+        if watch.seen.index > end.index:
             self._catch_up.start_reader(watch)  # it finds out whether the log was ever that long
         else:
             self._catch_up.find_source(watch)
@@ -352,29 +378,6 @@ class Watches:
             if watch.phase is Phase.BEHIND:
                 self._catch_up.catch_up(watch, now)
 
-    def _tell_of_the_link(self) -> None:
-        """Tell the watches that asked for it whether a leader is heard, after all that came before."""
-        if not self._table.told_of:
-            return
-        freshness = self.state.freshness
-        for watch in self._table.told_of.values():
-            if freshness is Freshness.SILENT and not watch.suspended:
-                watch.suspended = True
-                self._table.push(watch, Suspended(watch.id, self._place_of(watch)), 0)
-            elif freshness is Freshness.FRESH and watch.suspended and watch.is_live:
-                watch.suspended = False
-                self._table.push(watch, Resumed(watch.id, self._place_of(watch)), 0)
-
-    def _place_of(self, watch: WatchState) -> Position:
-        """The position of what it has in its queue, or has handed out."""
-        return max(watch.seen, self._table.position) if watch.is_live else max(watch.seen, watch.told)
-
-    def _report_progress(self) -> None:
-        for watch in self._table.watches.values():
-            position = max(watch.seen, self._table.position)
-            if watch.is_live and watch.idle and position.index > watch.told.index:
-                self._table.push(watch, Progress(watch.id, position), 0)
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _pass_on(self, subscription: Subscription) -> None:
@@ -389,6 +392,8 @@ class Watches:
         if subscription is not None:
             subscription.close()
             self._pass_on(subscription)
+        if self._table.served is not None:
+            self._table.served.stop()
         self._progress_at = self._silent_at = None
         self._is_silent = False
         self._table.position = Position(0)

@@ -1,0 +1,311 @@
+"""Watches that the leader serves: each is begun there, and goes on where it stopped when it has to be begun again.
+
+::
+
+    begin() --> waits for the greeting, and for its turn --> asked --Watching--> SERVED --events-->  queue
+      ^                                                                            |
+      +--- the connection or the session is over, the consumer has made room ------+
+                                                                                   |
+    the leader does not remember as much, or its log is another one: the log is read (watch_catch_up) and tells
+
+Invariant: a watch takes each event after ``watch.seen`` once, in order.
+Invariant: what the leader is told to have arrived is what arrived in its session, also of watches that have ended here:
+their calls stay until the leader says that they are over.
+
+Source: State Watch pattern, "Handling Connection Failures"; ``docs/decisions/0041-watches-of-the-peers.md``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import attrs
+
+from raft_client.core.calls import Call
+from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
+from raft_client.core.stream_actions import Cancel, FollowUp, Submit
+from raft_client.core.watch_catch_up import WatchCatchUp
+from raft_client.core.watch_events import WatchEvent
+from raft_client.core.watch_state import Phase, WatchReady, WatchState
+from raft_client.core.watch_table import WatchTable, bytes_of
+from raft_client.errors import ProtocolError, RaftError
+from raft_client.wire.positions import Position
+from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchEnded, Watching, WatchProgress
+
+__all__ = ["ServedWatches", "WatchSession"]
+
+#: So many are begun before the first of them is answered: a connection holds a thousand messages.
+_BEGINS_AT_ONCE: Final = 256
+#: The leader is told after each 64 messages with events; it sends four times as many ahead.
+_MESSAGES_A_WORD: Final = 64
+#: A leader forgets a client that is silent for 30 s, and the rarer its signs of life, the later a loss is noticed.
+_MAX_HEARTBEAT_S: Final = 1.0
+
+
+@attrs.define
+class WatchSession:
+    """The last session, and how many messages with events have arrived in it. It outlives the watches of a client."""
+
+    number: int = 0  # 0: none yet
+    messages: int = 0
+
+
+class ServedWatches:
+    """All watches of a client that its leader serves, and those that wait for that."""
+
+    def __init__(self, table: WatchTable, catch_up: WatchCatchUp, session: WatchSession, silence_s: float) -> None:
+        self._table = table
+        self._catch_up = catch_up
+        self._session = session
+        self._heartbeat_s = min(_MAX_HEARTBEAT_S, silence_s / 3.0)
+        #: The leader does not serve watches, or has no room for them: they read the log.
+        self.is_refused = False
+        self._call: SessionCall | None = None
+        self._is_greeted = False
+        self._watches: dict[ServedWatch, WatchState | None] = {}  # None: it is ending
+        self._asked: dict[ServedWatch, None] = {}  # of those, the unanswered ones
+        #: For each sign of life that is under way: what must be answered before it is.
+        self._due: deque[list[ServedWatch]] = deque()
+        self._to_begin: dict[WatchState, None] = {}
+        self._told = 0  # messages that the leader was told of
+        self._heartbeat_at: float | None = None  # monotonic seconds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the leader has been told the end of all of them, and nothing is missing of what it sent before."""
+        return self._call is None
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`tick` has something to do, in monotonic seconds."""
+        return self._heartbeat_at
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------
+
+    def begin(self, watch: WatchState) -> None:
+        """Serve this watch from where it is; nothing if that is under way."""
+        if watch.served is None:
+            self._to_begin[watch] = None
+            if self._call is None:
+                self._call = SessionCall(self._table.ident)
+                self._table.actions.append(Submit(self._call))
+            self._begin_some()
+
+    def drop(self, watch: WatchState) -> None:
+        """Serve it no longer."""
+        self._to_begin.pop(watch, None)
+        call, watch.served = watch.served, None
+        if call is not None:
+            self._watches[call] = None
+            self._table.actions.append(FollowUp(call, (call.cancel(),)))
+
+    def tick(self, now: float) -> None:
+        """Time has passed. While an answer is due, the request machine sees to it that one comes."""
+        if self._heartbeat_at is not None and now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_s
+            if self._call is not None and self._call.paused:
+                self._say_seen()
+
+    def _begin_some(self) -> None:
+        while self._to_begin and self._is_greeted and self._call is not None and len(self._asked) < _BEGINS_AT_ONCE:
+            watch = next(iter(self._to_begin))
+            del self._to_begin[watch]
+            after = watch.after if watch.started_after is None else watch.seen
+            call = watch.served = ServedWatch(self._table.ident, watch.selector, after, self._call)
+            self._watches[call] = watch
+            self._asked[call] = None
+            self._table.actions.append(Submit(call))
+
+    def _say_seen(self) -> None:
+        if self._call is not None:
+            self._told = self._session.messages
+            self._due.append(list(self._asked))
+            frames = self._call.seen(self._session.number, self._session.messages)
+            self._table.actions.append(FollowUp(self._call, (frames,)))
+
+    # -- what the leader says ------------------------------------------------------------------------------------------
+
+    def wake(self, call: Call, now: float) -> bool:
+        """A call has a reply; False if it is none of these."""
+        if call is self._call:
+            self._session_reply(now)
+        elif isinstance(call, ServedWatch) and call in self._watches:
+            match call.take():
+                case Watching() as reply:
+                    self._watching(call, reply)
+                case Events() as reply:
+                    self._events(call, reply)
+        else:
+            return False
+        return True
+
+    def _session_reply(self, now: float) -> None:
+        assert self._call is not None  # noqa: S101 - it has called
+        self._heartbeat_at = now + self._heartbeat_s
+        reply = self._call.take()
+        match reply:
+            case Greeting():
+                self._is_greeted = True
+                if reply.is_new:
+                    self._due.clear()
+                    self._begin_again(list(self._watches))
+            case WatchProgress() if reply.session == self._session.number:
+                self._progress(reply.position)
+            case NoSession() if reply.session == self._session.number != 0:
+                self._begin_again(list(self._watches))
+        if isinstance(reply, WatchProgress | NoSession):
+            self._ask_again(self._due.popleft() if self._due else [])
+        self._begin_some()
+        self._stop_if_unused()
+
+    def _ask_again(self, calls: list[ServedWatch]) -> None:
+        """These should have been answered: they were lost."""
+        for call in calls:
+            if self._asked.pop(call, call) is None and (watch := self._watches[call]) is not None:
+                self.drop(watch)
+                self.begin(watch)
+
+    def _progress(self, position: Position) -> None:
+        for watch in self._watches.values():
+            if watch is not None and watch.phase is Phase.SERVED and position.index > watch.seen.index:
+                watch.seen = position
+
+    def _watching(self, call: ServedWatch, reply: Watching) -> None:
+        self._asked.pop(call, None)
+        if reply.session != self._session.number:
+            self._session.number, self._session.messages, self._told = reply.session, 0, 0
+            self._begin_again([each for each in self._watches if each.is_begun])
+        call.is_begun = True
+        watch = self._watches[call]
+        if watch is None:  # it ended before it was sent, so the leader was not told
+            self._table.actions.append(FollowUp(call, (call.cancel(),)))
+        else:
+            self._serve(watch, reply.applied)
+        self._begin_some()
+
+    def _serve(self, watch: WatchState, applied: Position) -> None:
+        watch.start_after(applied if watch.after is None else watch.after)
+        if watch.seen.index > applied.index:
+            self.drop(watch)
+            watch.phase = Phase.BEHIND
+            self._catch_up.start_reader(watch)  # it finds out whether the log was ever that long
+            return
+        watch.confirms = False
+        watch.phase = Phase.SERVED
+        watch.known_index = applied.index
+        self._table.actions.append(WatchReady(watch))
+
+    def _events(self, call: ServedWatch, reply: Events) -> None:
+        self._session.messages += 1
+        if self._session.messages - self._told >= _MESSAGES_A_WORD:
+            self._say_seen()
+        watch = self._watches[call]
+        if watch is None or reply.position.index <= watch.seen.index:
+            return
+        if watch.size > self._table.room(watch):
+            self.drop(watch)
+            watch.phase = Phase.BEHIND
+            self._table.overflowed(watch)
+            return
+        watch.seen = reply.position
+        selected = self._table.select(watch, reply.changes, of_its_keys=False)
+        if selected:
+            self._table.push(watch, WatchEvent(watch.id, reply.position, tuple(selected)), bytes_of(selected))
+
+    def finished(self, call: Call, result: object) -> bool:
+        """A call is over; False if it is none of these."""
+        if call is self._call:
+            self._not_offered()
+        elif isinstance(call, ServedWatch) and call in self._watches:
+            watch = self._forget(call)
+            if isinstance(result, WatchEnded):
+                self._ended(watch, result.reason)
+            elif watch is not None:
+                self._is_greeted = False  # it will be, over the present connection
+                self.begin(watch)
+            self._begin_some()
+            self._stop_if_unused()
+        else:
+            return False
+        return True
+
+    def _ended(self, watch: WatchState | None, reason: EndReason) -> None:
+        if watch is None:
+            return
+        if reason is EndReason.TOO_MANY:
+            self._refuse()
+        elif reason is EndReason.CANCELLED:
+            self.begin(watch)
+        else:
+            if watch.after is not None:
+                watch.start_after(watch.after)
+            watch.phase = Phase.BEHIND
+            watch.confirms = reason is EndReason.OTHER_LOG or watch.confirms
+            if watch.size <= self._table.room(watch):
+                self._catch_up.start_reader(watch)
+
+    def failed(self, call: Call, error: RaftError) -> bool:
+        """A call is over with an error; False if it is none of these."""
+        if call is self._call:
+            self._not_offered()  # what the leader says cannot be read
+        elif isinstance(call, ServedWatch) and call in self._watches:
+            watch = self._forget(call)
+            if watch is not None and isinstance(error, ProtocolError):
+                self._table.end(watch, error)
+            elif watch is not None:
+                self._is_greeted = False  # the connection broke: the session's call is on its way to the next leader
+                self.begin(watch)
+            self._stop_if_unused()
+        else:
+            return False
+        return True
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _forget(self, call: ServedWatch) -> WatchState | None:
+        self._asked.pop(call, None)
+        watch = self._watches.pop(call)
+        if watch is not None:
+            watch.served = None
+            if watch.phase is Phase.SERVED:
+                watch.phase = Phase.BEHIND
+        return watch
+
+    def _begin_again(self, calls: list[ServedWatch]) -> None:
+        """These are over at the leader, or never came there."""
+        for call in calls:
+            self._table.actions.append(Cancel(call))
+            watch = self._forget(call)
+            if watch is not None:
+                self._to_begin[watch] = None
+
+    def _not_offered(self) -> None:
+        self.is_refused = True
+        self._call = None
+        self.close()
+
+    def _refuse(self) -> None:
+        """The leader has no room: the log is read, and it is told the end of those that it has."""
+        self.is_refused = True
+        self._to_begin.clear()
+        for watch in list(self._watches.values()):
+            if watch is not None:
+                self.drop(watch)
+
+    def stop(self) -> None:
+        """Without watches nothing is asked, once the leader has said that they are over."""
+        self.is_refused = False
+        self._stop_if_unused()
+
+    def _stop_if_unused(self) -> None:
+        if not self._watches and (self.is_refused or not self._table.watches):
+            self.close()
+
+    def close(self) -> None:
+        """Ask no longer, whatever comes."""
+        self._begin_again(list(self._watches))
+        self._to_begin.clear()
+        if self._call is not None:
+            self._table.actions.append(Cancel(self._call))
+        self._call = self._heartbeat_at = None
+        self._is_greeted = False

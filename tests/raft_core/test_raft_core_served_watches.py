@@ -1,0 +1,257 @@
+"""Watches that the leader serves, and the same over the log: one behaviour, whoever tells the changes.
+
+The peers' side is the real WatchServer. Source: facts (kvstore and watch) §8, C1 to C6 and R1 to R14.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from raft_network import url_of
+from served_cluster import ServedCluster, WatchClient, seen
+
+from raft_client.core.freshness import Freshness
+from raft_client.core.selectors import Key, Prefix, Tree, Where
+from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended
+from raft_client.core.watch_state import Phase
+from raft_client.errors import HistoryOutrunError, OutOfDateLogError, SubscriberOverflowError, TermMismatchError
+from raft_client.wire.key_changes import Previous
+from raft_client.wire.positions import Position
+
+
+@pytest.fixture(params=["served", "log"])
+def cluster(request: pytest.FixtureRequest) -> ServedCluster:
+    """One that serves watches, and one that does not."""
+    return ServedCluster(offers=request.param == "served")
+
+
+def told(client: WatchClient, watch: Any) -> list[tuple[int, list[bytes]]]:
+    """What it has when a second has passed."""
+    items = client.take(watch)
+    client.quiet_time(1.0)
+    return seen(items + client.take(watch))
+
+
+def is_as_offered(client: WatchClient, watch: Any) -> bool:
+    """Whether what the cluster offers is what the watch uses."""
+    offers = client.cluster.offers
+    return watch.phase is (Phase.SERVED if offers else Phase.LIVE) and bool(client.listening) is not offers
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+def test_a_watch_begins_at_the_end_and_is_told_what_follows(cluster: ServedCluster) -> None:
+    """Without an index a watch is told what is written from then on; all changes of one entry are one event."""
+    cluster.write("a", "b")
+    client = WatchClient(cluster)
+    watch = client.watch()
+    client.quiet_time(0.2)
+    assert watch.started_after is not None
+    assert watch.started_after.index == 2
+    cluster.write("a;b", "c")
+    assert told(client, watch) == [(3, [b"a", b"b"]), (4, [b"c"])]
+    assert is_as_offered(client, watch)
+    assert client.state_of(watch) is Freshness.FRESH
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, Position(2, 1)])
+def test_a_watch_begins_after_any_index(cluster: ServedCluster, after: Any) -> None:
+    """With an index, or a position, it is told first what was written after that."""
+    cluster.write("k1", "k2", "k3")
+    client = WatchClient(cluster)
+    watch = client.watch(after=after)
+    cluster.write("k4")
+    index = Position.of(after).index
+    assert told(client, watch) == [(n, [b"k%d" % n]) for n in range(index + 1, 5)]
+    assert is_as_offered(client, watch)
+
+
+def test_only_what_is_wanted_is_told(cluster: ServedCluster) -> None:
+    """Keys, prefixes, trees and conditions are told what they want, and nothing else."""
+    cluster.write("a", "a/1", "ab;a/2", "-a/1", "b")
+    client = WatchClient(cluster)
+    wanted = {
+        Key(b"a"): [(1, [b"a"])],
+        Prefix(b"a/"): [(2, [b"a/1"]), (3, [b"a/2"]), (4, [b"a/1"])],
+        Tree(b"a"): [(1, [b"a"]), (2, [b"a/1"]), (3, [b"a/2"]), (4, [b"a/1"])],
+        Where(lambda change: change.value is None): [(4, [b"a/1"])],
+        Prefix(b""): [(1, [b"a"]), (2, [b"a/1"]), (3, [b"ab", b"a/2"]), (4, [b"a/1"]), (5, [b"b"])],
+    }
+    watches = [(client.watch(selector, after=0), events) for selector, events in wanted.items()]
+    assert all(told(client, watch) == events for watch, events in watches)
+
+
+def test_previous_values_are_those_that_the_watch_has_seen(cluster: ServedCluster) -> None:
+    """A watch that asks is told what its keys had before, also by a leader that does not send that."""
+    client = WatchClient(cluster)
+    watch = client.watch(after=0, previous=True)
+    cluster.write("a", value="1")
+    cluster.write("a", value="2")
+    cluster.write("-a")
+    client.quiet_time(0.5)
+    before = [item.changes[0].previous for item in client.take(watch)]
+    assert before == [Previous(), Previous(b"1"), Previous(b"2")]
+
+
+# -- leaders and connections -------------------------------------------------------------------------------------------
+
+
+def test_another_leader_goes_on_where_the_last_one_stopped(cluster: ServedCluster) -> None:
+    """When the leader dies, nothing is lost and nothing told twice: the next one is told the last index seen."""
+    client = WatchClient(cluster)
+    watches = [client.watch(Prefix(b"k"), after=0), client.watch(Key(b"k2"))]
+    client.quiet_time(0.2)
+    cluster.write("k1")
+    client.quiet_time(0.2)
+    first = client.take(watches[0])
+    cluster.write("k2", "z")  # on its way when the leader dies
+    client.kill(url_of(1))
+    cluster.lead(2)
+    cluster.write("k3")
+    client.quiet_time(3.0)
+    assert seen(first + client.take(watches[0])) == [(1, [b"k1"]), (2, [b"k2"]), (4, [b"k3"])]
+    assert seen(client.take(watches[1])) == [(2, [b"k2"])]
+    assert all(is_as_offered(client, watch) for watch in watches)
+
+
+def test_a_connection_that_breaks_loses_nothing(cluster: ServedCluster) -> None:
+    """When the connection breaks with events under way, they are told over the next one, once."""
+    client = WatchClient(cluster)
+    watch = client.watch(after=0)
+    items = []
+    for n in range(5):
+        cluster.write(f"k{n}")
+        for url in cluster.peers:
+            client.flush(url)
+        client.receive_one()
+        client.break_link(url_of(1))
+        client.quiet_time(0.7)
+        items += client.take(watch)
+    assert [index for index, _ in seen(items)] == [1, 2, 3, 4, 5]
+
+
+def test_a_silent_leader_is_noticed_and_told(cluster: ServedCluster) -> None:
+    """A leader that freezes is noticed within the silence allowed; the watch is told, and goes on with the next one."""
+    client = WatchClient(cluster, silence_s=1.0)
+    watch = client.watch(connection_events=True)
+    client.quiet_time(5.0)
+    assert client.take(watch) == []
+    cluster.peers[url_of(1)].is_frozen = True
+    client.quiet_time(1.3)
+    assert client.state_of(watch) is Freshness.SILENT
+    assert [type(item) for item in client.take(watch)] == [Suspended]
+    cluster.lead(3)
+    cluster.write("k")
+    client.quiet_time(3.0)
+    items = client.take(watch)
+    assert seen(items[:1]) == [(1, [b"k"])]
+    assert [type(item) for item in items[1:]] == [Resumed]
+    assert client.state_of(watch) is Freshness.FRESH
+
+
+def test_a_quiet_watch_hears_of_progress(cluster: ServedCluster) -> None:
+    """While nothing happens to its keys, a watch is told how far it is, so that it does not resume from long ago."""
+    client = WatchClient(cluster, progress_s=10.0)
+    watch = client.watch(Key(b"mine"), after=0)
+    cluster.write("a", "b", "c")
+    client.quiet_time(11.0)
+    assert [(type(item), item.position) for item in client.take(watch)] == [(Progress, Position(3, 1))]
+    cluster.write("d")
+    client.quiet_time(1.0)
+    assert client.watches.resume_after(watch) == Position(4, 1)
+
+
+# -- slow readers, and the end -----------------------------------------------------------------------------------------
+
+
+def test_a_slow_reader_loses_nothing_and_holds_up_nobody(cluster: ServedCluster) -> None:
+    """What does not fit into the queue of a slow reader is told later; another watch is told it at once."""
+    client = WatchClient(cluster)
+    slow, other = client.watch(after=0, queue_bytes=300), client.watch(after=0)
+    client.quiet_time(0.2)
+    for n in range(1, 41):
+        cluster.write(f"k{n}")
+        client.quiet_time(0.1)
+        assert slow.size < 300 + 200
+    assert [index for index, _ in seen(client.take(other))] == list(range(1, 41))
+    items = []
+    for _ in range(40):
+        items += client.take(slow)
+        client.quiet_time(0.2)
+    assert [index for index, _ in seen(items)] == list(range(1, 41))
+
+
+def test_a_reader_that_is_too_slow_is_told_if_it_asked_for_that(cluster: ServedCluster) -> None:
+    """With overflow="error" the watch ends after what was queued; another one goes on."""
+    client = WatchClient(cluster)
+    slow, other = client.watch(after=0, queue_bytes=300, overflow="error"), client.watch(after=0)
+    client.quiet_time(0.2)
+    for n in range(1, 11):
+        cluster.write(f"k{n}")
+        client.quiet_time(0.1)
+    assert [index for index, _ in seen(client.take(slow))] == [1, 2, 3]
+    assert isinstance(slow.error, SubscriberOverflowError)
+    assert len(seen(client.take(other))) == 10
+
+
+def test_without_watches_nothing_is_left(cluster: ServedCluster) -> None:
+    """After the last watch was closed nothing of it is handed out, asked or kept, here or at the leader."""
+    client = WatchClient(cluster)
+    watches = [client.watch(after=0) for _ in range(3)]
+    cluster.write("a", "b")
+    client.quiet_time(0.3)
+    for watch in watches:
+        client.cancel(watch)
+    cluster.write("c")
+    client.quiet_time(0.3)
+    assert all(client.next_item(watch) is None for watch in watches)
+    assert not client.runners.members
+    assert not client.listening
+    assert client.machine.pending == 0
+    assert [peer.server.watch_count for peer in cluster.peers.values()] == [0, 0, 0]
+    again = client.watch()
+    cluster.write("d")
+    assert told(client, again) == [(4, [b"d"])]
+
+
+def test_a_log_that_was_never_that_long_is_refused(cluster: ServedCluster) -> None:
+    """A watch after an index that the log does not reach ends, and says so."""
+    client = WatchClient(cluster)
+    cluster.write("a")
+    watch = client.watch(after=9)
+    client.quiet_time(10.0)
+    assert isinstance(watch.error, OutOfDateLogError)
+
+
+def test_another_log_is_refused(cluster: ServedCluster) -> None:
+    """A watch after a position of another log ends, and says which terms there are."""
+    client = WatchClient(cluster)
+    cluster.write("a", "b", "c")
+    watch = client.watch(after=Position(2, 5))
+    client.quiet_time(2.0)
+    assert isinstance(watch.error, TermMismatchError)
+    assert (watch.error.index, watch.error.term, watch.error.found_term) == (2, 5, 1)
+
+
+@pytest.mark.parametrize("relist", [False, True])
+def test_history_that_is_gone_is_told(cluster: ServedCluster, relist: bool) -> None:
+    """If what follows the index is in a snapshot alone, the watch ends with that, or hands the snapshot out first."""
+    cluster.write(*(f"k{n}" for n in range(1, 9)))
+    cluster.outrun(6)
+    for url in cluster.peers:
+        cluster.peers[url].restart()
+    client = WatchClient(cluster)
+    watch = client.watch(after=2, relist=relist)
+    client.quiet_time(1.0)
+    items = client.take(watch)
+    if not relist:
+        assert isinstance(watch.error, HistoryOutrunError)
+        assert watch.error.snapshot_index == 6
+        return
+    chunks = [item for item in items if isinstance(item, SnapshotEvent)]
+    assert chunks[-1].position.index == 6
+    cluster.write("k9")
+    assert seen(items) + told(client, watch) == [(n, [b"k%d" % n]) for n in (7, 8, 9)]
+    assert is_as_offered(client, watch)

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.kvstore.area import Area
     from statestore_client.server.kvstore.events import SiteEvent
+    from statestore_client.server.kvstore.own_key import OwnEvent
 
 __all__ = ["SitePeering"]
 
@@ -41,9 +43,10 @@ class SitePeering:
         settings: SiteSettings,
         areas: Iterable[Area],
         random: Random,
-        on_event: Callable[[SiteEvent], object] = lambda _event: None,
+        on_event: Callable[[SiteEvent | OwnEvent], object] = lambda _event: None,
     ) -> None:
-        self.site = Site(settings, areas, random, time.monotonic())
+        self._areas = tuple(areas)
+        self.site = Site(settings, self._areas, random, time.monotonic())
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._sockets = SiteSockets(self._watch, self._loop.remove_reader)
@@ -120,6 +123,21 @@ class SitePeering:
         for event in events:
             self._report(event)
             self._on_event(event)
+        for area in self._areas:
+            own, area.own.events = area.own.events, []
+            for each in own:
+                self._report_own(area.name, each)
+                self._on_event(each)
+
+    def _report_own(self, area: str, event: OwnEvent) -> None:
+        name = self.site.settings.name
+        match event:
+            case KeyContested(key=key, originator=rival):
+                logger.warning(
+                    "site %s: %s keeps %r in area %r alive, too; one of the two must stop", name, rival, key, area
+                )
+            case KeyLost(key=key, originator=rival, version=version):
+                logger.info("site %s: %s has set %r in area %r to version %d", name, rival, key, area, version)
 
     def _report(self, event: SiteEvent) -> None:
         name = self.site.settings.name

@@ -142,6 +142,22 @@ async def test_a_site_with_a_name_that_is_taken_is_refused(caplog: pytest.LogCap
         assert y.value("fake") is None
 
 
+async def test_a_key_that_two_sites_keep_alive_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Two sites that persist one key override each other; after some rounds both say so, and the rest goes on."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        now = asyncio.get_running_loop().time()
+        for node in (x, y):
+            node.areas["a"].own.persist("k", node.name.encode(), now)
+            node.peering.changed()
+        await until(
+            lambda: all(f"site {n}: " in caplog.text and "one of the two must stop" in caplog.text for n in "xy")
+        )
+        assert not x.areas["a"].own.events
+        x.set("other", b"1")
+        await until(lambda: y.value("other") == b"1")
+
+
 async def test_strangers_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever comes in on a socket, of any shape, is dropped; peers do not notice."""
     caplog.set_level(logging.DEBUG, "statestore_client.server")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from curve_files import make_keys, settings_for
@@ -59,6 +62,28 @@ def test_a_signal_ends_a_peer_as_it_should(peers: Peers, number: signal.Signals)
     """A signal ends a peer with the exit code 0, whether it leads or not."""
     peers.start("1")
     assert peers.end("1", number) == 0
+
+
+_TELLS: Final = """
+import atexit, gc, sys
+from raft_client.cli import main
+import raft_client.server
+before = gc.get_threshold(), gc.get_freeze_count()
+atexit.register(lambda: print(before, gc.get_threshold()[0] > before[0][0], gc.get_freeze_count() > 0, file=sys.stderr))
+main()
+"""
+
+
+def test_garbage_is_collected_seldom_in_the_command_alone(tmp_path: Path) -> None:
+    """The command freezes what it has imported and looks for garbage seldom; to import the package changes nothing."""
+    member = f"--peer=1=tcp://127.0.0.1:{reserved_port()}"
+    command = [sys.executable, "-c", _TELLS, "serve", "--id", "1", member, "--data", str(tmp_path / "1")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("listening on")
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    assert told.splitlines()[-1] == f"({gc.get_threshold()}, 0) True True"
 
 
 def test_a_directory_is_of_one_process(peers: Peers) -> None:

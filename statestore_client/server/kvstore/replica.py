@@ -17,8 +17,8 @@ from statestore_client.server.kvstore.events import PeerChanged, SiteEvent
 from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path
 from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
 from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.slices import parts
-from statestore_client.server.kvstore.sync_answers import PART_BYTES, answer_comparison, answer_sync
+from statestore_client.server.kvstore.slices import slices
+from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
 from statestore_client.server.kvstore.sync_session import Phase, SyncSession
 from statestore_client.wire.kvstore.messages import (
     Capability,
@@ -52,8 +52,6 @@ REQUEST_TIMEOUT_S: Final = 2.5
 CHECK_S: Final = 60.0
 #: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
 _APART_S: Final = 1.0
-#: Entries in one flood, at most.
-_FLOODED: Final = 1024
 _FIRST_SYNCS: Final = 2
 _MOST_SYNCS: Final = 32
 
@@ -330,7 +328,7 @@ class Replica:
         ready = [peer for peer in targets if peer.status.state is PeerState.INITIALIZED]
         if not ready or not path_fits((*path, self._site)):
             return
-        for part in parts(self._store.leaving(entries, now), most=_FLOODED, most_bytes=PART_BYTES):
+        for part in slices(self._store.leaving(entries, now)):
             for peer in ready:
                 self.counters.flooded_publications += 1
                 self._wires.flood(peer.name, self.area, (*path, self._site), part)

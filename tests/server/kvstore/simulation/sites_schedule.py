@@ -11,7 +11,7 @@ import pytest
 from sites_node import AREA, Node
 from sites_world import Edge, World
 
-from statestore_client.server.kvstore import replica, sync_answers, sync_session
+from statestore_client.server.kvstore import sync_answers, sync_session
 from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.sync_answers import PART_BYTES
@@ -255,7 +255,7 @@ def run_schedule(seed: int, size: int | None = None) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         # Parts of a few entries, so that syncs have many of them.
         part_bytes = Random(seed).choice([150, 400, PART_BYTES])
-        for module in (replica, sync_answers, sync_session):
+        for module in (sync_answers, sync_session):
             patch.setattr(module, "PART_BYTES", part_bytes)
         return _run(Schedule(seed, size), seed)
 

@@ -26,6 +26,7 @@ from raft_client.server.node import (
 )
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime import (
+    asked_requests,
     compaction,
     curve_keys,
     handshakes,
@@ -93,7 +94,7 @@ FIXED: Final[dict[str, Any]] = {
     "keys in a page of `kv.range`": key_value._MAX_PAGE,
     "results of transactions that compare": key_value._REMEMBERED,
     "entries in which a follower looks for the start of a term": following._MAX_BACK,
-    "requests to one peer whose late answers are understood": peer._REMEMBERED_REQUESTS,
+    "requests to one peer whose late answers are understood": asked_requests.REMEMBERED,
     "terms and indexes": node._MAX_NUMBER,
     "readers of the page of figures": metrics_page._CONNECTIONS,
     "peers of an embedded cluster": embedded_cluster._MOST_PEERS,

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.errors import ProtocolError, RaftError
@@ -30,6 +30,7 @@ from raft_client.server.node.ready import (
 )
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.runtime.asked_requests import AskedRequests
 from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.compaction import Compaction
 from raft_client.server.runtime.disk import DiskWorker
@@ -42,7 +43,6 @@ from raft_client.wire.client_dispatch import ClientDispatch
 from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, LogInfoReply, RequestLogInfo
 from raft_client.wire.compaction_requests import TakeSnapshot, Trim
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
-from raft_client.wire.peer_replies import decode_peer_reply
 from raft_client.wire.update_requests import ConfigProposal, ConfigUpdate
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
@@ -68,8 +68,6 @@ _CAPABILITIES: Final = tuple(each for each in Capability if each is not Capabili
 _TURN: Final = 200
 #: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
 _CARRYING_OUT_S: Final = 0.02
-#: Requests to one peer whose replies are still understood. There is one at a time, and late replies of earlier ones.
-_REMEMBERED_REQUESTS: Final = 64
 
 
 class RaftPeer:
@@ -121,7 +119,7 @@ class RaftPeer:
         self._state_machine, self._compact_bytes = machine, compact_bytes
         watch = () if self.runner.watches.server is None else (Capability.WATCH,)
         self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), (*_CAPABILITIES, *watch))
-        self._asked: dict[str, OrderedDict[bytes, bytes]] = {}
+        self._asked = AskedRequests()
         self._role: tuple[Role, int, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # in the node's time, which goes on where that of the loop stands still
@@ -320,10 +318,9 @@ class RaftPeer:
                 self._node.peer_knows(peer_id, names, now)
                 self._trimming.learn(peer_id, names, leads=self._node.role is Role.LEADER)
                 return None
-            asked = self._asked.get(peer_id)
-            message_type = None if asked is None else asked.get(request_id)
-            if message_type is not None:
-                return Reply(peer_id, request_id, decode_peer_reply(message_type, rest))
+            reply = self._asked.decode(peer_id, request_id, rest)
+            if reply is not None:
+                return Reply(peer_id, request_id, reply)
             self._drop("an answer to nothing")
         except ProtocolError:
             self._drop("malformed answer")
@@ -359,23 +356,20 @@ class RaftPeer:
                 case Ask(peer_id, request_id, message):
                     self._ask(peer_id, request_id, message)
                 case Connect(peer):
-                    self._asked.pop(peer.id, None)
+                    self._asked.forget(peer.id)
                     self._sockets.connect(peer.id, peer.url)
                 case Reconnect(peer_id):
-                    self._asked.pop(peer_id, None)
+                    self._asked.forget(peer_id)
                     self._sockets.reconnect(peer_id)
                 case Disconnect(peer_id):
-                    self._asked.pop(peer_id, None)
+                    self._asked.forget(peer_id)
                     self._sockets.disconnect(peer_id)
 
     def _ask(self, peer_id: str, request_id: bytes, message: Message) -> None:
         if peer_id not in self._sockets.dealers:
             return
         frames = message.to_frames()
-        asked = self._asked.setdefault(peer_id, OrderedDict())
-        asked[request_id] = frames[0]
-        if len(asked) > _REMEMBERED_REQUESTS:
-            asked.popitem(last=False)
+        self._asked.ask(peer_id, request_id, frames[0])
         self._sockets.tell(peer_id, [request_id, *frames])
 
     def _answer(self, request: Request | Answer, message: Message) -> None:

@@ -7,7 +7,7 @@ its deviations cut down if it fails.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from zlib import crc32
 
 import attrs
@@ -23,6 +23,9 @@ __all__ = ["Outcome", "Plan", "plan", "run", "shrink"]
 _COMES_RIGHT_S = 6.0
 _WITHOUT_PRE_VOTE_S = 60.0
 _LOOK_S = 0.02
+#: Deviations that a person can follow, and how many other delays are tried to have no more.
+_FEW = 10
+_CHANCES = 100
 
 
 @attrs.frozen
@@ -32,9 +35,12 @@ class Plan:
     seed: int
     profile: Profile
     deviations: tuple[Deviation, ...]
+    #: Another seed for delays and losses, where that needs fewer deviations to fail.
+    chance: int | None = None
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {self.profile}", *map(str, self.deviations)]
+        chance = "" if self.chance is None else f", chance {self.chance}"
+        lines = [f"seed {self.seed}{chance}: {self.profile}", *map(str, self.deviations)]
         return "\n".join(lines)
 
 
@@ -61,7 +67,8 @@ def plan(seed: int) -> Plan:
 
 def run(schedule: Plan, *, trace: bool = False) -> Outcome:
     """From beginning to end, or to the first violation."""
-    cluster = Cluster(schedule.seed, schedule.profile, trace=trace)
+    chance = schedule.seed if schedule.chance is None else schedule.chance
+    cluster = Cluster(chance, schedule.profile, trace=trace)
     world, audit = cluster.world, cluster.audit
     for deviation in schedule.deviations:
         world.at(deviation.at, _deviate, cluster, deviation)
@@ -119,20 +126,45 @@ def _heal(cluster: Cluster) -> float:
 
 
 def shrink(failing: Plan) -> Plan:
-    """Leave out whatever can be left out, as long as it fails."""
-    kept: Sequence[Deviation] = failing.deviations
-    size = max(1, len(kept) // 2)
-    while True:
-        at = 0
-        while at < len(kept):
-            fewer = (*kept[:at], *kept[at + size :])
-            if run(attrs.evolve(failing, deviations=fewer)).violation is not None:
-                kept = fewer
-            else:
-                at += size
-        if size == 1:
-            return attrs.evolve(failing, deviations=tuple(kept))
-        size //= 2
+    """Leave out whatever can be left out, as long as it fails: large pieces, then single ones, as often as one can go.
+
+    What is left out changes all delays after it. Where many are left, the rest is tried with other delays, too.
+    """
+    size = max(1, len(failing.deviations) // 2)
+    while size:
+        before = failing
+        failing = _without_pieces(failing, size)
+        if size > 1 or failing is before:
+            size //= 2
+    while len(failing.deviations) > _FEW:
+        fewer = next(filter(_fails, _with_other_delays(failing)), None)
+        if fewer is None:
+            break
+        failing = _without_pieces(fewer, 1)
+    return failing
+
+
+def _without_pieces(failing: Plan, size: int) -> Plan:
+    at = 0
+    while at < len(failing.deviations):
+        kept = failing.deviations
+        fewer = attrs.evolve(failing, deviations=(*kept[:at], *kept[at + size :]))
+        if _fails(fewer):
+            failing = fewer
+        else:
+            at += size
+    return failing
+
+
+def _with_other_delays(failing: Plan) -> Iterator[Plan]:
+    kept = failing.deviations
+    for chance in range(_CHANCES):
+        for at in range(len(kept)):
+            yield attrs.evolve(failing, deviations=(*kept[:at], *kept[at + 1 :]), chance=chance)
+
+
+def _fails(schedule: Plan) -> bool:
+    return run(schedule).violation is not None
 
 
 if __name__ == "__main__":

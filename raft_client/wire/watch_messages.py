@@ -2,8 +2,8 @@
 
 They go through the connection that requests go through, with the type ``00 57``, to a peer that has said ``watch`` in
 its hello. The request id of a BeginWatch names the watch on its connection: what the peer says of it carries that id.
-A *session* is all watches of one connection, from the first one until there is none, or until the peer forgets the
-connection; its number is never used again. The frames after type and ident, and those of the replies:
+A *session* is all watches of one connection, from the first one until the peer forgets the connection after a time of
+silence; its number is never used again. The frames after type and ident, and those of the replies:
 
 ===========  ===========================================  ==========================================================
 request      its frames                                   what it does

@@ -16,7 +16,7 @@ members in what follows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from raft_client.server.node.peer_lists import PeersRefusedError, parse_peers
 from raft_client.server.node.request_ids import is_fresh
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from raft_client.wire.messages import ConfigUpdate
 
 __all__ = ["Membership"]
-
-#: The last one that a request id can hold, in the year 2106.
-_LAST_SECOND: Final = 2**32 - 1
 
 
 class Membership:
@@ -120,8 +117,9 @@ class Membership:
         )
 
     def _new_id(self) -> RequestId:
-        # A clock may show anything, and what is committed has to be finished all the same.
-        return self._ids.next(min(max(int(self._state.wall_s), 0), _LAST_SECOND))
+        # Nobody repeats it. With the time of a clock that is ahead it would be the newest id of the log, by which peers
+        # that start judge their clocks: ids that are fresh would be forgotten.
+        return self._ids.next(0)
 
     # -- what follows --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.long_polls import LongPoll, LongPolls
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, OwnKeys
 from statestore_client.server.kvstore.store import AreaStore, MergeResult
-from statestore_client.server.kvstore.subscribers import Subscribers
+from statestore_client.server.kvstore.subscribers import AreaSubscribers
 from statestore_client.wire.kvstore.value import Value
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Area:
         self.name = name
         self.store = AreaStore(name, limits, on_change=on_change)
         self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms)
-        self.subscribers = Subscribers(name)
+        self.subscribers = AreaSubscribers(name)
         self.polls = LongPolls()
         #: Polls that have their answer.
         self.answered: list[LongPoll] = []

@@ -16,7 +16,7 @@ import attrs
 
 from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, Hello, Refusal, RefusalReason
 
-__all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "Link", "LinkId", "Links"]
+__all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "LinkId", "Links", "SiteLink"]
 
 #: A connection as the shell names it.
 LinkId: TypeAlias = Hashable
@@ -29,7 +29,7 @@ MAX_LINKS: Final = 1024
 
 
 @attrs.define(eq=False)
-class Link:
+class SiteLink:
     """One connection. It has a ``name`` once the other side's hello was taken."""
 
     id: LinkId
@@ -58,31 +58,31 @@ class Links:
     def __init__(self, name: str, areas: tuple[str, ...]) -> None:
         self._name = name
         self._areas = areas
-        self._links: dict[LinkId, Link] = {}
+        self._links: dict[LinkId, SiteLink] = {}
         #: Incarnations that were refused because another one of the name lives, until that one is heard again.
         self._rivals: dict[str, int] = {}
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[SiteLink]:
         return iter(tuple(self._links.values()))
 
-    def get(self, link_id: LinkId) -> Link | None:
+    def get(self, link_id: LinkId) -> SiteLink | None:
         """None if nothing is remembered of it."""
         return self._links.get(link_id)
 
     def dial(self, link_id: LinkId, now: float) -> None:
         """The shell opens this connection."""
-        self._links[link_id] = Link(link_id, True, now, hello_at=now)
+        self._links[link_id] = SiteLink(link_id, True, now, hello_at=now)
 
-    def accept(self, link_id: LinkId, now: float) -> Link:
+    def accept(self, link_id: LinkId, now: float) -> SiteLink:
         """Another site has opened this one, and its hello is good."""
-        link = self._links[link_id] = Link(link_id, False, now)
+        link = self._links[link_id] = SiteLink(link_id, False, now)
         return link
 
-    def drop(self, link_id: LinkId) -> Link | None:
+    def drop(self, link_id: LinkId) -> SiteLink | None:
         """The connection is not there any more."""
         return self._links.pop(link_id, None)
 
-    def greet(self, link: Link, hello: Hello, now: float) -> None:
+    def take_hello(self, link: SiteLink, hello: Hello, now: float) -> None:
         """The other side's hello is taken: everything begins, and the peer is spoken to on this connection."""
         link.name, link.incarnation = hello.name, hello.incarnation
         link.areas, link.capabilities = hello.areas, hello.capabilities
@@ -90,7 +90,7 @@ class Links:
         link.heard_at = now
         self._links[link.id] = self._links.pop(link.id)
 
-    def of(self, name: str) -> Link | None:
+    def of(self, name: str) -> SiteLink | None:
         """The connection on which a peer is spoken to: the last that said hello. An older one may be dead already."""
         return next((link for link in reversed(self._links.values()) if link.name == name), None)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.kvstore.messages import Message
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Counters", "Peer", "Replica", "Wires"]
+__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
 
 #: A request that is not answered by then is an error of the peer.
 REQUEST_TIMEOUT_S: Final = 2.5
@@ -73,7 +73,7 @@ class Wires(Protocol):
 
 
 @attrs.define
-class Counters:
+class ReplicaCounters:
     """Since the start."""
 
     full_syncs: int = 0
@@ -85,7 +85,7 @@ class Counters:
 
 
 @attrs.define(eq=False)
-class Peer:
+class SitePeer:
     """What is known of one peer in one area."""
 
     name: str
@@ -115,8 +115,8 @@ class Replica:
         rate: FloodRate | None,
     ) -> None:
         self.area = area.name
-        self.peers: dict[str, Peer] = {}
-        self.counters = Counters()
+        self.peers: dict[str, SitePeer] = {}
+        self.counters = ReplicaCounters()
         self.sync_limit = _FIRST_SYNCS
         self._site = site
         self.contents = area
@@ -135,7 +135,7 @@ class Replica:
         has_ranges = Capability.RANGES in capabilities
         peer = self.peers.get(name)
         if peer is None:
-            self.peers[name] = Peer(name, PeerStatus(now), has_ranges, turn_at)
+            self.peers[name] = SitePeer(name, PeerStatus(now), has_ranges, turn_at)
             self._wires.tell(PeerChanged(self.area, name, None, PeerState.IDLE))
             return
         self.disconnect(name, now)
@@ -168,7 +168,7 @@ class Replica:
         """Every peer has been synced with, or failed once."""
         return all(peer.has_failed or peer.status.state is PeerState.INITIALIZED for peer in self.peers.values())
 
-    def _happens(self, peer: Peer, event: PeerEvent, now: float) -> None:
+    def _happens(self, peer: SitePeer, event: PeerEvent, now: float) -> None:
         before = peer.status.state
         if event in (PeerEvent.API_ERROR, PeerEvent.INCONSISTENCY_DETECTED):
             peer.session = None
@@ -176,7 +176,7 @@ class Replica:
         if peer.status.happens(event, now):
             self._wires.tell(PeerChanged(self.area, peer.name, before, peer.status.state))
 
-    def fail(self, peer: Peer, now: float) -> None:
+    def fail(self, peer: SitePeer, now: float) -> None:
         """A request to the peer failed."""
         self.counters.failed_syncs += 1
         peer.has_failed = True
@@ -203,7 +203,7 @@ class Replica:
             stored = {key: entry for key in keys if (entry := self._store.get(key)) is not None}
             self._spread(stored, path, now)
 
-    def _due_at(self, peer: Peer) -> float | None:
+    def _due_at(self, peer: SitePeer) -> float | None:
         """When a sync with the peer shall begin."""
         if not peer.is_connected or peer.session is not None:
             return None
@@ -223,7 +223,7 @@ class Replica:
 
     # -- syncs that this side begins -----------------------------------------------------------------------------------
 
-    def _begin(self, peer: Peer, now: float) -> None:
+    def _begin(self, peer: SitePeer, now: float) -> None:
         self.counters.full_syncs += 1
         peer.began_at, peer.has_missed = now, False
         peer.session = SyncSession(
@@ -264,7 +264,7 @@ class Replica:
         if session.phase is Phase.DONE:
             self._done(peer, now)
 
-    def _done(self, peer: Peer, now: float) -> None:
+    def _done(self, peer: SitePeer, now: float) -> None:
         peer.session = None
         peer.backoff.succeed()
         self.sync_limit = min(_MOST_SYNCS, 2 * self.sync_limit)
@@ -307,7 +307,7 @@ class Replica:
         merged = self._take(self.peers[name], flood.entries, flood.path, now)
         self.counters.redundant_publications += not merged.accepted
 
-    def _take(self, peer: Peer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
+    def _take(self, peer: SitePeer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
         merged = self.contents.merge(entries, path[-1], now)
         self.publish(merged.accepted, path, now)
         if merged.is_inconsistent:
@@ -333,11 +333,11 @@ class Replica:
                 self.counters.flooded_publications += 1
                 self._wires.flood(peer.name, self.area, (*path, self._site), part)
 
-    def _targets(self, path: Path) -> list[Peer]:
+    def _targets(self, path: Path) -> list[SitePeer]:
         """Split horizon: nobody gets what has come through it."""
         return [peer for peer in self.peers.values() if peer.name not in path]
 
-    def _pend(self, targets: Iterable[Peer], keys: Iterable[str]) -> None:
+    def _pend(self, targets: Iterable[SitePeer], keys: Iterable[str]) -> None:
         """Where a sync runs, the part that these are in may have been compared already."""
         for peer in targets:
             if peer.session is not None and peer.status.state is PeerState.SYNCING:

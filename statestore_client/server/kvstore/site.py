@@ -16,7 +16,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.server.kvstore.client_answers import ClientRequest, answer_client
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, SiteEvent, Synced
-from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINKS, Link, LinkId, Links
+from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINKS, LinkId, Links, SiteLink
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
@@ -176,13 +176,13 @@ class Site:
             self._leaves(name, now)
         self._links.forget_rival(hello.name)
         is_second = self._links.of(hello.name) is not None
-        self._links.greet(link, hello, now)
+        self._links.take_hello(link, hello, now)
         if not hello.is_reply:
             self._send(link_id, self._hello(is_reply=True))
         if not is_second:
             self._arrives(link, now)
 
-    def _arrives(self, link: Link, now: float) -> None:
+    def _arrives(self, link: SiteLink, now: float) -> None:
         assert link.name is not None  # noqa: S101 - it was greeted
         if len(self._known) >= MAX_LINKS and link.name not in self._known:
             # Names that come and go must not be kept for ever: of those that are gone the one that came first.
@@ -195,7 +195,7 @@ class Site:
             if area in self.replicas:
                 self.replicas[area].connect(link.name, link.capabilities, now, is_new=is_new)
 
-    def _forget(self, link: Link, now: float) -> None:
+    def _forget(self, link: SiteLink, now: float) -> None:
         """The connection has died, or begins anew."""
         name = link.name
         link.forget(now)
@@ -242,7 +242,7 @@ class Site:
         except RemoteProtocolError as error:
             self.tell(MalformedMessage(link_id, str(error)))
 
-    def _refused(self, link: Link, message: HelloWanted | Refusal, now: float) -> None:
+    def _refused(self, link: SiteLink, message: HelloWanted | Refusal, now: float) -> None:
         if link.name is not None:
             self._forget(link, now)
         if isinstance(message, Refusal):
@@ -250,7 +250,7 @@ class Site:
             self.tell(HelloRefused(link.id, "", message.reason, message.text))
             link.hello_at = now + HEARTBEAT_S
 
-    def _receive(self, link: Link, name: str, message: Message, now: float) -> None:
+    def _receive(self, link: SiteLink, name: str, message: Message, now: float) -> None:
         if isinstance(message, Heartbeat):
             if message.incarnation != link.incarnation:
                 self._forget(link, now)
@@ -273,7 +273,7 @@ class Site:
                     return
             self.late_replies += 1
 
-    def _receive_flood(self, link: Link, name: str, flood: Flood, now: float) -> None:
+    def _receive_flood(self, link: SiteLink, name: str, flood: Flood, now: float) -> None:
         if flood.number > link.received + 1:
             self._missed(name, now)
         link.received = max(link.received, flood.number)

@@ -76,7 +76,7 @@ class AreaSummary:
     bytes: int
 
 
-class Guard(Protocol):
+class KeyGuard(Protocol):
     """What looks after the keys that this site keeps alive."""
 
     def guards(self, key: str) -> bool:
@@ -107,7 +107,7 @@ class AreaStore:
         self.area = area
         self.limits = limits
         self.counters = StoreCounters()
-        self.guard: Guard = _NoGuard()
+        self.guard: KeyGuard = _NoGuard()
         self.on_change = on_change
         self._entries: dict[str, Value] = {}
         #: When the TTL of what is stored is over. The TTL in a stored entry is never counted down.

@@ -20,7 +20,7 @@ from statestore_client.wire.kvstore.value import Publication, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SubscriberOptions", "Subscribers", "Subscription"]
+__all__ = ["AreaSubscribers", "AreaSubscription", "SubscriberOptions"]
 
 #: What a key, its entry and its place in a queue take besides their bytes, roughly.
 _OVERHEAD: Final = 256
@@ -53,7 +53,7 @@ class SubscriberOptions:
         return attrs.evolve(publication, entries=entries, expired_keys=expired)
 
 
-class Subscription:
+class AreaSubscription:
     """One subscriber. ``began_after``: the number of the last publication before it."""
 
     __slots__ = ("_bytes", "_is_ended", "_queue", "began_after", "id", "options")
@@ -70,7 +70,7 @@ class Subscription:
         """Publications that wait."""
         return len(self._queue)
 
-    def offer(self, publication: Publication) -> None:
+    def push(self, publication: Publication) -> None:
         """Queue what passes. A queue that is full ends the subscription: what is in it is still delivered."""
         wanted = None if self._is_ended else self.options.wanted(publication)
         if wanted is None:
@@ -103,12 +103,12 @@ class Subscription:
         return self._is_ended
 
 
-class Subscribers:
+class AreaSubscribers:
     """Numbers the publications of an area, and hands them out."""
 
     def __init__(self, area: str) -> None:
         self._area = area
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, AreaSubscription] = {}
         self._last_id = 0
         #: Of the last publication; 0 before the first.
         self.number = 0
@@ -116,14 +116,14 @@ class Subscribers:
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    def subscribe(self, options: SubscriberOptions) -> Subscription:
+    def subscribe(self, options: SubscriberOptions) -> AreaSubscription:
         """From the next publication on."""
         self._last_id += 1
-        subscription = Subscription(self._last_id, self.number, options)
+        subscription = AreaSubscription(self._last_id, self.number, options)
         self._subscriptions[subscription.id] = subscription
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: AreaSubscription) -> None:
         """Nothing more is queued; also for one that is gone already."""
         self._subscriptions.pop(subscription.id, None)
 
@@ -136,7 +136,7 @@ class Subscribers:
         self.number += 1
         publication = Publication(self._area, self.number, entries, expired_keys, sender)
         for subscription in self._subscriptions.values():
-            subscription.offer(publication)
+            subscription.push(publication)
         return publication
 
 

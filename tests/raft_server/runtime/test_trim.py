@@ -65,7 +65,7 @@ async def test_all_peers_drop_what_nobody_needs_and_no_more() -> None:
         assert await client.trim(100) == 220  # what was said is not taken back
         while not all(150 < first <= 221 for first in await first_indexes(client, cluster)):
             last = await append(client, 20)  # the list of members has to follow the snapshot
-            assert last < 5_000
+            assert last < 50_000
         found = [item async for item in client.entries()]
         assert isinstance(found[0], SnapshotChunk)
         assert 150 < found[0].index <= 220
@@ -88,7 +88,7 @@ async def test_a_peer_that_was_away_hears_it_when_it_is_back() -> None:
         last = 0
         while (await client.log_info(url)).first_index <= 150:
             last = await append(client, 20)
-            assert last < 5_000
+            assert last < 50_000
 
 
 async def test_a_log_keeps_what_may_be_repeated() -> None:

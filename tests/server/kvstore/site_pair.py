@@ -8,7 +8,7 @@ from typing import TypeVar
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.replica import Peer, Replica
+from statestore_client.server.kvstore.replica import Replica, SitePeer
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import Hello, Message
@@ -43,7 +43,7 @@ class OneSite:
         """Of the one area."""
         return self.site.replicas[AREA]
 
-    def peer(self, name: str = "rome") -> Peer:
+    def peer(self, name: str = "rome") -> SitePeer:
         """What it knows of a peer."""
         return self.replica.peers[name]
 
@@ -68,7 +68,9 @@ class OneSite:
         output, self.site.output = self.site.output, []
         return [decode(data) for to, data in output if to == link]
 
-    def greet(self, name: str = "rome", incarnation: int = 7, link: object = "in", **more: object) -> list[Message]:
+    def take_hello(
+        self, name: str = "rome", incarnation: int = 7, link: object = "in", **more: object
+    ) -> list[Message]:
         """Another site dials and says hello."""
         fields = {"areas": (AREA,), "capabilities": ("ranges",)} | more
         return self.hear(link, Hello(1, name, incarnation, **fields))  # type: ignore[arg-type]

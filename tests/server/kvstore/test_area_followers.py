@@ -10,7 +10,7 @@ from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
 from statestore_client.server.kvstore.long_polls import HOLD_S, LongPoll
 from statestore_client.server.kvstore.slices import PART_BYTES, page, parts, slices
-from statestore_client.server.kvstore.subscribers import SubscriberOptions, Subscription
+from statestore_client.server.kvstore.subscribers import AreaSubscription, SubscriberOptions
 from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, Publication, Value, hash_of
 
 EVERYTHING = SubscriberOptions(ignore_ttl=False)
@@ -22,7 +22,7 @@ def area() -> Area:
     return Area("north", "a")
 
 
-def taken(subscription: Subscription) -> list[Publication]:
+def taken(subscription: AreaSubscription) -> list[Publication]:
     """All that waits."""
     found = []
     while publication := subscription.take():

@@ -19,14 +19,14 @@ def three(rate: FloodRate | None = None) -> OneSite:
     one = OneSite("bonn", rate=rate)
     one.wait(0.0)
     for name in ("oslo", "rome", "york"):
-        one.greet(name, 7, name)
+        one.take_hello(name, 7, name)
         one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
     one.site.output.clear()
     return one
 
 
 def floods(one: OneSite) -> dict[str, list[tuple[tuple[str, ...], set[str]]]]:
-    """Peer -> path and keys of each flood that it was sent."""
+    """SitePeer -> path and keys of each flood that it was sent."""
     output = list(one.site.output)
     found = {}
     for name in ("oslo", "rome", "york"):

@@ -54,7 +54,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(AbstractContextManager|Authorizer|Side|Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)",
+        r"(AbstractContextManager|Authorizer|Side|Transport|Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)",
     ),
     (
         r"py:.*",

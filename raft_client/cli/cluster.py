@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -224,6 +225,17 @@ def _names(peers: Iterable[Peer]) -> str:
 # -- leadership --------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _only_errors_are_logged() -> Iterator[None]:
+    logger = logging.getLogger("raft_client")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 @click.command("transfer")
 @click.argument("peer_id", required=False)
 @_json
@@ -233,8 +245,7 @@ def transfer(peer_id: str | None, *, json_output: bool, settings: RaftSettings) 
 
     Returns when it leads, before its machine is taken away for example. Exit code 3 when it did not take over.
     """
-    logging.getLogger("raft_client").setLevel(logging.ERROR)  # a leader that is lost is what was asked for
-    with open_client(settings) as client:
+    with _only_errors_are_logged(), open_client(settings) as client:  # a leader that is lost is what was asked for
         client.transfer_leadership(peer_id)
         _print_config(client.config(), json_output)
     return exits.DONE

@@ -151,7 +151,7 @@ async def test_a_slow_reader_holds_up_nobody(raft: RaftShell, machine: Any) -> N
         await client.append_many([KeyValueCodec.set(name, "x") for name in names])
         expected = [name.encode() for name in names]
         assert await keys_of(other, 600) == expected
-        assert client.watches.queued_bytes < 4_000
+        assert client.watches.queued_bytes < 16_000  # of 64,000: the last message may be one too many
         assert await keys_of(slow, 600) == expected
 
 

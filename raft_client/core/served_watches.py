@@ -127,8 +127,8 @@ class ServedWatches:
 
     def wake(self, call: Call, now: float) -> bool:
         """A call has a reply; False if it is none of these."""
-        if call is self._call:
-            self._session_reply(now)
+        if isinstance(call, SessionCall) and call is self._call:
+            self._session_reply(call, now)
         elif isinstance(call, ServedWatch) and call in self._watches:
             match call.take():
                 case Watching() as reply:
@@ -139,10 +139,9 @@ class ServedWatches:
             return False
         return True
 
-    def _session_reply(self, now: float) -> None:
-        assert self._call is not None  # noqa: S101 - it has called
+    def _session_reply(self, call: SessionCall, now: float) -> None:
         self._heartbeat_at = now + self._heartbeat_s
-        reply = self._call.take()
+        reply = call.take()
         match reply:
             case Greeting():
                 self._is_greeted = True

@@ -22,7 +22,7 @@ from statestore_client.wire.kvstore.value import (
 if TYPE_CHECKING:
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["AreaLimits", "OriginatorNames", "bytes_of", "entry_bytes", "refusal"]
+__all__ = ["DEFAULT_LIMITS", "AreaLimits", "OriginatorNames", "bytes_of", "entry_bytes", "refusal"]
 
 #: Originators whose names are kept to be shared. There are as many as sites.
 _NAMES: Final = 4096
@@ -34,6 +34,9 @@ class AreaLimits:
 
     max_keys: int = 1_000_000
     max_bytes: int = 1 << 30
+
+
+DEFAULT_LIMITS: Final = AreaLimits()
 
 
 class OriginatorNames:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore_client.server.kvstore.admission import AreaLimits
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.long_polls import LongPoll, LongPolls
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, OwnKeys
 from statestore_client.server.kvstore.store import AreaStore, MergeResult
@@ -30,7 +30,7 @@ class Area:
         name: str,
         site: str,
         *,
-        limits: AreaLimits = AreaLimits(),  # noqa: B008 (frozen)
+        limits: AreaLimits = DEFAULT_LIMITS,
         key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
         on_change: Callable[[str, Value | None], None] | None = None,
     ) -> None:

@@ -48,9 +48,7 @@ class FloodLimiter:
 
     def admit(self, keys: Mapping[str, Value], path: Path, now: float) -> bool:
         """Whether these entries leave now. If not, their keys wait."""
-        if self._rate is None:
-            return True
-        if not self._paths and self._take_token(now):
+        if self._rate is None or (not self._paths and self._take_token(self._rate, now)):
             return True
         for key in keys:
             self._forget(key)
@@ -68,17 +66,16 @@ class FloodLimiter:
 
     def due(self, now: float) -> Iterator[tuple[Path, tuple[str, ...]]]:
         """Path and keys of each publication for which there is a token, the oldest first."""
-        while self._paths and self._take_token(now):
+        while self._paths and self._rate is not None and self._take_token(self._rate, now):
             path = next(iter(self._paths))
             keys = tuple(self._paths.pop(path))
             for key in keys:
                 del self._keys[key]
             yield path, keys
 
-    def _take_token(self, now: float) -> bool:
-        assert self._rate is not None  # noqa: S101 - asked only with a limit
-        gained = 0.0 if self._filled_at is None else (now - self._filled_at) * self._rate.messages_per_s
-        self._tokens = min(self._rate.burst, self._tokens + gained)
+    def _take_token(self, rate: FloodRate, now: float) -> bool:
+        gained = 0.0 if self._filled_at is None else (now - self._filled_at) * rate.messages_per_s
+        self._tokens = min(rate.burst, self._tokens + gained)
         self._filled_at = now
         if self._tokens < 1:
             return False

@@ -9,7 +9,7 @@ Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import attrs
@@ -18,8 +18,8 @@ from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, Hello, Ref
 
 __all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "LinkId", "Links", "SiteLink"]
 
-#: A connection as the shell names it.
-LinkId: TypeAlias = Hashable
+#: The address that was dialled, or the route of a connection that another site has opened.
+LinkId: TypeAlias = str | bytes
 
 HEARTBEAT_S: Final = 1.0
 #: Silence after which a connection, and an incarnation that has no other one, is taken for dead.

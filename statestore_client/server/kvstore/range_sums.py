@@ -46,8 +46,12 @@ def position(key: str) -> int:
 
 
 def entry_hash(at: int, entry: Value) -> int:
-    """A number of 64 bits that differs if the position, version, originator, value or TTL version does."""
-    assert entry.hash is not None  # noqa: S101 - a stored entry has one
+    """A number of 64 bits that differs if the position, version, originator, value or TTL version does.
+
+    Raises ValueError for an entry that was never stored: the store gives each one its hash.
+    """
+    if entry.hash is None:
+        raise ValueError("an entry without a hash is not in any store")
     mixed = at ^ (entry.hash * _MIX_HASH & MAX_POSITION) ^ (entry.ttl_version * _MIX_TTL_VERSION & MAX_POSITION)
     mixed = (mixed ^ mixed >> 33) * _MIX_END & MAX_POSITION
     return mixed ^ mixed >> 29

@@ -180,20 +180,19 @@ class Site:
         if not hello.is_reply:
             self._send(link_id, self._hello(is_reply=True))
         if not is_second:
-            self._arrives(link, now)
+            self._arrives(link, hello.name, now)
 
-    def _arrives(self, link: SiteLink, now: float) -> None:
-        assert link.name is not None  # noqa: S101 - it was greeted
-        if len(self._known) >= MAX_LINKS and link.name not in self._known:
+    def _arrives(self, link: SiteLink, name: str, now: float) -> None:
+        if len(self._known) >= MAX_LINKS and name not in self._known:
             # Names that come and go must not be kept for ever: of those that are gone the one that came first.
-            gone = next((name for name in self._known if self._links.of(name) is None), None)
+            gone = next((each for each in self._known if self._links.of(each) is None), None)
             if gone is not None:
                 self.remove_peer(gone)
-        is_new = self._known.get(link.name) != link.incarnation
-        self._known[link.name] = link.incarnation
+        is_new = self._known.get(name) != link.incarnation
+        self._known[name] = link.incarnation
         for area in link.areas:
             if area in self.replicas:
-                self.replicas[area].connect(link.name, link.capabilities, now, is_new=is_new)
+                self.replicas[area].connect(name, link.capabilities, now, is_new=is_new)
 
     def _forget(self, link: SiteLink, now: float) -> None:
         """The connection has died, or begins anew."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from statestore_client.server.kvstore.admission import AreaLimits, OriginatorNames, entry_bytes, refusal
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits, OriginatorNames, entry_bytes, refusal
 from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
 from statestore_client.server.kvstore.merge import Update, decide
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value, hash_of
@@ -87,7 +87,8 @@ class KeyGuard(Protocol):
 
 
 class _NoGuard:
-    def guards(self, key: str) -> bool:  # noqa: ARG002 (the protocol's)
+    def guards(self, key: str) -> bool:
+        del key
         return False
 
     def changed(self, key: str, entry: Value, now: float) -> None:
@@ -100,7 +101,7 @@ class AreaStore:
     def __init__(
         self,
         area: str,
-        limits: AreaLimits = AreaLimits(),  # noqa: B008 (frozen)
+        limits: AreaLimits = DEFAULT_LIMITS,
         *,
         on_change: Callable[[str, Value | None], None] | None = None,
     ) -> None:

@@ -118,7 +118,7 @@ class SitePeering:
     def _carry(self) -> None:
         output, self.site.output = self.site.output, []
         for link, data in output:
-            self._sockets.send(link, data)  # type: ignore[arg-type]
+            self._sockets.send(link, data)
         events, self.site.events = self.site.events, []
         for event in events:
             self._report(event)

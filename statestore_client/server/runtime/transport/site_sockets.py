@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import count
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import zmq
@@ -29,10 +29,9 @@ from statestore_client.setting_sources import read_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Came", "ConnectionChanged", "LinkId", "SiteSockets"]
+    from statestore_client.server.kvstore.links import LinkId
 
-#: The address that was dialled, or the route of a connection that another site has opened.
-LinkId: TypeAlias = str | bytes
+__all__ = ["Came", "ConnectionChanged", "SiteSockets"]
 
 #: Messages that wait for one connection, in each direction. Most are small; one has 1 MiB at most.
 _QUEUE: Final = 256

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 from ports import reserved_port
 
@@ -42,3 +43,14 @@ class Peers:
         assert process.stdout is not None
         process.stdout.close()
         return code
+
+    def kill_all(self) -> None:
+        """Whatever still runs."""
+        for name in list(self.running):
+            self.end(name, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_all()

@@ -8,14 +8,14 @@ Entries come as they do from a message: each with texts and bytes of its own, in
 from __future__ import annotations
 
 import gc
-import resource
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
-from measure import Options, Report, percentile
+from measure import Options, Report, peak_bytes, percentile, run_parts
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.key_filter import KeyFilter
@@ -91,11 +91,11 @@ def slices_ms(report: Report, options: Options) -> None:
     gc.freeze()
     gc.disable()
     for piece in entries(count, 1):
-        timed("merge a slice", lambda piece=piece: area.merge(piece, "peer", 0.0))  # type: ignore[misc]
+        timed("merge a slice", partial(area.merge, piece, "peer", 0.0))
     rest, wanted = list(area.store), KeyFilter([r"adj:.*9\d$"])
     for start in range(0, count, 256):
         keys = rest[start : start + 257]
-        timed("a page of a dump", lambda keys=keys: page(area.store, keys, wanted, 0.0))  # type: ignore[misc]
+        timed("a page of a dump", partial(page, area.store, keys, wanted, 0.0))
     while len(area.store):
         timed("expire a slice", lambda: area.store.expire(_TTL_MS / 1000))
     own: OwnKeys = area.own
@@ -130,12 +130,12 @@ def patterns(report: Report, options: Options) -> None:
 
 def memory(report: Report, options: Options) -> None:
     """What a key takes besides its own bytes and those of its value."""
-    before = resident_bytes()
+    before = peak_bytes()
     area = Area("0", "here")
     count = options.scaled(1_000_000)
     for piece in entries(count, 1):
         area.merge(piece, "peer", 0.0)
-    grown = resident_bytes() - before
+    grown = peak_bytes() - before
     report.bar(
         f"{count:,} keys, bytes of each besides key and value",
         grown / count - 16 - _VALUE_BYTES,
@@ -145,20 +145,10 @@ def memory(report: Report, options: Options) -> None:
     )
 
 
-def resident_bytes() -> int:
-    """The high-water mark of this process; run in a process that did nothing bigger before."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def main() -> int:
     # Memory first: what others used before would hide it.
     parts = {"memory": memory, "speed": speed, "slices": slices_ms, "patterns": patterns}
-    options = Options.parse(__doc__, part=(str, None, f"only one of {', '.join(parts)}"))
-    report = Report(options)
-    for name, part in parts.items():
-        if options.extra["part"] in (None, name):
-            part(report, options)
-    return report.finish()
+    return run_parts(__doc__, parts)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,15 +93,15 @@ def given_snapshot(report: Report, options: Options, folder: Path, machine: str)
         first, second = (stack.enter_context(Child(folder / each.id, each.id, peers, machine, 0)) for each in peers[:2])
         for child in (first, second):
             child.started()
-            _wait_for(lambda child=child: child.figures()["applied"] > 1000)  # type: ignore[misc]  # mypy: a default
+            _wait_for(partial(_has_more, child, "applied", 1000))
         for child in (first, second):
             child.figures(reset=True)
         began = time.perf_counter()
         third = stack.enter_context(Child(folder / "3", "3", peers, machine, 0))
         third.started()
-        _wait_for(lambda: third.figures()["snapshot"] > 0)
+        _wait_for(partial(_has_more, third, "snapshot", 0))
         arrived, receiver = time.perf_counter() - began, third.figures()
-        _wait_for(lambda: third.figures()["applied"] > 1000)
+        _wait_for(partial(_has_more, third, "applied", 1000))
         restored, receiver_end = time.perf_counter() - began, third.figures()
         others = [first.figures(), second.figures()]
     for peer in peers:
@@ -133,6 +134,10 @@ def own_snapshot(report: Report, options: Options, folder: Path) -> None:
     shutil.rmtree(folder / "own")
     print(f"a snapshot of {count:,} keys is written in {taken:.1f} s; pause {1000 * figures['pause_s']:.0f} ms")
     report.bar("… longest turn, processor", 1000 * figures["busy_s"], _TIMEOUT_MS, unit="ms", at_most=True)
+
+
+def _has_more(child: Child, figure: str, than: int) -> bool:
+    return child.figures()[figure] > than
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -7,7 +7,6 @@ The bars are what the design asks for.
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ import timeit
 from functools import partial
 from typing import TYPE_CHECKING
 
-from measure import Options, Report
+from measure import Options, Report, peak_bytes, run_parts
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.service.service import StateStoreService
@@ -140,7 +139,7 @@ def request(payload: bytes, number: int) -> Publish:
 
 def memory(report: Report, options: Options) -> None:
     """A million keys with values of 100 bytes."""
-    before = resident_mib()
+    before = peak_bytes()
     machine = new_store()
     count = options.scaled(1_000_000)
     for number in range(count):
@@ -148,26 +147,16 @@ def memory(report: Report, options: Options) -> None:
         command = Set(b"key-%012d" % number, b"%0100d" % number)
         machine.apply(command, RequestContext("client", STAMP, None, instant))
     used = machine.usage.bytes / 2**20
-    grown = resident_mib() - before
+    grown = peak_bytes() - before
     name = f"{count:,} keys of 100 B, resident"
-    report.bar(name, grown * 2**20 / 1e6, 600 * count / 1e6, unit="MB", at_most=True)
+    report.bar(name, grown / 1e6, 600 * count / 1e6, unit="MB", at_most=True)
     print(f"{count:,} keys of 100 B: {used:.0f} MiB by quota")
-
-
-def resident_mib() -> float:
-    """The high-water mark of this process; run in a process that did nothing bigger before."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> int:
     # Memory first: what others used before would hide it.
     parts = {"memory": memory, "wire": wire, "store": store, "service": service}
-    options = Options.parse(__doc__, part=(str, None, f"only one of {', '.join(parts)}"))
-    report = Report(options)
-    for name, part in parts.items():
-        if options.extra["part"] in (None, name):
-            part(report, options)
-    return report.finish()
+    return run_parts(__doc__, parts)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import resource
 import statistics
 import sys
 import time
@@ -212,6 +213,21 @@ class Report:
             with self._options.bars_file.open("a") as lines:
                 lines.writelines(json.dumps(attrs.asdict(bar)) + "\n" for bar in self._bars)
         return 0
+
+
+def run_parts(description: str | None, parts: Mapping[str, Callable[[Report, Options], None]]) -> int:
+    """A benchmark of several parts, or the one that ``--part`` names; its exit code."""
+    options = Options.parse(description, part=(str, None, f"only one of {', '.join(parts)}"))
+    report = Report(options)
+    for name, part in parts.items():
+        if options.extra["part"] in (None, name):
+            part(report, options)
+    return report.finish()
+
+
+def peak_bytes() -> int:
+    """The high-water mark of this process's memory; ask where nothing bigger was done before."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _number(value: float) -> str:

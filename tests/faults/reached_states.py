@@ -1,4 +1,4 @@
-"""Waiting for a state of a client."""
+"""Waiting for what a client has reached."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import asyncio
 import time
 from typing import Any
 
-from statestore_client import (
-    ConnectionState,
-)
+from waiting import until
 
-__all__ = ["state_of"]
+from statestore_client import ConnectionState
+
+__all__ = ["sent", "state_of"]
+
+
+async def sent(store: Any, requests: int) -> None:
+    """Wait until this many requests are in flight."""
+    exchange = getattr(store, "target", store)._engine._machine.exchange
+    await until(lambda: exchange.in_flight >= requests, f"{requests} requests in flight")
 
 
 async def state_of(store: Any, state: ConnectionState, timeout: float = 10.0) -> None:

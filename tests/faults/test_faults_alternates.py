@@ -7,6 +7,7 @@ import time
 
 import pytest
 from proxy import Proxy
+from reached_states import sent
 from shells import Shell
 
 from statestore_client import ConnectionLostError
@@ -25,7 +26,7 @@ async def test_the_session_goes_on_at_another_address(shell: Shell, server: Embe
         for door in (one, two, one):
             door.hold("up")
             pending = [asyncio.ensure_future(store.set(f"k{n}", b"1", timeout=20)) for n in range(20)]
-            await asyncio.sleep(0)  # they are on their way
+            await sent(store, 20)
             await door.refuse()
             door.cut()
             assert all(result.applied for result in await asyncio.gather(*pending))
@@ -54,13 +55,15 @@ async def test_the_first_connection_fails_when_all_addresses_did(shell: Shell, s
             await shell.client(url_of(one, two)).open()
 
 
-async def test_a_reconnect_after_a_stable_connection_is_at_once(shell: Shell, server: EmbeddedServer) -> None:
-    """After a connection of five seconds the client does not wait before it connects again."""
+async def test_a_reconnect_after_a_stable_connection_is_at_once(
+    shell: Shell, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a connection that lasted the client does not wait before it connects again."""
+    monkeypatch.setattr("statestore_client.core.reconnection._STABLE_AFTER_S", 0.0)  # and not five seconds
     async with (
         Proxy(server.port) as proxy,
         shell.client(proxy.url, reconnect_delay=60.0, max_reconnect_delay=60.0) as store,
     ):
         await store.set("k", b"0")
-        await asyncio.sleep(5.1)  # what the test is about
         proxy.cut()
         assert (await store.set("k", b"1", timeout=20)).applied

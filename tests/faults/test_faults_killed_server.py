@@ -7,13 +7,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from ports import reserved_port
 from reached_states import state_of
 from shells import Shell
+from waiting import until
 
 from statestore_client import (
     ConnectionLostError,
@@ -51,17 +50,15 @@ async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
             ends: list[object] = []
 
             async def load(number: int) -> None:
-                call: Callable[[], Awaitable[Any]] = lambda: store.set(f"k{number}", b"x", timeout=30)  # noqa: E731
                 while not stop.is_set():
                     try:
-                        ends.append(await call())
+                        ends.append(await store.set(f"k{number}", b"x", timeout=30))
                     except TransportError as error:
                         ends.append(error)
 
             stop = asyncio.Event()
             tasks = [asyncio.ensure_future(load(n)) for n in range(16)]
-            while len(ends) < 200:  # noqa: ASYNC110 - a list announces nothing
-                await asyncio.sleep(0.005)
+            await until(lambda: len(ends) >= 200, "200 ends")
             os.kill(process.pid, signal.SIGSTOP)  # so that requests are under way, and stay so, when it dies
             with pytest.raises(RequestTimeoutError):
                 await store.get("probe", timeout=0.2)
@@ -69,8 +66,7 @@ async def test_a_server_killed_under_load_is_survived(shell: Shell) -> None:
             await state_of(store, ConnectionState.SUSPENDED)
             before = len(ends)
             second, _ = await start_process(port)
-            while len(ends) < before + 200:  # noqa: ASYNC110 - a list announces nothing
-                await asyncio.sleep(0.005)
+            await until(lambda: len(ends) >= before + 200, "200 more")
             stop.set()
             await asyncio.gather(*tasks)
             errors = [e for e in ends if isinstance(e, TransportError)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from proxy import Proxy
-from reached_states import state_of
+from reached_states import sent, state_of
 from shells import SHELLS, Shell
 from waiting import until
 
@@ -21,14 +21,6 @@ from statestore_client import (
     StateStoreError,
 )
 from statestore_client.server import EmbeddedServer
-
-
-async def sent(store: Any, requests: int) -> None:
-    """Wait until this many requests are in flight."""
-    engine = getattr(store, "target", store)._engine
-    while engine._machine.exchange.in_flight < requests:  # noqa: ASYNC110 - a counter announces nothing
-        await asyncio.sleep(0.005)
-
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 

@@ -85,8 +85,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
             found = {entry.index: entry.data for entry in log.entries(timeout=60) if entry.is_state}
     finally:
         over.set()
-        for name in list(peers.running):
-            peers.end(name, signal.SIGKILL)
+        peers.kill_all()
     acknowledged = [pair for writer in writers for pair in writer.acknowledged.items()]
     unknown = set[bytes]().union(*(writer.unknown for writer in writers))
     assert [(index, data) for index, data in acknowledged if found.get(index) != data] == []
@@ -111,8 +110,7 @@ def test_what_killed_peers_write_of_themselves_keeps_the_rules_of_raft(
         _kill(peers, writers, over, _TRACED_KILLS, Random(_SEED), trace=True)
     finally:
         over.set()
-        for name in list(peers.running):
-            peers.end(name, signal.SIGKILL)
+        peers.kill_all()
     events = read_traces(tmp_path / f"{name}.ndjson" for name in peers.urls)
     assert first_broken(events) is None
     told = {event["index"] for event in events if event["what"] == "acknowledged"}

@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raft_cluster import install_zmq_raft, why_not
+from raft_cluster import install_zmq_raft
 
 from raft_client import LogEntry, RaftClient
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
-pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("zmq_raft")]
 
 
 COUNT = 1_000

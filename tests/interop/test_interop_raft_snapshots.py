@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 from mixed_cluster import MixedCluster
-from raft_cluster import why_not
 
 from raft_client import LogEntry, Peer, RaftClient, SnapshotChunk
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
-pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(autouse=True)
-def _tools() -> None:
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("zmq_raft")]
 
 
 #: So long that a snapshot comes in several chunks of 64 KiB, and that our log has a second segment: whole ones are

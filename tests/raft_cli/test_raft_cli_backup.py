@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[Peers]:
     """Peers of a cluster without a name."""
-    made = Peers(tmp_path)
-    yield made
-    for name in list(made.running):
-        made.end(name, signal.SIGKILL)
+    with Peers(tmp_path) as made:
+        yield made
 
 
 def client(url: str, cluster: str, timeout: float = 30) -> RaftClient:

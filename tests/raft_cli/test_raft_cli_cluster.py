@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 from pathlib import Path
@@ -356,3 +357,15 @@ def test_a_refused_list_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None
     done = run("add-peer", "4", NEW)
     assert done.code == 3
     assert "url must be an IP" in done.err
+
+
+def test_a_transfer_in_a_program_leaves_its_log_as_it_was(bare_run: Run) -> None:
+    """The command is silent about the leader that is lost; what comes later is logged again, also after an error."""
+    logger = logging.getLogger("raft_client")
+    before = logger.level
+    with EmbeddedCluster(3) as cluster:
+        other = next(peer.id for peer in cluster.peers if peer.id != cluster.leader())
+        done = bare_run("transfer", other, "--url", cluster.url)
+        assert (done.code, done.err) == (0, "")
+        assert bare_run("transfer", "9", "--url", cluster.url).code != 0
+    assert logger.level == before

@@ -21,10 +21,8 @@ Run = Any  # conftest.py has it
 
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[Peers]:
-    made = Peers(tmp_path)
-    yield made
-    for name in list(made.running):
-        made.end(name, signal.SIGKILL)
+    with Peers(tmp_path) as made:
+        yield made
 
 
 def start_newcomer(peers: Peers, name: str, url: str) -> None:

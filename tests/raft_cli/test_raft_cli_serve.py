@@ -24,10 +24,8 @@ from raft_client.wire.configuration import ConfigChange
 
 @pytest.fixture
 def peers(tmp_path: Path) -> Iterator[Peers]:
-    made = Peers(tmp_path)
-    yield made
-    for name in list(made.running):
-        made.end(name, signal.SIGKILL)
+    with Peers(tmp_path) as made:
+        yield made
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

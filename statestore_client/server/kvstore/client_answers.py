@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.server.kvstore.range_sums import position
-from statestore_client.server.kvstore.slices import page
-from statestore_client.server.kvstore.sync_answers import PART_BYTES, size_of
+from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes, page
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
     Failure,
@@ -72,7 +71,7 @@ def _get(replica: Replica, request: Get, now: float) -> Found:
         entry = replica.contents.get(key)
         if entry is None:
             continue
-        size += size_of(key, entry)
+        size += packed_bytes(key, entry)
         if keys and size > PART_BYTES:
             return Found(request.id, replica.contents.store.read(keys, now), at)
         keys.append(key)
@@ -86,6 +85,6 @@ def _dump(replica: Replica, request: GetFiltered | GetHashes, now: float) -> Fou
         key_filter = KeyFilter(request.patterns, request.originators, match_all=request.match_all)
         omit_values = request.omit_values
     keys = (key for _, key in replica.sums.keys_in(request.start, MAX_POSITION))
-    found = page(replica.contents.store, keys, key_filter, now, omit_values=omit_values, most_bytes=PART_BYTES)
+    found = page(replica.contents.store, keys, key_filter, now, omit_values=omit_values)
     following = None if found.next_key is None else position(found.next_key)
     return Found(request.id, found.entries, following)

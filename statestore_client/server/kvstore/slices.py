@@ -15,39 +15,37 @@ if TYPE_CHECKING:
     from statestore_client.server.kvstore.key_filter import KeyFilter
     from statestore_client.server.kvstore.store import AreaStore
 
-__all__ = ["PART_BYTES", "Page", "page", "parts", "slices"]
+__all__ = ["PART_BYTES", "Page", "packed_bytes", "page", "slices"]
 
-#: What a message carries, its frame left out: below 1 MiB.
-PART_BYTES: Final = 960 * 1024
+#: What is sent, or merged, at once has about this many bytes: a thousand small entries take some 2 ms. A larger entry
+#: goes alone. Far below MAX_MESSAGE.
+PART_BYTES: Final = 128 * 1024
 #: Bytes of a packed entry besides its key, originator and value, at most.
 _FRAME: Final = 64
-
-#: Entries and bytes that are merged at once: half a millisecond.
+#: Entries that are merged at once: half a millisecond.
 _SLICE: Final = 128
-_SLICE_BYTES: Final = 128 * 1024
-
 #: Keys that a dump looks at before it takes a break, and entries in a page.
 _LOOKED_AT: Final = 256
 
 
-def parts(entries: Mapping[str, Value], *, most: int, most_bytes: int) -> Iterator[dict[str, Value]]:
-    """Cut entries into pieces of at most so many, and of so many bytes as they are sent; a larger one goes alone."""
-    part: dict[str, Value] = {}
-    size = 0
-    for key, entry in entries.items():
-        more = entry_bytes(key, entry) + _FRAME
-        if part and (len(part) >= most or size + more > most_bytes):
-            yield part
-            part, size = {}, 0
-        part[key] = entry
-        size += more
-    if part:
-        yield part
+def packed_bytes(key: str, entry: Value) -> int:
+    """What an entry takes in a message, at most."""
+    return entry_bytes(key, entry) + _FRAME
 
 
 def slices(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
     """Pieces to merge one at a time. As each entry is decided about for itself, the results together are the same."""
-    return parts(entries, most=_SLICE, most_bytes=_SLICE_BYTES)
+    piece: dict[str, Value] = {}
+    size = 0
+    for key, entry in entries.items():
+        more = packed_bytes(key, entry)
+        if piece and (len(piece) >= _SLICE or size + more > PART_BYTES):
+            yield piece
+            piece, size = {}, 0
+        piece[key] = entry
+        size += more
+    if piece:
+        yield piece
 
 
 @attrs.frozen
@@ -65,7 +63,6 @@ def page(
     now: float,
     *,
     omit_values: bool = False,
-    most_bytes: int = PART_BYTES,
 ) -> Page:
     """The entries that pass, from the beginning of ``keys``, as far as one message and half a millisecond go.
 
@@ -82,8 +79,8 @@ def page(
             continue
         if omit_values:
             entry = Value(entry.version, entry.originator, None, entry.ttl_ms, entry.ttl_version, entry.hash)
-        more = entry_bytes(key, entry) + _FRAME
-        if found and size + more > most_bytes:
+        more = packed_bytes(key, entry)
+        if found and size + more > PART_BYTES:
             return Page(store.leaving(found, now), key)
         found[key] = entry
         size += more

@@ -6,9 +6,10 @@ Source: facts §3.1; ``docs/decisions/0045-the-wire-between-sites.md``.
 from __future__ import annotations
 
 from heapq import merge
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.range_sums import position
+from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes
 from statestore_client.wire.kvstore.comparison import Comparison, compare
 from statestore_client.wire.kvstore.messages import CompareRanges, RangeSumsReply, Sync, SyncReply
 
@@ -19,17 +20,7 @@ if TYPE_CHECKING:
     from statestore_client.server.kvstore.store import AreaStore
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["PART_BYTES", "answer_comparison", "answer_sync", "size_of"]
-
-#: A part of a sync has about this many bytes: a thousand small entries, which are handled in some 2 ms.
-PART_BYTES: Final = 128 * 1024
-#: What MessagePack and the numbers of an entry take, about.
-_OVERHEAD: Final = 48
-
-
-def size_of(key: str, entry: Value) -> int:
-    """About how many bytes an entry takes in a message."""
-    return _OVERHEAD + len(key) + len(entry.originator) + len(entry.value or b"")
+__all__ = ["answer_comparison", "answer_sync"]
 
 
 def answer_comparison(sums: RangeSums, request: CompareRanges) -> RangeSumsReply:
@@ -74,7 +65,7 @@ def answer_sync(store: AreaStore, sums: RangeSums, request: Sync, now: float) ->
     for at, key in _keys(sums, request):
         mine, theirs = store.get(key), request.hashes.get(key)
         sends, wants = _differ(mine, theirs)
-        cost = (size_of(key, mine) if mine is not None and sends else 0) + (len(key) + 5 if wants else 0)
+        cost = (packed_bytes(key, mine) if mine is not None and sends else 0) + (len(key) + 5 if wants else 0)
         if size and size + cost > PART_BYTES:
             following = at
             break

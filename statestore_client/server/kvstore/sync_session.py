@@ -23,7 +23,7 @@ import attrs
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.range_sums import LOWEST, level_below, positions_of
-from statestore_client.server.kvstore.sync_answers import PART_BYTES, size_of
+from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
     MAX_PREFIXES,
@@ -224,7 +224,7 @@ class SyncSession:
         size = 0
         for key in list(self._lacking):
             entry = self._store.get(key)
-            cost = 0 if entry is None else size_of(key, entry)
+            cost = 0 if entry is None else packed_bytes(key, entry)
             if part and size + cost > PART_BYTES:
                 break
             del self._lacking[key]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
 from statestore_client.server.kvstore.long_polls import HOLD_S, LongPoll
-from statestore_client.server.kvstore.slices import PART_BYTES, page, parts, slices
+from statestore_client.server.kvstore.slices import PART_BYTES, page, slices
 from statestore_client.server.kvstore.subscribers import AreaSubscription, SubscriberOptions
 from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, Publication, Value, hash_of
 
@@ -182,12 +182,14 @@ def test_a_page_of_hashes_has_no_values(area: Area) -> None:
     assert found.entries == {"key": Value(1, "a", None, 4999, 3, hash_of(1, "a", b"x"))}
 
 
-def test_one_entry_that_is_larger_than_a_part_goes_alone() -> None:
-    """Parts make progress whatever the sizes are, in order, and lose nothing."""
+def test_one_entry_that_is_larger_than_a_part_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices make progress whatever the sizes are, in order, and lose nothing."""
+    monkeypatch.setattr("statestore_client.server.kvstore.slices._SLICE", 2)
+    monkeypatch.setattr("statestore_client.server.kvstore.slices.PART_BYTES", 1000)
     entries = {str(n): Value(1, "a", b"x" * size) for n, size in enumerate([5000, 10, 5000, 10, 10, 10])}
-    found = list(parts(entries, most=2, most_bytes=1000))
+    found = list(slices(entries))
     assert [list(part) for part in found] == [["0"], ["1"], ["2"], ["3", "4"], ["5"]]
-    assert list(parts({}, most=2, most_bytes=1000)) == []
+    assert list(slices({})) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.sampled_from(["a", "b"])), max_size=6))

@@ -14,7 +14,7 @@ from sites_world import Edge, World
 from statestore_client.server.kvstore import sync_answers, sync_session
 from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.sync_answers import PART_BYTES
+from statestore_client.server.kvstore.slices import PART_BYTES
 
 __all__ = ["Outcome", "run_schedule"]
 

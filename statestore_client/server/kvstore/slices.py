@@ -78,7 +78,7 @@ def page(
         if entry is None or not key_filter.matches(key, entry):
             continue
         if omit_values:
-            entry = Value(entry.version, entry.originator, None, entry.ttl_ms, entry.ttl_version, entry.hash)
+            entry = entry.without_value()
         more = packed_bytes(key, entry)
         if found and size + more > PART_BYTES:
             return Page(store.leaving(found, now), key)

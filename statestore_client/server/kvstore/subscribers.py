@@ -43,7 +43,7 @@ class SubscriberOptions:
         if self.key_filter.is_open and not self.ignore_ttl and not self.omit_values:
             return publication
         entries = {
-            key: _without_value(entry) if self.omit_values else entry
+            key: entry.without_value() if self.omit_values else entry
             for key, entry in publication.entries.items()
             if not (self.ignore_ttl and entry.is_ttl_only) and self.key_filter.matches(key, entry)
         }
@@ -138,7 +138,3 @@ class AreaSubscribers:
         for subscription in self._subscriptions.values():
             subscription.push(publication)
         return publication
-
-
-def _without_value(entry: Value) -> Value:
-    return Value(entry.version, entry.originator, None, entry.ttl_ms, entry.ttl_version, entry.hash)

@@ -78,6 +78,10 @@ class Value:
         """Carries no value: refreshes the TTL of one that the receiver has."""
         return self.value is None
 
+    def without_value(self) -> Value:
+        """The same entry with its hash alone."""
+        return Value(self.version, self.originator, None, self.ttl_ms, self.ttl_version, self.hash)
+
 
 @attrs.frozen
 class Publication:

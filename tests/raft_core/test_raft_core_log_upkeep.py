@@ -64,4 +64,4 @@ def test_a_refusal_is_an_error_with_its_reason(
 def test_an_index_that_no_entry_has_is_refused(index: object) -> None:
     """What is no index is refused before anything is sent."""
     with pytest.raises(InvalidArgumentError):
-        TrimLog(IDENT, index, 9)  # type: ignore[arg-type]
+        TrimLog(IDENT, index, 9)  # type: ignore[arg-type]  # what is refused

@@ -7,7 +7,7 @@ from raft_network import url_of
 from served_cluster import ServedCluster, WatchClient, seen
 
 from raft_client.core.selectors import Key, Prefix
-from raft_client.core.watch_state import Phase
+from raft_client.core.watch_state import Phase, WatchState
 from raft_client.wire.watch_messages import WATCH_TYPE, BeginWatch, decode_watch_request
 
 
@@ -17,10 +17,10 @@ def begins(client: WatchClient) -> list[tuple[str, BeginWatch]]:
     return [(url, request) for url, request in asked if isinstance(request, BeginWatch)]
 
 
-def indexes(client: WatchClient, watch: object, rounds: int = 1) -> list[int]:
+def indexes(client: WatchClient, watch: WatchState, rounds: int = 1) -> list[int]:
     items = []
     for _ in range(rounds):
-        items += client.take(watch)  # type: ignore[arg-type]
+        items += client.take(watch)
         client.quiet_time(0.5)
     return [index for index, _ in seen(items)]
 

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from statestore_client.wire.kvstore.value import Value
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["FLUSH_S", "FloodLimiter", "FloodRate", "Path"]
 
@@ -46,8 +44,8 @@ class FloodLimiter:
         self._paths: dict[Path, dict[str, None]] = {}
         self.delayed = 0  # updates of keys that had to wait
 
-    def admit(self, keys: Mapping[str, Value], path: Path, now: float) -> bool:
-        """Whether these entries leave now. If not, their keys wait."""
+    def admit(self, keys: Iterable[str], path: Path, now: float) -> bool:
+        """Whether entries of these keys leave now. If not, the keys wait."""
         if self._rate is None or (not self._paths and self._take_token(self._rate, now)):
             return True
         for key in keys:

@@ -50,7 +50,7 @@ def forgets_where_terms_begin(right: Any, self: Any, index: int, term: int, chan
 
 
 @mutant(ChangeHistory, "oldest")
-@property  # type: ignore[misc]
+@property  # type: ignore[misc]  # mypy: it takes the place of one in a class
 def says_that_it_reaches_back_further(self: Any) -> int:
     return int(self._before.at)
 
@@ -78,7 +78,7 @@ def joins_the_live_watches_whatever_it_missed(right: Any, self: Any, watch: Any)
 
 
 @mutant(Pass, "may_join_at")
-@property  # type: ignore[misc]
+@property  # type: ignore[misc]  # mypy: it takes the place of one in a class
 def joins_in_the_middle_of_an_entry(self: Any) -> int:
     return int(self.place)
 

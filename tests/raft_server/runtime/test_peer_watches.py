@@ -161,7 +161,7 @@ async def test_one_client_with_thousands_of_watches_holds_up_nobody() -> None:
             first = await watcher.begin(b"k")
             for _ in range(20):
                 begun = [watcher.send(BeginWatch(b"", b"k")) for _ in range(250)]
-                await until(lambda: watcher.pump() and begun[-1] in watcher.replies, "the answers")  # noqa: B023
+                await until(lambda: watcher.pump() and begun[-1] in watcher.replies, "the answers")  # noqa: B023 - at once
             assert server(cluster, "1").watch_count == 5_001
             await client.append(put(b"k", b""))
             while watcher.received < 5_001:

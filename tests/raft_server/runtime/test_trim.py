@@ -148,7 +148,7 @@ def test_sizes_that_no_log_has_are_refused(value: object) -> None:
     """``compact_bytes`` is a number of bytes; both clusters say so at once."""
     for kind in (AsyncEmbeddedCluster, EmbeddedCluster):
         with pytest.raises(InvalidArgumentError, match="compact_bytes"):
-            kind(1, compact_bytes=value)  # type: ignore[arg-type]
+            kind(1, compact_bytes=value)  # type: ignore[arg-type]  # what is refused
 
 
 def test_the_blocking_client_asks_too() -> None:

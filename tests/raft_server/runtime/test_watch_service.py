@@ -34,7 +34,7 @@ def test_the_term_of_each_entry_is_known_however_they_come(at_once: int) -> None
         for term in (1, 2, 3, 4):
             service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(index, term)), 0.0)
             sent: list[list[bytes]] = []
-            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023
+            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023 - it is called at once
             assert sent[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
 
 

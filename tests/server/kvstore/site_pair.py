@@ -68,12 +68,12 @@ class OneSite:
         output, self.site.output = self.site.output, []
         return [decode(data) for to, data in output if to == link]
 
-    def take_hello(
+    def hear_hello(
         self, name: str = "rome", incarnation: int = 7, link: object = "in", **more: object
     ) -> list[Message]:
         """Another site dials and says hello."""
         fields = {"areas": (AREA,), "capabilities": ("ranges",)} | more
-        return self.hear(link, Hello(1, name, incarnation, **fields))  # type: ignore[arg-type]
+        return self.hear(link, Hello(1, name, incarnation, **fields))  # type: ignore[arg-type]  # of a hello
 
     def set(self, key: str, value: bytes = b"x", version: int = 1) -> None:
         """Its program sets a key."""

@@ -19,7 +19,7 @@ def three(rate: FloodRate | None = None) -> OneSite:
     one = OneSite("bonn", rate=rate)
     one.wait(0.0)
     for name in ("oslo", "rome", "york"):
-        one.take_hello(name, 7, name)
+        one.hear_hello(name, 7, name)
         one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
     one.site.output.clear()
     return one

@@ -70,7 +70,7 @@ def greeted(**more: object) -> OneSite:
     """Bonn, which Rome has just said hello to: Bonn begins, its name is the smaller one."""
     one = OneSite("bonn")
     one.wait(0.0)
-    said = one.take_hello(**more)  # type: ignore[arg-type]
+    said = one.hear_hello(**more)  # type: ignore[arg-type]  # of a hello
     assert isinstance(said[1], CompareRanges | Sync)
     return one
 
@@ -127,18 +127,18 @@ def test_a_new_incarnation_is_synced_with_at_once() -> None:
     one = greeted()
     kept(one, 3)
     one.site.lost("in", one.now)
-    assert [type(m).__name__ for m in one.take_hello("rome", 8, "again")] == ["Hello", "CompareRanges"]
+    assert [type(m).__name__ for m in one.hear_hello("rome", 8, "again")] == ["Hello", "CompareRanges"]
 
 
 def test_the_site_with_the_greater_name_waits_for_the_other_one() -> None:
     """It asks when the other one has finished, or after 2.5 s."""
     one = OneSite("zurich")
     one.wait(0.0)
-    assert len(one.take_hello()) == 1
+    assert len(one.hear_hello()) == 1
     assert [type(m) for m in one.hear("in", Finalize(1, AREA, {}, False))] == [SetResult]
     assert [type(m) for m in one.hear("in", Finalize(2, AREA, {}, True))] == [SetResult, CompareRanges]
     other = OneSite("zurich")
-    other.take_hello()
+    other.hear_hello()
     assert [type(m) for m in kept(other, 3)] == [CompareRanges]
 
 
@@ -147,7 +147,7 @@ def test_syncs_at_the_same_time_are_limited_and_more_after_each_success() -> Non
     one = OneSite("bonn")
     ids = []
     for n in range(40):
-        one.take_hello(f"site{n:02}", 7, n)
+        one.hear_hello(f"site{n:02}", 7, n)
         ids.append(one.site._last_id)
     running = [name for name, peer in one.replica.peers.items() if peer.session is not None]
     assert len(running) == 2
@@ -197,7 +197,7 @@ def test_what_changes_during_a_sync_goes_with_its_end() -> None:
 def test_an_update_of_a_ttl_that_does_not_fit_brings_a_sync_without_a_wait() -> None:
     """From the originator itself: the peer is idle and synced with at once. Good entries beside it are taken."""
     one = synced()
-    one.take_hello("oslo", 9, "oslo")
+    one.hear_hello("oslo", 9, "oslo")
     one.hear("oslo", RangeSumsReply(one.site._last_id, True, ()))
     kept(one, 2)
     entries = {"bad": Value(1, "rome", None, 60_000, 4), "good": Value(1, "rome", b"x", 60_000)}

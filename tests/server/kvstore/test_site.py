@@ -77,7 +77,7 @@ def test_a_side_that_hears_hello_wanted_says_hello_again() -> None:
 def test_ones_own_name_is_refused() -> None:
     """A site that reaches itself, or another one of its name, has no peer; both hear why."""
     one = OneSite("bonn")
-    assert [m.reason for m in one.take_hello("bonn") if isinstance(m, Refusal)] == [RefusalReason.OWN_NAME]
+    assert [m.reason for m in one.hear_hello("bonn") if isinstance(m, Refusal)] == [RefusalReason.OWN_NAME]
     one.site.dial("out", one.now)
     one.hear("out", Hello(1, "bonn", 1, (AREA,), is_reply=True))
     assert [event.reason for event in one.told(HelloRefused)] == [RefusalReason.OWN_NAME] * 2
@@ -87,8 +87,8 @@ def test_ones_own_name_is_refused() -> None:
 def test_two_living_incarnations_of_one_name() -> None:
     """The second one is refused as long as the first one lives, and the program is told when both do."""
     one = OneSite()
-    one.take_hello("rome", 7, "first")
-    assert [m.reason for m in one.take_hello("rome", 8, "second") if isinstance(m, Refusal)] == [
+    one.hear_hello("rome", 7, "first")
+    assert [m.reason for m in one.hear_hello("rome", 8, "second") if isinstance(m, Refusal)] == [
         RefusalReason.NAME_IN_USE
     ]
     assert one.told(NameInUse) == []
@@ -99,11 +99,11 @@ def test_two_living_incarnations_of_one_name() -> None:
 def test_a_site_that_was_started_again_is_taken_when_the_old_one_is_silent() -> None:
     """A new incarnation is refused for 3 s at most, then synced with at once; nobody is told of two sites."""
     one = OneSite()
-    one.take_hello("rome", 7, "first")
+    one.hear_hello("rome", 7, "first")
     one.wait(0.5)
-    assert isinstance(one.take_hello("rome", 8, "second")[0], Refusal)
+    assert isinstance(one.hear_hello("rome", 8, "second")[0], Refusal)
     one.wait(2.5)
-    answer = one.take_hello("rome", 8, "second")
+    answer = one.hear_hello("rome", 8, "second")
     assert [type(message) for message in answer] == [Hello, CompareRanges]
     assert one.told(NameInUse) == []
 
@@ -111,18 +111,18 @@ def test_a_site_that_was_started_again_is_taken_when_the_old_one_is_silent() -> 
 def test_a_connection_that_is_closed_frees_the_name_at_once() -> None:
     """Where the shell sees the end of a connection, nobody waits 3 s."""
     one = OneSite()
-    one.take_hello("rome", 7, "first")
+    one.hear_hello("rome", 7, "first")
     one.site.lost("first", one.now)
-    assert isinstance(one.take_hello("rome", 8, "second")[0], Hello)
+    assert isinstance(one.hear_hello("rome", 8, "second")[0], Hello)
 
 
 def test_several_connections_are_one_peer() -> None:
     """Two URLs of one name: one peer. When one connection dies the peer stays, and what may be lost is looked for."""
     one = OneSite("bonn")
-    one.take_hello("rome", 7, "first")
+    one.hear_hello("rome", 7, "first")
     reply = one.hear("first", RangeSumsReply(one.site._last_id, True, ()))
     assert one.state() is PeerState.INITIALIZED
-    one.take_hello("rome", 7, "second")
+    one.hear_hello("rome", 7, "second")
     assert list(one.replica.peers) == ["rome"]
     one.set("k")
     assert [type(message) for message in one.said("second")] == [Flood]
@@ -157,9 +157,9 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others can make a site remember is limited."""
     monkeypatch.setattr(links, "MAX_LINKS", 2)
     one = OneSite()
-    one.take_hello("a", 1, "first")
-    one.take_hello("b", 2, "second")
-    answer = one.take_hello("c", 3, "third")
+    one.hear_hello("a", 1, "first")
+    one.hear_hello("b", 2, "second")
+    answer = one.hear_hello("c", 3, "third")
     assert [m.reason for m in answer if isinstance(m, Refusal)] == [RefusalReason.TOO_MANY_CONNECTIONS]
 
 
@@ -167,9 +167,9 @@ def test_names_that_come_and_go_are_not_kept_for_ever(monkeypatch: pytest.Monkey
     """Of peers that are gone a limited number is remembered; one that is there is never forgotten."""
     monkeypatch.setattr(site, "MAX_LINKS", 3)
     one = OneSite()
-    one.take_hello("first", 1, "first")
+    one.hear_hello("first", 1, "first")
     for n in range(20):
-        one.take_hello(f"rome{n}", n, n)
+        one.hear_hello(f"rome{n}", n, n)
         one.site.lost(n, one.now)
     assert len(one.replica.peers) == 3
     assert "first" in one.replica.peers
@@ -187,7 +187,7 @@ def test_the_largest_value_fits_beside_the_longest_path(names: int, is_taken: bo
     """An update whose path is as long as it may be is taken and not sent on; a longer one is malformed."""
     one = OneSite("bonn")
     for name in ("rome", "york"):
-        one.take_hello(name, 7, name)
+        one.hear_hello(name, 7, name)
         one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
     path = (*(f"{n:0254}" for n in range(names)), "rome")
     key = "k" * MAX_KEY_BYTES
@@ -216,7 +216,7 @@ def test_a_silent_peer_is_down_after_three_seconds() -> None:
 def test_heartbeats_carry_the_incarnation_and_the_number_of_floods() -> None:
     """Each second one, with the number of the last flood on this connection."""
     one = OneSite("bonn", 5)
-    one.take_hello()
+    one.hear_hello()
     one.hear("in", RangeSumsReply(one.site._last_id, True, ()))
     one.set("k")
     floods = one.wait(1.0)
@@ -226,7 +226,7 @@ def test_heartbeats_carry_the_incarnation_and_the_number_of_floods() -> None:
 def test_another_incarnation_in_a_heartbeat_ends_the_connection() -> None:
     """What was said on it belongs to a site that is no longer there."""
     one = OneSite("bonn")
-    one.take_hello("rome", 7)
+    one.hear_hello("rome", 7)
     one.hear("in", Heartbeat(8, 0))
     assert not one.peer().is_connected
     assert one.hear("in", Heartbeat(8, 0)) == [HelloWanted()]
@@ -235,7 +235,7 @@ def test_another_incarnation_in_a_heartbeat_ends_the_connection() -> None:
 def test_requests_for_an_area_that_is_not_shared_fail() -> None:
     """Each is answered with an error."""
     one = OneSite()
-    one.take_hello()
+    one.hear_hello()
     for request in (CompareRanges(1, "x", 0, (0,), 5), Sync(1, "x", (), {}), Finalize(1, "x", {}, True)):
         answer = one.hear("in", request)
         assert isinstance(answer[0], Failure)
@@ -245,7 +245,7 @@ def test_requests_for_an_area_that_is_not_shared_fail() -> None:
 def test_ranges_that_do_not_exist_fail() -> None:
     """A level or a number that there is not is an error of the request, and of nothing else."""
     one = OneSite()
-    one.take_hello()
+    one.hear_hello()
     for level, prefixes in ((3, (0,)), (16, (0,)), (8, (256,)), (2**63, (0,)), (0, (1,)), (0, (0, 5))):
         answer = one.hear("in", CompareRanges(1, AREA, level, prefixes))
         assert isinstance(answer[0], Failure)
@@ -255,7 +255,7 @@ def test_ranges_that_do_not_exist_fail() -> None:
 def test_an_unknown_request_is_answered_and_other_nonsense_is_reported() -> None:
     """A request of a newer release fails there at once; malformed messages change nothing."""
     one = OneSite()
-    one.take_hello()
+    one.hear_hello()
     one.told(PeerChanged)
     assert one.hear("in", bytes.fromhex("931f0701")) == [
         Failure(
@@ -270,7 +270,7 @@ def test_an_unknown_request_is_answered_and_other_nonsense_is_reported() -> None
 def test_a_flood_whose_path_does_not_end_at_its_sender_is_not_taken(path: tuple[str, ...]) -> None:
     """Nobody can speak in the name of another site."""
     one = OneSite()
-    one.take_hello()
+    one.hear_hello()
     one.hear("in", Flood(1, AREA, path, {"k": Value(1, "rome", b"")}))
     assert not one.areas[AREA].store
     assert one.told(MalformedMessage)
@@ -279,7 +279,7 @@ def test_a_flood_whose_path_does_not_end_at_its_sender_is_not_taken(path: tuple[
 def test_a_flood_that_was_here_already_is_not_taken() -> None:
     """Loop detection: one's own name in the path."""
     one = OneSite("bonn")
-    one.take_hello()
+    one.hear_hello()
     one.hear("in", Flood(1, AREA, ("bonn", "rome"), {"k": Value(1, "rome", b"")}))
     assert not one.areas[AREA].store
     assert one.replica.counters.looped_publications == 1
@@ -318,7 +318,7 @@ def test_a_peer_that_does_not_answer_holds_up_the_signal_for_its_time_out_only()
 def test_a_peer_that_is_removed_is_forgotten() -> None:
     """Its connections too; if it says something more, it has to say hello."""
     one = OneSite()
-    one.take_hello()
+    one.hear_hello()
     one.site.remove_peer("rome")
     assert one.replica.peers == {}
     assert PeerChanged(AREA, "rome", PeerState.SYNCING, None) in one.told(PeerChanged)
@@ -347,6 +347,6 @@ def test_nothing_that_arrives_stops_a_site(frames: list[tuple[str, bytes, int]])
         one.hear(link, data)
         one.wait(seconds)
     one.wait(4.0)
-    assert isinstance(one.take_hello("oslo", 9, "good")[0], Hello)
+    assert isinstance(one.hear_hello("oslo", 9, "good")[0], Hello)
     answer = one.hear("good", CompareRanges(1, AREA, 0, (0,), 5))
     assert isinstance(answer[0], RangeSumsReply)

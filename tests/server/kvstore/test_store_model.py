@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from statestore_client.server.kvstore.store import LEAST_TTL_MS, AreaStore
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
+#: 5.001 + 0.001 is a little more than 5.002.
+_ROUNDING_S = 1e-6
+
 KEYS = st.sampled_from(["k0", "k1", "k2"])
 TTLS = st.sampled_from([INFINITE_TTL_MS, 0, -1, 1, 400, 500, 501, 1000, 30_000])
 ENTRIES = st.builds(
@@ -93,7 +96,7 @@ def test_a_store_does_what_the_rules_say(steps: list[tuple[dict[str, Value], str
     for step in steps:
         if isinstance(step, float):
             model.now_ms += round(step * 1000)
-            assert set(store.expire(model.now_ms / 1000)) == model.expire()
+            assert set(store.expire(model.now_ms / 1000 + _ROUNDING_S)) == model.expire()
         else:
             requests, sender = step
             result = store.merge(requests, sender, model.now_ms / 1000)

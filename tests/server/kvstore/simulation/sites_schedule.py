@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from functools import partial
 from random import Random
 
 import attrs
@@ -54,7 +55,8 @@ def mesh(random: Random, size: int) -> list[tuple[int, int]]:
             pairs.append((size - 1, 0))
         if shape == "random":
             pairs = [(random.randrange(n), n) for n in range(1, size)]
-            pairs += [tuple(random.sample(range(size), 2)) for _ in range(size // 2)]  # type: ignore[misc]
+            sampled = (random.sample(range(size), 2) for _ in range(size // 2))
+            pairs += [(one, other) for one, other in sampled]
     return [pair if random.random() < 0.5 else pair[::-1] for pair in dict.fromkeys(pairs)]
 
 
@@ -134,7 +136,7 @@ class Schedule:
         length = self.world.random.uniform(0.5, 8.0)
         for edge in node.edges:
             edge.is_cut = True
-            self.world.at(self.world.now + length, lambda edge=edge: self._mend(edge))  # type: ignore[misc]
+            self.world.at(self.world.now + length, partial(self._mend, edge))
 
     def _hold(self) -> None:
         edge = self.world.random.choice(self.world.edges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -91,13 +91,13 @@ def _take_the_first_of_equals(patch: Patch) -> None:
 def _merge_paths(patch: Patch) -> None:
     admit = FloodLimiter.admit
 
-    def admit_under_one_path(limiter: FloodLimiter, keys: Mapping[str, Value], path: Path, now: float) -> bool:
+    def admit_under_one_path(limiter: FloodLimiter, keys: Iterable[str], path: Path, now: float) -> bool:
         for other in limiter._paths:
             path = tuple(dict.fromkeys(other + path))
         waiting = tuple(limiter._keys)
         if admit(limiter, keys, path, now):
             return True
-        return admit(limiter, dict.fromkeys(waiting), path, now) if waiting else False  # type: ignore[arg-type]
+        return admit(limiter, waiting, path, now) if waiting else False
 
     patch.setattr(FloodLimiter, "admit", admit_under_one_path)
 

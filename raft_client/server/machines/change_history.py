@@ -9,20 +9,22 @@ Source: State Watch pattern, "Storing Event History".
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
 
-__all__ = ["ChangeHistory", "Item", "size_of"]
+__all__ = ["LEAST_CHANGED_BYTES", "ChangeHistory", "Item", "size_of"]
 
 #: Places that were dropped are given back when there are so many of them, and as many as are left.
-_SLACK = 1_000
+_SLACK: Final = 1_000
 #: What an item and a change cost in memory, beside the bytes of keys and values (measured: 300 for both).
-_ITEM_BYTES = 150
-_CHANGE_BYTES = 150
+_ITEM_BYTES: Final = 150
+_CHANGE_BYTES: Final = 150
+#: What an entry that changed something takes at least.
+LEAST_CHANGED_BYTES: Final = _ITEM_BYTES + _CHANGE_BYTES
 
 
 class Item(NamedTuple):

@@ -41,13 +41,16 @@ class FrozenItems:
         """The value now; None if there is no such key."""
         return self._values[hash(key) % _TABLES].get(key)
 
-    def set(self, key: bytes, value: bytes) -> None:
-        """Make it so."""
-        self._remember(key)
+    def set(self, key: bytes, value: bytes) -> bytes | None:
+        """Make it so. Returns the value before, None if there was none."""
+        if self._before is not None:
+            self._remember(key)
         values = self._values[hash(key) % _TABLES]
-        if key not in values:
+        before = values.get(key)
+        if before is None:
             self._keys.add(key)
         values[key] = value
+        return before
 
     def delete(self, key: bytes) -> None:
         """The key exists."""

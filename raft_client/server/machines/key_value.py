@@ -124,9 +124,8 @@ class KeyValueStateMachine(WatchableStateMachine):
         return True
 
     def _set(self, key: bytes, value: bytes) -> None:
-        before = self._items.get(key)
-        self._items.set(key, value)
-        self.state_bytes += _size(key, value) - (0 if before is None else _size(key, before))
+        before = self._items.set(key, value)
+        self.state_bytes += _size(key, value) if before is None else len(value) - len(before)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,8 @@ class MachineRunner:
     ) -> None:
         #: Since the start, entries that were applied again included.
         self.applied_entries = self.applied_bytes = self.restored_snapshots = 0
-        self.watches = WatchService(machine)
+        last = storage.last_index
+        self.watches = WatchService(machine, replayed=Position(last, storage.term_at(last) or 0))
         self._machine = machine
         self._storage = storage
         self._publish = publish

@@ -5,15 +5,16 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.state_machine import WatchableStateMachine
 from raft_client.server.machines.watch_server import WatchServer
+from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from raft_client.server.machines.state_machine import Applied, StateMachine
-    from raft_client.server.machines.watch_sessions import WatchServerLimits
     from raft_client.wire.log_entry import LogEntry
     from raft_client.wire.watch_messages import WatchReply, WatchRequest
 
@@ -21,24 +22,36 @@ __all__ = ["WatchService"]
 
 #: Where the numbers of sessions of one start begin: another start is not to come near them.
 _FIRST_SESSIONS: Final = 2**52
+_EMPTY_LOG: Final = Position(0)
 
 
 class WatchService:
-    """``server`` is None if the state machine does not tell its changes: then the peer serves no watches."""
+    """``server`` is None if the state machine does not tell its changes: then the peer serves no watches.
 
-    def __init__(self, machine: StateMachine, limits: WatchServerLimits | None = None) -> None:
+    ``replayed`` is the last entry of the log at the start. What the history cannot hold until there is not written
+    into it in the first place: the old entries of a long log are applied twice as fast, and nobody can watch them.
+    """
+
+    def __init__(
+        self, machine: StateMachine, limits: WatchServerLimits | None = None, *, replayed: Position = _EMPTY_LOG
+    ) -> None:
         self.server: WatchServer | None = None
         self._changes: list[Applied] = []
         self._term = 0
+        limits = limits or WatchServerLimits()
+        #: The history begins after this index, or with the first entry of a later term than ``replayed`` has.
+        self._skipped_to = max(0, replayed.index - limits.history_bytes // LEAST_CHANGED_BYTES)
+        self._replayed_term = replayed.term
         if isinstance(machine, WatchableStateMachine):
             self.server = WatchServer(Position(0), limits, first_session=secrets.randbelow(_FIRST_SESSIONS))
             machine.tell_changes(self._changes.append)
 
     def request(self, route: bytes, request_id: bytes, message: WatchRequest, now: float) -> bool:
         """Whether it can be served."""
-        if self.server is not None:
-            self.server.request(route, request_id, message, now)
-        return self.server is not None
+        if self.server is None or self._skipped_to:
+            return False
+        self.server.request(route, request_id, message, now)
+        return True
 
     def lead(self, *, leads: bool) -> None:
         """Whether the peer leads now."""
@@ -48,6 +61,12 @@ class WatchService:
     def applied(self, entries: Sequence[LogEntry]) -> None:
         """The state machine has applied these entries: at least one, of all kinds."""
         if self.server is None:
+            return
+        last = entries[-1]
+        if last.term > self._replayed_term:  # what was at the end of the log at the start may have been replaced
+            self._skipped_to = 0
+        if self._skipped_to:
+            self.restored(Position(last.index, last.term))
             return
         changes = iter(self._changes)
         changed = next(changes, None)
@@ -70,6 +89,8 @@ class WatchService:
             self._changes.clear()
             self._term = snapshot.term
             self.server.restored(snapshot)
+            if snapshot.index >= self._skipped_to:
+                self._skipped_to = 0
 
     def turn(self, now: float, send: Callable[[list[bytes]], bool]) -> None:
         """Tell what there is to be told. ``send`` takes the route, the request id and the other frames, or refuses."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raft_client import KeyValueCodec, LogEntry
+from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.runtime.watch_service import WatchService
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind
 from raft_client.wire.positions import Position
@@ -68,3 +70,67 @@ def test_a_watch_that_ended_says_where_the_log_is() -> None:
     sent: list[list[bytes]] = []
     service.turn(0.0, lambda frames: sent.append(frames) is None)
     assert sent == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]
+
+
+def _log(last: int, *, term: int = 1) -> list[LogEntry]:
+    return [LogEntry.of(KeyValueCodec.set(b"k", b"%d" % index), term=term, index=index) for index in range(1, last + 1)]
+
+
+def _apply(service: WatchService, machine: KeyValueStateMachine, entries: list[LogEntry], at_once: int = 7) -> None:
+    for start in range(0, len(entries), at_once):
+        machine.apply(entries[start : start + at_once])
+        service.applied(entries[start : start + at_once])
+
+
+#: There is room for ten entries that change something, if keys and values are empty.
+SMALL = WatchServerLimits(history_bytes=10 * LEAST_CHANGED_BYTES)
+
+
+def test_what_the_history_cannot_hold_is_not_written_into_it() -> None:
+    """A log that is applied again leaves the same history as one that was applied while the peer ran."""
+    machines = KeyValueStateMachine(), KeyValueStateMachine()
+    again = WatchService(machines[0], SMALL, replayed=Position(100, 1))
+    running = WatchService(machines[1], SMALL)
+    for service, machine in zip((again, running), machines, strict=True):
+        _apply(service, machine, _log(100))
+    assert again.server is not None
+    assert running.server is not None
+    assert again.server.oldest == running.server.oldest > 90
+    for after in range(80, 101):
+        told = []
+        for service in (again, running):
+            assert service.request(b"%d" % after, b"1", BeginWatch(b"", b"k", False, Position(after, 1)), 0.0)
+            sent: list[list[bytes]] = []
+            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023 - it is called at once
+            told.append([frames[2:] for frames in sent if frames[2] != b"\x00"])  # numbers of sessions differ
+        assert told[0] == told[1], after
+
+
+def test_nothing_is_watched_among_the_entries_that_are_not_written_into_the_history() -> None:
+    """Watches cannot begin before the history does, and nothing is remembered until then."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine, SMALL, replayed=Position(100, 1))
+    assert service.server is not None
+    for entry in _log(90):
+        assert not service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
+        _apply(service, machine, [entry])
+        assert service.server.history_bytes == 0
+    assert service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
+
+
+def test_the_history_begins_where_the_end_of_the_log_was_replaced() -> None:
+    """A leader can take away what was at the end of the log at the start: its first entry is of a later term."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine, SMALL, replayed=Position(100, 3))
+    _apply(service, machine, _log(5, term=2))
+    assert not service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
+    _apply(service, machine, [LogEntry.of(SET, term=4, index=6)])
+    assert service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(5, 2)), 0.0)
+
+
+@pytest.mark.parametrize(("index", "serves"), [(89, False), (90, True), (200, True)])
+def test_the_history_begins_after_a_snapshot_of_what_it_would_leave_out(index: int, serves: bool) -> None:
+    """A snapshot stands for the entries up to its own."""
+    service = WatchService(KeyValueStateMachine(), SMALL, replayed=Position(100, 1))
+    service.restored(Position(index, 1))
+    assert service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0) is serves

@@ -100,7 +100,7 @@ class KeyValueStateMachine(WatchableStateMachine):
             self._remember(index, TransactionStatus.DONE if done else TransactionStatus.COMPARISON_FAILED)
             if not done:
                 return
-        changed = tuple(change for change in transaction.changes if self._change(change))
+        changed = tuple([change for change in transaction.changes if self._change(change)])
         if changed and self._listeners:
             applied = Applied(index, changed)
             for listener in self._listeners:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
@@ -39,12 +40,14 @@ class WatchService:
         self._changes: list[Applied] = []
         self._term = 0
         limits = limits or WatchServerLimits()
-        #: The history begins after this index, or with the first entry of a later term than ``replayed`` has.
+        #: The history begins at this index; or at a later term, if the end of the log is replaced.
         self._skipped_to = max(0, replayed.index - limits.history_bytes // LEAST_CHANGED_BYTES)
         self._replayed_term = replayed.term
         if isinstance(machine, WatchableStateMachine):
             self.server = WatchServer(Position(0), limits, first_session=secrets.randbelow(_FIRST_SESSIONS))
-            machine.tell_changes(self._changes.append)
+            self._listen = partial(machine.tell_changes, self._changes.append)
+            if not self._skipped_to:
+                self._listen()
 
     def request(self, route: bytes, request_id: bytes, message: WatchRequest, now: float) -> bool:
         """Whether it can be served."""
@@ -62,11 +65,8 @@ class WatchService:
         """The state machine has applied these entries: at least one, of all kinds."""
         if self.server is None:
             return
-        last = entries[-1]
-        if last.term > self._replayed_term:  # what was at the end of the log at the start may have been replaced
-            self._skipped_to = 0
         if self._skipped_to:
-            self.restored(Position(last.index, last.term))
+            self.restored(entries[-1].position)
             return
         changes = iter(self._changes)
         changed = next(changes, None)
@@ -84,13 +84,14 @@ class WatchService:
         self._changes.clear()
 
     def restored(self, snapshot: Position) -> None:
-        """The state machine has begun anew with a snapshot of the entries up to this position."""
+        """What the entries up to this position changed is not known: a snapshot took their place, or nobody asks."""
         if self.server is not None:
             self._changes.clear()
             self._term = snapshot.term
             self.server.restored(snapshot)
-            if snapshot.index >= self._skipped_to:
+            if self._skipped_to and (snapshot.index >= self._skipped_to or snapshot.term > self._replayed_term):
                 self._skipped_to = 0
+                self._listen()
 
     def turn(self, now: float, send: Callable[[list[bytes]], bool]) -> None:
         """Tell what there is to be told. ``send`` takes the route, the request id and the other frames, or refuses."""

@@ -11,7 +11,7 @@ from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.runtime.watch_service import WatchService
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind
 from raft_client.wire.positions import Position
-from raft_client.wire.watch_messages import BeginWatch, EndReason, WatchEnded, Watching
+from raft_client.wire.watch_messages import BeginWatch, EndReason, Events, WatchEnded, Watching
 
 SET = KeyValueCodec.set(b"k", b"v")
 ENTRIES = [
@@ -125,7 +125,11 @@ def test_the_history_begins_where_the_end_of_the_log_was_replaced() -> None:
     _apply(service, machine, _log(5, term=2))
     assert not service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
     _apply(service, machine, [LogEntry.of(SET, term=4, index=6)])
-    assert service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(5, 2)), 0.0)
+    assert service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(6, 4)), 0.0)
+    _apply(service, machine, [LogEntry.of(SET, term=4, index=7)])
+    sent: list[list[bytes]] = []
+    service.turn(0.0, lambda frames: sent.append(frames) is None)
+    assert sent[1][2:] == Events(Position(7, 4), tuple(KeyValueCodec().decode(SET))).to_frames()
 
 
 @pytest.mark.parametrize(("index", "serves"), [(89, False), (90, True), (200, True)])

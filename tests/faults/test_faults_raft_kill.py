@@ -1,6 +1,9 @@
 """kill -9 of one, two or all peers, under load: every append that was acknowledged is in the log afterwards, once.
 
-``RAFT_KILLS`` says how often; 500 take ten minutes. ``RAFT_TRACED_KILLS`` are kills of peers that write traces.
+Watches that peers serve tell all of it, each change once and in order, also when processes stand still for a while.
+
+``RAFT_KILLS`` says how often; 500 take ten minutes, and those of watches as long again. ``RAFT_TRACED_KILLS`` are
+kills of peers that write traces.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import pytest
 from peer_processes import Peers
 from raft_trace_model import first_broken, read_traces
 
-from raft_client import RaftClient, TransportError
+from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, TransportError, WatchEvent
 
 _KILLS = int(os.environ.get("RAFT_KILLS", "10"))
 _TRACED_KILLS = int(os.environ.get("RAFT_TRACED_KILLS", "6"))
@@ -28,10 +31,12 @@ _WRITERS = 8
 class _Writer(threading.Thread):
     """Appends one entry after the other, and keeps what it was told."""
 
-    def __init__(self, name: str, url: str, over: threading.Event) -> None:
+    def __init__(self, name: str, url: str, over: threading.Event, *, has_keys: bool = False) -> None:
+        """With ``has_keys`` its entries set one of five keys each."""
         super().__init__(name=name)
         self._url = url
         self._over = over
+        self._has_keys = has_keys
         self.acknowledged: dict[int, bytes] = {}
         self.unknown: set[bytes] = set()
 
@@ -41,13 +46,52 @@ class _Writer(threading.Thread):
             while not self._over.is_set():
                 number += 1
                 data = f"{self.name}/{number}".encode()
+                if self._has_keys:
+                    data = KeyValueCodec.set(f"{self.name}/{number % 5}".encode(), data)
                 try:
                     self.acknowledged[log.append(data, timeout=30)] = data
                 except TransportError:
                     self.unknown.add(data)
 
 
-def _kill(peers: Peers, writers: list[_Writer], over: threading.Event, kills: int, random: Random, trace: bool) -> None:
+class _Watcher(threading.Thread):
+    """Keeps every change that a watch tells, until it has told all up to the entry ``last``."""
+
+    def __init__(self, url: str, wanted: Key | Prefix) -> None:
+        super().__init__(name=f"watch of {wanted}")
+        self.url, self.wanted = url, wanted
+        self.last: int | None = None
+        self.told: list[tuple[int, Change]] = []
+        self.served = 0
+
+    def run(self) -> None:
+        with RaftClient(self.url) as log, log.watch(self.wanted, after=0) as watch:
+            for item in watch:
+                if isinstance(item, WatchEvent):
+                    self.told += [(item.index, change) for change in item.changes]
+                    self.served += item.entry is None
+                if self.last is not None and item.position.index >= self.last:
+                    return
+
+
+def _stall(peers: Peers, random: Random) -> None:
+    """One process stands still, for longer than an election takes at times."""
+    process = peers.running[random.choice(list(peers.urls))]
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(random.uniform(0, 1))  # how long is the subject
+    process.send_signal(signal.SIGCONT)
+
+
+def _kill(
+    peers: Peers,
+    writers: list[_Writer],
+    over: threading.Event,
+    kills: int,
+    random: Random,
+    *,
+    trace: bool = False,
+    stalls: bool = False,
+) -> None:
     """Start the peers, write, and kill as often as that; then all peers run and all writers have ended."""
 
     def start(name: str) -> None:
@@ -59,6 +103,9 @@ def _kill(peers: Peers, writers: list[_Writer], over: threading.Event, kills: in
         writer.start()
     for _ in range(kills):
         time.sleep(random.uniform(0, 0.4))  # a random moment, not a condition
+        if stalls and random.random() < 0.3:
+            _stall(peers, random)
+            continue
         victims = random.sample(list(peers.urls), random.choice((1, 1, 1, 2, 3)))
         for name in victims:
             peers.running[name].send_signal(signal.SIGKILL)
@@ -79,7 +126,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     peers = Peers(tmp_path)
     try:
         writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
-        _kill(peers, writers, over, _KILLS, random, trace=False)
+        _kill(peers, writers, over, _KILLS, random)
         with RaftClient(peers.url) as log:
             log.append(b"end")
             found = {entry.index: entry.data for entry in log.entries(timeout=60) if entry.is_state}
@@ -96,6 +143,37 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     figures(
         f"{_KILLS} kills, seed {_SEED}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, none lost or doubled"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_no_kill_takes_a_change_away_from_a_watch(tmp_path: Path, figures: Callable[[str], None]) -> None:
+    """Watches go on at the next leader: each tells every change of its keys once, in the order of the log."""
+    random, over = Random(_SEED), threading.Event()
+    peers = Peers(tmp_path)
+    watchers = [_Watcher(peers.url, wanted) for wanted in (Key(b"w0/1"), Prefix(b"w1/"), Prefix(b"w"))]
+    try:
+        writers = [_Writer(f"w{n}", peers.url, over, has_keys=True) for n in range(3)]
+        for watcher in watchers:
+            watcher.start()
+        _kill(peers, writers, over, _KILLS, random, stalls=True)
+        with RaftClient(peers.url) as log:
+            last = log.append(KeyValueCodec.set(b"w0/1", b"end"))
+            for watcher in watchers:
+                watcher.last = last
+            log.append(KeyValueCodec.set(b"w1/1", b"after the end"))
+            entries = [entry for entry in log.entries(timeout=60) if entry.is_state]
+        for watcher in watchers:
+            watcher.join(60)
+    finally:
+        over.set()
+        peers.kill_all()
+    read = [(entry.index, change) for entry in entries for change in KeyValueCodec().decode(entry.data)]
+    for watcher in watchers:
+        wanted = [each for each in read if each[0] <= last and watcher.wanted.matches(each[1])]
+        assert [each for each in watcher.told if each[0] <= last] == wanted, watcher.name
+        assert watcher.served > len(wanted) // 2, watcher.name
+    figures(f"{_KILLS} kills and stalls, seed {_SEED}: {[len(watcher.told) for watcher in watchers]} changes told")
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from waiting import until
 from raft_client import AsyncRaftClient, KeyValueCodec
 from raft_client.codecs import Change, ChangeKind
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, Fsync
-from raft_client.server.machines import watch_server
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.server.runtime import watch_service
 from raft_client.wire.frames import decode_uint
 from raft_client.wire.hello import Capability
 from raft_client.wire.positions import Position
@@ -29,7 +29,8 @@ put, gone = KeyValueCodec.set, KeyValueCodec.delete
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
     """Peers that start from now on have these limits."""
-    return lambda **limits: monkeypatch.setattr(watch_server, "WatchServerLimits", partial(WatchServerLimits, **limits))
+    with_limits = partial(partial, WatchServerLimits)
+    return lambda **limits: monkeypatch.setattr(watch_service, "WatchServerLimits", with_limits(**limits))
 
 
 def a_cluster(size: int = 1) -> AsyncEmbeddedCluster:

@@ -26,7 +26,9 @@ from statestore_client.cli.serving_options import (
     store_limits_of,
     tls_of,
 )
+from statestore_client.cli.site_options import site_of, site_options
 from statestore_client.cli.streams import OutputError
+from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.file_limit import raise_file_limit
 from statestore_client.server.runtime.garbage_collection import short_pauses
 from statestore_client.server.runtime.memory_release import memory_given_back
@@ -57,6 +59,7 @@ _SWITCH_S: Final = 0.0005
 @data_option
 @access_options
 @limit_options
+@site_options
 @click.option(
     "--verbose",
     is_flag=True,
@@ -88,6 +91,7 @@ def serve(
         security=Security.of(
             passwords=options["password_file"], acl=options["acl_file"], allow_anonymous=options["allow_anonymous"]
         ),
+        site=site_of(options),
     )
     if data is not None:
         sys.setswitchinterval(_SWITCH_S)
@@ -122,9 +126,13 @@ async def _serve(server: Server) -> None:
         await server.start()
     except OSError as error:
         raise click.UsageError(_cannot_listen(server, error)) from error
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
     with contextlib.suppress(OutputError):  # nobody reads it; the server still runs
         for url in server.urls:
             print_line(f"listening on {url}")
+        if server.site is not None and server.site.url is not None:
+            print_line(f"listening for sites on {server.site.url}")
     loop = asyncio.get_running_loop()
     with short_pauses(loop), memory_given_back(loop):
         failing = asyncio.ensure_future(server.wait_for_failure())

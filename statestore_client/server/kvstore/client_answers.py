@@ -1,4 +1,4 @@
-"""What a site answers to those that read and set keys: get, get filtered, get hashes, set.
+"""What a site answers to those that read and set keys: get, get filtered, get hashes, set, and what it keeps alive.
 
 Nothing is remembered between two requests. A reply that would be too large, or take too long, ends before the key at
 its ``next``; the same request from that position on goes on there.
@@ -16,23 +16,26 @@ from statestore_client.server.kvstore.range_sums import position
 from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes, page
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
+    ChangeOwnKey,
     Failure,
     FailureReason,
     Found,
     Get,
     GetFiltered,
     GetHashes,
+    OwnKeyAction,
     Set,
     SetResult,
 )
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 if TYPE_CHECKING:
+    from statestore_client.server.kvstore.own_keys import OwnKeys
     from statestore_client.server.kvstore.replica import Replica
 
 __all__ = ["ClientRequest", "answer_client"]
 
-ClientRequest: TypeAlias = Get | GetFiltered | GetHashes | Set
+ClientRequest: TypeAlias = Get | GetFiltered | GetHashes | Set | ChangeOwnKey
 
 
 def answer_client(
@@ -46,6 +49,8 @@ def answer_client(
     if isinstance(request, Get):
         return _get(replica, request, now)
     try:
+        if isinstance(request, ChangeOwnKey):
+            return _change_own(replica.contents.own, request, now)
         return _dump(replica, request, now)
     except InvalidArgumentError as error:
         return Failure(request.id, FailureReason.BAD_REQUEST, str(error))
@@ -61,6 +66,35 @@ def _set(replica: Replica, site: str, request: Set, now: float) -> SetResult:
     else:
         result = replica.contents.set(request.entries, now)
     return SetResult(request.id, {key: int(reason) for key, reason in result.reasons.items()})
+
+
+def _change_own(own: OwnKeys, request: ChangeOwnKey, now: float) -> SetResult:
+    """Raises InvalidArgumentError if something is missing, or cannot be."""
+    key, reason = request.key, None
+    match request.action:
+        case OwnKeyAction.SET:
+            reason = own.set(key, _value(request), now, version=request.version, ttl_ms=request.ttl_ms)
+        case OwnKeyAction.PERSIST:
+            reason = own.persist(key, _value(request), now)
+        case OwnKeyAction.REFRESH:
+            if request.ttl_ms is None:
+                raise InvalidArgumentError("a refresh takes a TTL")
+            reason = own.refresh(key, request.ttl_ms, now)
+        case OwnKeyAction.UNSET:
+            reason = own.unset(key, _value(request), now)
+        case OwnKeyAction.CLEAR:
+            reason = None if own.clear(key, now) else NoMergeReason.NO_NEED_TO_UPDATE
+        case OwnKeyAction.ERASE:
+            reason = None if own.erase(key, now) else NoMergeReason.NO_NEED_TO_UPDATE
+        case _:
+            raise InvalidArgumentError(f"this release knows no action {request.action}")
+    return SetResult(request.id, {} if reason is None else {key: int(reason)})
+
+
+def _value(request: ChangeOwnKey) -> bytes:
+    if request.value is None:
+        raise InvalidArgumentError("there is no value to set")
+    return request.value
 
 
 def _get(replica: Replica, request: Get, now: float) -> Found:

@@ -17,6 +17,7 @@ from statestore_client.server.runtime.clock import Clock, system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
+from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.endpoints import Endpoints
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import ssl
 
     from statestore_client.server.broker import BrokerEvents, Counters
+    from statestore_client.server.runtime.sites import SiteEndpoints
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
 
@@ -68,10 +70,11 @@ class Server:
         data: str | os.PathLike[str] | None = None,
         persistence: Persistence = KEEP_ALL,
         events: BrokerEvents | None = None,
+        site: SiteEndpoints | None = None,
     ) -> None:
         """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
         ``clock`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
-        With it, ``persistence`` says which keys are among that.
+        With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore, too.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
         and for endpoints that need them.
@@ -88,6 +91,9 @@ class Server:
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
         self._persistence = persistence
+        self._site_endpoints = site
+        #: While it runs; None for a server that is not a site.
+        self.site: SitePeering | None = None
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
         self._service, self._broker = self._new_broker()
@@ -142,19 +148,22 @@ class Server:
         return self._broker.counters
 
     async def start(self) -> None:
-        """Listen. Raises OSError when an address cannot be had, DataDirectoryError when the data cannot."""
+        """Listen. Raises OSError when an address cannot be had, SettingsError for an address of sites, and
+        DataDirectoryError when the data cannot.
+        """
         loop = asyncio.get_running_loop()
         group_commit = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
         try:
+            if self._site_endpoints is not None:
+                self.site = SitePeering.of(self._site_endpoints, random.SystemRandom())
             await self._listen(loop, group_commit)
         except BaseException:
-            if self._disk is not None:
-                self._disk.close()
+            self._close_parts()
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> None:
         driver = self._new_driver(loop, group_commit)
-        metrics = Metrics(driver, lambda: self._service, package_version)
+        metrics = Metrics(driver, lambda: self._service, package_version, lambda: self.site)
         listeners = Listeners(driver, self._tls, partial(self._new_connection, driver), render=metrics.render)
         self._endpoints = await listeners.open(self._endpoints)
         self._driver, self._listeners = driver, listeners
@@ -243,6 +252,13 @@ class Server:
         await listeners.stop_accepting()
         await driver.close(self._grace_s)
         await listeners.wait_closed()
+        self._close_parts()
+        log_event(logging.INFO, "stopped", urls=listeners.urls)
+
+    def _close_parts(self) -> None:
+        """What is not a listener."""
+        if self.site is not None:
+            self.site.close()
+            self.site = None
         if self._disk is not None:
             self._disk.close()
-        log_event(logging.INFO, "stopped", urls=listeners.urls)

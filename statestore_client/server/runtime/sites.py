@@ -12,25 +12,61 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from statestore_client.server.kvstore.area import Area
     from statestore_client.server.kvstore.events import SiteEvent
     from statestore_client.server.kvstore.own_key import OwnEvent
 
-__all__ = ["SitePeering"]
+__all__ = ["DEFAULT_AREA", "SiteEndpoints", "SitePeering"]
 
 logger: Final = logging.getLogger("statestore_client.server")
 
 #: Of each connection, in a turn.
 _MESSAGES_AT_ONCE: Final = 16
+
+DEFAULT_AREA: Final = "default"
+_INCARNATION_BITS: Final = 64
+
+
+@attrs.frozen(kw_only=True)
+class SiteEndpoints:
+    """A site as its operator knows it. Raises InvalidArgumentError.
+
+    ``listen`` is where other sites and clients of the KvStore come in, ``peers`` are the sites that this one dials:
+    ``tcp://host:port`` or ``ipc://path``. A connection makes peers of both sides, whoever dialled. Sites exchange the
+    ``areas`` that both of them have.
+    """
+
+    name: str
+    listen: str | None = None
+    peers: tuple[str, ...] = ()
+    areas: tuple[str, ...] = (DEFAULT_AREA,)
+
+    def __attrs_post_init__(self) -> None:
+        for what, names in (("a site", (self.name,)), ("an area", self.areas)):
+            for name in names:
+                if not 0 < len(name.encode()) <= MAX_ORIGINATOR_BYTES:
+                    raise InvalidArgumentError(
+                        f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, not {name!r}"
+                    )
+        if not self.areas or len(set(self.areas)) < len(self.areas):
+            raise InvalidArgumentError("a site has at least one area, and each of them once")
+        if self.listen is None and not self.peers:
+            raise InvalidArgumentError(
+                f"the site {self.name!r} neither listens nor dials other sites; it needs one of both"
+            )
 
 
 class SitePeering:
@@ -47,12 +83,31 @@ class SitePeering:
     ) -> None:
         self._areas = tuple(areas)
         self.site = Site(settings, self._areas, random, time.monotonic())
+        #: Where it listens; None if it only dials.
+        self.url: str | None = None
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._sockets = SiteSockets(self._watch, self._loop.remove_reader)
         self._timer: asyncio.Handle | None = None
+        #: Hellos that were refused, by this site or another one; two sites with one name among them.
+        self.refused = 0
         self._refusals: dict[tuple[object, int], str] = {}
         self._is_closed = False
+
+    @classmethod
+    def of(cls, endpoints: SiteEndpoints, random: Random) -> SitePeering:
+        """A new incarnation of the site, which listens and dials as told. Raises SettingsError for an address."""
+        settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS))
+        peering = cls(settings, [Area(name, endpoints.name) for name in endpoints.areas], random)
+        try:
+            if endpoints.listen is not None:
+                peering.listen(endpoints.listen)
+            for url in endpoints.peers:
+                peering.add_peer(url)
+        except BaseException:
+            peering.close()
+            raise
+        return peering
 
     @property
     def dropped(self) -> int:
@@ -61,9 +116,9 @@ class SitePeering:
 
     def listen(self, url: str) -> str:
         """Let other sites dial this one; the address, with the port that a ``*`` has become. Raises SettingsError."""
-        bound = self._sockets.bind(url)
+        self.url = self._sockets.bind(url)
         self.changed()
-        return bound
+        return self.url
 
     def add_peer(self, url: str) -> None:
         """Dial a site, and keep the connection up. Raises SettingsError."""
@@ -141,6 +196,7 @@ class SitePeering:
 
     def _report(self, event: SiteEvent) -> None:
         name = self.site.settings.name
+        self.refused += isinstance(event, HelloRefused | NameInUse)
         match event:
             case PeerChanged(area=area, peer=peer, before=before, after=after):
                 self._refusals.clear()

@@ -15,6 +15,7 @@ from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.wire.kvstore import fields
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
+    ChangeOwnKey,
     CompareRanges,
     Failure,
     Finalize,
@@ -77,6 +78,10 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     )),
     21: (Sync, (_ID, _AREA, _plain("ranges", fields.ranges), ("hashes", fields.hashes, fields.packed_hashes))),
     22: (Finalize, (_ID, _AREA, _ENTRIES, _plain("is_last", fields.boolean))),
+    23: (ChangeOwnKey, (
+        _ID, _AREA, _plain("action", fields.integer), _plain("key", fields.text), _plain("value", fields.optional_data),
+        _plain("version", fields.optional_integer), _plain("ttl_ms", fields.optional_integer),
+    )),
     32: (Found, (_ID, _ENTRIES, _NEXT)),
     33: (SetResult, (_ID, _plain("reasons", fields.reasons))),
     34: (RangeSumsReply, (_ID, _plain("is_equal", fields.boolean), ("sums", fields.sums, fields.packed_sums))),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "MAX_NAME", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names",
-    "numbers", "optional_integer", "packed_entries", "packed_hashes", "packed_sums", "path", "ranges", "reasons",
+    "MAX_NAME", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names", "numbers",
+    "optional_data", "optional_integer", "packed_entries", "packed_hashes", "packed_sums", "path", "ranges", "reasons",
     "sums", "text",
 ]  # fmt: skip
 
@@ -44,6 +44,13 @@ def integer(value: Any) -> int:
 def optional_integer(value: Any) -> int | None:
     """The same, or nil."""
     return None if value is None else integer(value)
+
+
+def optional_data(value: Any) -> bytes | None:
+    """Bytes, or nil."""
+    if value is not None and type(value) is not bytes:
+        raise FieldError("must be bytes or nil")
+    return value
 
 
 def boolean(value: Any) -> bool:

@@ -15,6 +15,7 @@ message                code  kind    its fields
 :class:`CompareRanges` 20    asks    id, area, level, prefixes, sum or nil
 :class:`Sync`          21    asks    id, area, ranges, hashes
 :class:`Finalize`      22    asks    id, area, entries, is last
+:class:`ChangeOwnKey`  23    asks    id, area, action, key, value or nil, version or nil, TTL in ms or nil
 :class:`Found`   32    reply   id, entries, next or nil
 :class:`SetResult`     33    reply   id, reasons
 :class:`RangeSumsReply`     34    reply   id, is equal, sums
@@ -40,9 +41,9 @@ from statestore_client.wire.kvstore.value import Value
 
 __all__ = [
     "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "PROTOCOL_VERSION", "Capability",
-    "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered", "GetHashes",
-    "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal", "RefusalReason", "Reply", "Request",
-    "Set", "SetResult", "Sync", "SyncReply", "path_fits",
+    "ChangeOwnKey", "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered",
+    "GetHashes", "Heartbeat", "Hello", "HelloWanted", "Message", "OwnKeyAction", "RangeSumsReply", "Refusal",
+    "RefusalReason", "Reply", "Request", "Set", "SetResult", "Sync", "SyncReply", "path_fits",
 ]  # fmt: skip
 
 PROTOCOL_VERSION: Final = 1
@@ -211,6 +212,34 @@ class Finalize:
     is_last: bool
 
 
+class OwnKeyAction(IntEnum):
+    """What a site is to do with a key that it keeps alive for its clients. (facts §5.4)"""
+
+    SET = 1
+    PERSIST = 2
+    REFRESH = 3
+    UNSET = 4
+    CLEAR = 5
+    ERASE = 6
+
+
+@attrs.frozen
+class ChangeOwnKey:
+    """``action`` is an :class:`OwnKeyAction`, or a number that this release does not know.
+
+    SET, PERSIST and UNSET have a value. SET can have a version; without, it is one above that of what is stored. SET
+    can have a TTL, without it is the site's; REFRESH must have one. A :class:`SetResult` answers.
+    """
+
+    id: int
+    area: str
+    action: int
+    key: str
+    value: bytes | None = None
+    version: int | None = None
+    ttl_ms: int | None = None
+
+
 @attrs.frozen
 class Found:
     """Answers :class:`Get`, :class:`GetFiltered` and :class:`GetHashes`."""
@@ -256,6 +285,6 @@ class Failure:
     text: str
 
 
-Request: TypeAlias = Get | GetFiltered | GetHashes | Set | CompareRanges | Sync | Finalize
+Request: TypeAlias = Get | GetFiltered | GetHashes | Set | ChangeOwnKey | CompareRanges | Sync | Finalize
 Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure
 Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Request | Reply

@@ -10,6 +10,7 @@ from statestore_client.server.kvstore.range_sums import position
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
+    ChangeOwnKey,
     Failure,
     FailureReason,
     Found,
@@ -17,6 +18,7 @@ from statestore_client.wire.kvstore.messages import (
     GetFiltered,
     GetHashes,
     Message,
+    OwnKeyAction,
     Set,
     SetResult,
 )
@@ -93,7 +95,10 @@ def test_a_pattern_that_is_not_allowed_is_an_error() -> None:
     assert reply.reason == FailureReason.BAD_REQUEST
 
 
-@pytest.mark.parametrize("request_of", [Get(5, "x", ()), GetFiltered(5, "x"), GetHashes(5, "x"), Set(5, "x", {})])
+@pytest.mark.parametrize(
+    "request_of",
+    [Get(5, "x", ()), GetFiltered(5, "x"), GetHashes(5, "x"), Set(5, "x", {}), ChangeOwnKey(5, "x", 1, "k", b"v")],
+)
 def test_an_unknown_area_is_an_error(request_of: Message) -> None:
     """Always, and not an empty reply."""
     reply = ask(filled(), request_of)
@@ -121,3 +126,72 @@ def test_set_with_a_path() -> None:
     pair.settle()
     assert pair.bonn.areas[AREA].get("k") is not None
     assert pair.rome.areas[AREA].get("k") is None
+
+
+def test_a_key_is_kept_alive_for_a_client_and_ended_for_it() -> None:
+    """Each action does what the site does, at the peers as well; the reply names the key if nothing was done."""
+    pair = Pair(OneSite("bonn"), OneSite("rome"))
+    pair.settle()
+
+    def change(action: int, value: bytes | None = None, version: int | None = None, ttl_ms: int | None = None) -> int:
+        reply = ask(pair.bonn, ChangeOwnKey(5, AREA, action, "k", value, version, ttl_ms))
+        assert isinstance(reply, SetResult)
+        pair.settle(0.5)
+        return reply.reasons.get("k", 0)
+
+    def at_rome() -> Value | None:
+        return pair.rome.areas[AREA].get("k")
+
+    assert change(OwnKeyAction.CLEAR) == change(OwnKeyAction.ERASE) == NoMergeReason.NO_NEED_TO_UPDATE
+    assert change(OwnKeyAction.REFRESH, ttl_ms=9000) == NoMergeReason.NO_NEED_TO_UPDATE
+    assert change(OwnKeyAction.SET, b"1", version=7, ttl_ms=60_000) == 0
+    assert (entry := at_rome()) is not None
+    assert (entry.version, entry.originator, entry.value) == (7, "bonn", b"1")
+    assert change(OwnKeyAction.SET, b"0", version=6) == NoMergeReason.OLD_VERSION
+    assert change(OwnKeyAction.REFRESH, ttl_ms=90_000) == 0
+    assert (entry := at_rome()) is not None
+    assert (entry.ttl_version, 80_000 < entry.ttl_ms <= 90_000) == (1, True)
+    assert change(OwnKeyAction.PERSIST, b"2") == 0
+    assert (entry := at_rome()) is not None
+    assert (entry.version, entry.value) == (8, b"2")
+    assert change(OwnKeyAction.UNSET, b"gone") == 0
+    assert (entry := at_rome()) is not None
+    assert (entry.version, entry.value) == (9, b"gone")
+    assert pair.bonn.areas[AREA].own.get("k") is None
+    assert change(OwnKeyAction.SET, b"3") == change(OwnKeyAction.CLEAR) == 0
+    assert change(OwnKeyAction.ERASE) == 0
+    for _ in range(12):
+        pair.settle(0.5)
+    assert at_rome() is pair.bonn.areas[AREA].get("k") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ChangeOwnKey(5, AREA, OwnKeyAction.SET, "k"),
+        ChangeOwnKey(5, AREA, OwnKeyAction.SET, "k", b"v", None, 1),
+        ChangeOwnKey(5, AREA, OwnKeyAction.PERSIST, "k"),
+        ChangeOwnKey(5, AREA, OwnKeyAction.UNSET, "k"),
+        ChangeOwnKey(5, AREA, OwnKeyAction.REFRESH, "k"),
+        ChangeOwnKey(5, AREA, 0, "k", b"v"),
+        ChangeOwnKey(5, AREA, 7, "k", b"v"),
+    ],
+)
+def test_what_cannot_be_done_with_a_key_is_an_error_and_changes_nothing(wrong: ChangeOwnKey) -> None:
+    """A value, a TTL or an action that is missing or not known: the reply says so."""
+    one = OneSite()
+    reply = ask(one, wrong)
+    assert isinstance(reply, Failure)
+    assert reply.reason == FailureReason.BAD_REQUEST
+    assert not len(one.areas[AREA].own)
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(0, "OLD_VERSION"), (2**62 + 1, "INVALID_VERSION"), (2**64 - 1, "INVALID_VERSION")]
+)
+def test_a_version_that_cannot_be_is_refused(version: int, reason: str) -> None:
+    """A client learns why, and the key is not kept alive."""
+    one = OneSite()
+    reply = ask(one, ChangeOwnKey(5, AREA, OwnKeyAction.SET, "k", b"v", version))
+    assert reply == SetResult(5, {"k": NoMergeReason[reason]})
+    assert not len(one.areas[AREA].own)

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore.replica import ReplicaCounters
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -39,10 +43,11 @@ class Metrics:
     driver: BrokerDriver
     service: Callable[[], StateStoreService]
     version: Callable[[], str]
+    site: Callable[[], SitePeering | None]
 
     def render(self) -> bytes:
         """All of them, now: about two hundred lines."""
-        return "\n".join((*self._broker(), *self._counters(), *self._store(), *_process(), "")).encode()
+        return "\n".join((*self._broker(), *self._counters(), *self._store(), *self._site(), *_process(), "")).encode()
 
     def _broker(self) -> Iterable[str]:
         driver = self.driver
@@ -93,6 +98,57 @@ class Metrics:
             yield from _metric(f"store_{group}_total", f"State store {group}.", values, kind="counter")
         notifications = counters.get("notifications", 0)
         yield from _metric("store_notifications_total", "Notifications to watchers.", notifications, kind="counter")
+
+    def _site(self) -> Iterable[str]:
+        """Of each area; nothing if the server is not a site."""
+        peering = self.site()
+        if peering is None:
+            return
+        replicas = peering.site.replicas.values()
+        for name, text, values in (
+            ("keys", "Keys of the KvStore.", {r.area: len(r.contents.store) for r in replicas}),
+            (
+                "own_keys",
+                "Of those, the ones that this site keeps alive.",
+                {r.area: len(r.contents.own) for r in replicas},
+            ),
+            (
+                "contested_keys",
+                "Of those, the ones that another site keeps alive, too.",
+                {r.area: r.contents.own.contested for r in replicas},
+            ),
+        ):
+            yield from _metric(f"site_{name}", text, _by_area(values))
+        peers = {
+            f'area="{_quoted(replica.area)}",state="{state.name.lower()}"': sum(
+                peer.status.state is state for peer in replica.peers.values()
+            )
+            for replica in replicas
+            for state in PeerState
+        }
+        yield from _metric("site_peers", "Other sites.", peers)
+        for field in attrs.fields(ReplicaCounters):
+            values = {replica.area: getattr(replica.counters, field.name) for replica in replicas}
+            text = f"{field.name.replace('_', ' ').capitalize()} of the KvStore."
+            yield from _metric(f"site_{field.name}_total", text, _by_area(values), kind="counter")
+        yield from _metric(
+            "site_refused_hellos_total",
+            "Hellos that this site or another one has refused.",
+            peering.refused,
+            kind="counter",
+        )
+        yield from _metric(
+            "site_dropped_messages_total", "Messages that were not carried.", peering.dropped, kind="counter"
+        )
+
+
+def _by_area(values: Mapping[str, float]) -> dict[str, float]:
+    return {f'area="{_quoted(area)}"': value for area, value in values.items()}
+
+
+def _quoted(label: str) -> str:
+    """As the text format wants the value of a label."""
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _metric(

@@ -1,0 +1,67 @@
+"""The options of ``statestore serve`` that make the server a site of the KvStore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.transport.endpoints import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["site_of", "site_options"]
+
+_OPTIONS: Final = (
+    click.option(
+        "--site", metavar="NAME", help="Be a site of the KvStore, with this name: every site has another one."
+    ),
+    click.option(
+        "--site-listen",
+        metavar="URL",
+        help="Other sites come in here: tcp://HOST:PORT, * for a free port, or ipc://PATH. Nobody is asked who he is.",
+    ),
+    click.option("--peer", multiple=True, metavar="URL", help="A site to dial. Can be repeated."),
+    click.option(
+        "--area",
+        multiple=True,
+        metavar="NAME",
+        help=f"What is exchanged with sites that have it, too. Can be repeated. Default: {DEFAULT_AREA}.",
+    ),
+)
+
+
+def site_options(command: Callable[..., int]) -> Callable[..., int]:
+    """See :func:`site_of`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
+    """None for a server that is not a site. Raises click's UsageError."""
+    name, listen = options["site"], options["site_listen"]
+    if name is None:
+        for option in ("site_listen", "peer", "area"):
+            if options[option]:
+                raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
+        return None
+    if listen is not None and not options["insecure"] and not _is_local(listen):
+        raise click.UsageError(
+            f"everybody who can reach {listen} could write to the KvStore: listen on this machine and let other sites "
+            "come in through a tunnel, or say --insecure if that is meant"
+        )
+    try:
+        return SiteEndpoints(name=name, listen=listen, peers=options["peer"], areas=options["area"] or (DEFAULT_AREA,))
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--site: {error}") from None
+
+
+def _is_local(url: str) -> bool:
+    """Whether only this machine reaches it. What is not an address is refused later, with the reason."""
+    scheme, _, address = url.partition("://")
+    host = address.rpartition(":")[0].strip("[]")
+    return scheme != "tcp" or not host or is_local(host)

@@ -1,0 +1,228 @@
+"""``statestore serve --site``: sites as processes, which find each other, and are equal again after any loss."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Self
+
+import pytest
+import zmq
+from ports import reserved_port
+from waiting import eventually
+
+from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.messages import (
+    ChangeOwnKey,
+    Found,
+    GetFiltered,
+    Message,
+    OwnKeyAction,
+    SetResult,
+)
+
+COMMAND = [sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0"]
+
+_numbers = itertools.count(1)
+
+
+class SiteProcess:
+    """One site, which can be killed and started again at its address."""
+
+    def __init__(self, name: str, *more: str, log: Path) -> None:
+        self.name = name
+        self.url = f"tcp://127.0.0.1:{reserved_port()}"
+        self.log = log
+        self.peers: list[SiteProcess] = []
+        self._more = more
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> list[str]:
+        """What it prints until it listens for sites."""
+        peers = [f"--peer={peer.url}" for peer in self.peers]
+        command = [*COMMAND, "--site", self.name, "--site-listen", self.url, *peers, *self._more]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        while not lines or not lines[-1].startswith("listening for sites"):
+            line = self._process.stdout.readline().decode()
+            assert line, self.log.read_text()
+            lines.append(line.strip())
+        return lines
+
+    def end(self, number: signal.Signals) -> int:
+        """What it exits with."""
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdout is not None
+        process.send_signal(number)
+        code = process.wait(30)
+        process.stdout.close()
+        return code
+
+    def ask(self, request: Message) -> Message:
+        """As a client, on a connection of its own."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        with context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.connect(self.url)
+            socket.send(encode(request))
+            assert socket.poll(20_000), f"{self.name} does not answer"
+            reply = decode(socket.recv())
+        context.term()
+        return reply
+
+    def change(self, action: OwnKeyAction, key: str, value: bytes | None = None) -> None:
+        """Have it keep a key alive, or end it."""
+        assert self.ask(ChangeOwnKey(next(_numbers), "default", action, key, value)) is not None
+
+    def values(self) -> dict[str, bytes | None]:
+        """All that it has."""
+        reply = self.ask(GetFiltered(next(_numbers), "default"))
+        assert isinstance(reply, Found)
+        return {key: entry.value for key, entry in reply.entries.items()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Callable[..., SiteProcess]]:
+    """Makes sites; whatever runs in the end is killed."""
+    made: list[SiteProcess] = []
+
+    def make(name: str, *more: str) -> SiteProcess:
+        made.append(SiteProcess(name, *more, log=tmp_path / f"{len(made)}.log"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.__exit__()
+
+
+def test_two_sites_share_what_they_keep_alive(site: Callable[..., SiteProcess]) -> None:
+    """A key that one of them keeps alive comes to the other, with each change and the end; SIGTERM ends both."""
+    bonn, rome = site("bonn"), site("rome")
+    rome.peers.append(bonn)
+    (_, line), _ = bonn.start(), rome.start()
+    assert line == f"listening for sites on {bonn.url}"
+    bonn.change(OwnKeyAction.PERSIST, "k", b"1")
+    eventually(lambda: rome.values() == {"k": b"1"})
+    bonn.change(OwnKeyAction.PERSIST, "k", b"2")
+    rome.change(OwnKeyAction.SET, "r", b"3")
+    eventually(lambda: rome.values() == bonn.values() == {"k": b"2", "r": b"3"})
+    rome.change(OwnKeyAction.ERASE, "r")
+    eventually(lambda: rome.values() == bonn.values() == {"k": b"2"})
+    assert (bonn.end(signal.SIGTERM), rome.end(signal.SIGTERM)) == (0, 0)
+
+
+def test_five_sites_are_equal_again_after_each_has_been_killed(site: Callable[..., SiteProcess]) -> None:
+    """A ring of five with a chord. Sites are killed and started at random: nothing of a site is on its disk, so each
+    comes back with what the others have.
+    """
+    random = Random(5)
+    sites = [site(f"s{n}") for n in range(5)]
+    for one, other in itertools.pairwise((*sites, sites[0])):
+        one.peers.append(other)
+    sites[0].peers.append(sites[2])
+    for each in sites:
+        each.start()
+    wanted: dict[str, bytes] = {}
+    for number in range(5):
+        for each in sites:
+            wanted[each.name] = b"%d" % number
+            each.change(OwnKeyAction.PERSIST, each.name, wanted[each.name])
+        victim = random.choice(sites)
+        eventually(lambda: all(each.values() == wanted for each in sites))
+        assert victim.end(signal.SIGKILL) == -signal.SIGKILL
+        victim.start()
+        eventually(lambda victim=victim: victim.values() == wanted)
+
+
+def test_a_name_that_is_in_use_is_refused_and_told(site: Callable[..., SiteProcess]) -> None:
+    """The second site of one name is no peer; both say so, once."""
+    first, other, second = site("bonn"), site("rome"), site("bonn")
+    other.peers.append(first)
+    second.peers.append(other)
+    for each in (first, other, second):
+        each.start()
+    eventually(lambda: "no peering with" in second.log.read_text())
+    eventually(lambda: "bonn" in other.log.read_text())
+    second.change(OwnKeyAction.SET, "k", b"v")
+    first.change(OwnKeyAction.SET, "l", b"w")
+    eventually(lambda: other.values() == {"l": b"w"})
+    assert second.values() == {"k": b"v"}
+    assert second.log.read_text().count("no peering with") == 1
+
+
+def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
+    """Peers by state, keys and syncs of each area."""
+    port = reserved_port()
+    bonn, rome = site("bonn", "--metrics-port", str(port), "--area", "default", "--area", 'a"b'), site("rome")
+    rome.peers.append(bonn)
+    bonn.start()
+    rome.start()
+    rome.change(OwnKeyAction.SET, "k", b"v")
+    bonn.change(OwnKeyAction.PERSIST, "own", b"v")
+
+    def page() -> set[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return set(answer.read().decode().splitlines())
+
+    wanted = {
+        'statestore_site_keys{area="default"} 2',
+        'statestore_site_keys{area="a\\"b"} 0',
+        'statestore_site_own_keys{area="default"} 1',
+        'statestore_site_peers{area="default",state="initialized"} 1',
+        'statestore_site_peers{area="a\\"b",state="initialized"} 0',
+        "statestore_site_refused_hellos_total 0",
+    }
+    eventually(lambda: wanted <= page())
+    assert any(line.startswith('statestore_site_full_syncs_total{area="default"} ') for line in page())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--peer", "tcp://127.0.0.1:1"], "--peer needs --site NAME"),
+        (["--area", "a"], "--area needs --site NAME"),
+        (["--site-listen", "tcp://127.0.0.1:1"], "--site-listen needs --site NAME"),
+        (["--site", "a"], "neither listens nor dials other sites"),
+        (["--site", "", "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),
+        (["--site", "é" * 128, "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),
+        (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--area", "x", "--area", "x"], "each of them once"),
+        (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--area", ""], "the name of an area has 1 to 255 bytes"),
+        (["--site", "a", "--peer", "127.0.0.1:1"], "addresses are tcp://host:port or ipc://path"),
+        (["--site", "a", "--site-listen", "tcp://127.0.0.1:x"], "cannot listen for sites at tcp://127.0.0.1:x"),
+        (["--site", "a", "--site-listen", "tcp://0.0.0.0:1"], "say --insecure if that is meant"),
+        (["--site", "a", "--site-listen", "tcp://*:1"], "say --insecure if that is meant"),
+        (["--site", "a", "--site-listen", "tcp://[::]:1"], "say --insecure if that is meant"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: list[str], says: str) -> None:
+    """With exit code 2 and what to do."""
+    done = subprocess.run([*COMMAND, *options], capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert says in " ".join(done.stderr.decode().split())
+
+
+def test_an_address_in_use_is_refused(site: Callable[..., SiteProcess]) -> None:
+    """Nothing else of the server stays open then: the process ends."""
+    bonn = site("bonn")
+    bonn.start()
+    done = subprocess.run([*COMMAND, "--site", "b", "--site-listen", bonn.url], capture_output=True, timeout=30)
+    assert done.returncode == 2
+    assert f"cannot listen for sites at {bonn.url}" in done.stderr.decode()
+    reply = bonn.ask(ChangeOwnKey(1, "default", OwnKeyAction.SET, "k", b"v"))
+    assert reply == SetResult(1, {})

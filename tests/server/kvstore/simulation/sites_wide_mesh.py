@@ -1,0 +1,150 @@
+"""A wide mesh of sites that hold little: how long an update takes to get everywhere, and what it costs.
+
+The sites and the network are those of the schedules; there are no keys that sites keep alive, so that what is counted
+is the update and what keeps the mesh together.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+from sites_world import Edge, World
+
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
+
+__all__ = ["Spread", "WideMesh"]
+
+_AREA = "plant"
+_FLOOD_CODE = 5
+#: Seconds in which peers say hello and compare their empty stores.
+_WARM_UP_S = 15.0
+#: Seconds for one update: several heartbeats, which find what was lost.
+_WINDOW_S = 5.0
+#: A site without the update after so long will not get it.
+_GIVE_UP_S = 120.0
+
+
+@attrs.frozen
+class Spread:
+    """What became of one update."""
+
+    #: Seconds until each of the other sites had it, in order.
+    reached_s: tuple[float, ...]
+    flood_messages: int
+    flood_bytes: int
+    #: All that was sent meanwhile, heartbeats and repairs too, and for how long.
+    all_bytes: int
+    seconds: float
+
+
+class _Member:
+    """A site of the mesh."""
+
+    def __init__(self, mesh: WideMesh, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.edges: list[Edge] = []
+        self._mesh = mesh
+        self._timer: float | None = None
+        world = mesh.world
+        self.area = Area(_AREA, name)
+        settings = SiteSettings(name, world.random.getrandbits(64))
+        self.site = Site(settings, [self.area], Random(world.random.random()), world.now)
+
+    def join(self) -> None:
+        """Dial what it dials."""
+        for edge in self.edges:
+            if edge.dialer is self:
+                self.site.dial(edge.dialled, self._mesh.world.now)
+        self.turn()
+
+    def receive(self, link: object, data: bytes) -> None:
+        """From the network."""
+        self.site.receive(link, data, self._mesh.world.now)
+        self.turn()
+
+    def set(self, key: str, value: bytes) -> None:
+        """A new entry, which never expires."""
+        self.area.set({key: Value(1, self.name, value, INFINITE_TTL_MS)}, self._mesh.world.now)
+        self.turn()
+
+    def turn(self) -> None:
+        """Do what is due, send what is to be sent."""
+        world = self._mesh.world
+        self.site.tick(world.now)
+        self.site.events.clear()
+        self._mesh.look_at(self)
+        output, self.site.output = self.site.output, []
+        ends = {edge.dialled if edge.dialer is self else edge.accepted: edge for edge in self.edges}
+        for link, data in output:
+            edge = ends[link]
+            self._mesh.count(data)
+            world.carry(edge, data, to_listener=edge.dialer is self)
+        moment = max(self.site.next_deadline(world.now), world.now + 0.001)
+        if self._timer is None or moment < self._timer:
+            self._timer = moment
+            world.at(moment, lambda: self._fire(moment))
+
+    def _fire(self, moment: float) -> None:
+        if self._timer == moment:
+            self._timer = None
+            self.turn()
+
+
+class WideMesh:
+    """``size`` sites on two rings in random order: everyone has four peers, or hardly fewer."""
+
+    def __init__(self, size: int, loss: float, seed: int = 1) -> None:
+        self.world = World(seed)
+        self.world.loss = loss
+        random = self.world.random
+        self._key = ""
+        self._began = 0.0
+        self._reached: dict[str, float] = {}
+        self._flood_messages = self._flood_bytes = self._all_bytes = 0
+        self.members = [_Member(self, f"site{number}") for number in range(size)]
+        pairs: dict[frozenset[int], None] = {}
+        for _ in range(2):
+            order = random.sample(range(size), size)
+            pairs.update(dict.fromkeys(map(frozenset, zip(order, [*order[1:], order[0]], strict=True))))
+        for number, (one, other) in enumerate(pairs):
+            edge = Edge(number, self.members[one], self.members[other])  # type: ignore[arg-type]  # as much of a node
+            self.members[one].edges.append(edge)
+            self.members[other].edges.append(edge)
+        self.edges = len(pairs)
+        for member in self.members:
+            self.world.at(random.uniform(0.0, 1.0), member.join)
+        self.world.run_until(_WARM_UP_S)
+
+    def look_at(self, member: _Member) -> None:
+        """Note when the update came there."""
+        if self._key and member.name not in self._reached and member.area.store.get(self._key) is not None:
+            self._reached[member.name] = self.world.now - self._began
+
+    def count(self, data: bytes) -> None:
+        """One message that is sent, whether it arrives or not."""
+        self._all_bytes += len(data)
+        if data[1] == _FLOOD_CODE:
+            self._flood_messages += 1
+            self._flood_bytes += len(data)
+
+    def update(self, value: bytes) -> Spread:
+        """One site sets a key; what became of it when everyone has it, or nobody can be expected to get it any more."""
+        world = self.world
+        self._began, self._reached = world.now, {}
+        self._key = f"update at {world.now:.1f}"
+        self._flood_messages = self._flood_bytes = self._all_bytes = 0
+        world.random.choice(self.members).set(self._key, value)
+        world.run_until(world.now + _WINDOW_S)
+        while len(self._reached) < len(self.members) and world.now - self._began < _GIVE_UP_S:
+            world.run_until(world.now + 1.0)
+        return Spread(
+            tuple(sorted(self._reached.values())[1:]),
+            self._flood_messages,
+            self._flood_bytes,
+            self._all_bytes,
+            world.now - self._began,
+        )

@@ -2,7 +2,7 @@
 
 :class:`~statestore_client.server.kvstore.site.Site` decides everything. Here messages are carried, one turn after the
 other: what has come is taken in, what is due is done, what it says goes out. A turn takes a bounded number of messages
-from each connection, so the loop's other work goes on.
+and bytes from each socket, so the loop's other work goes on.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ __all__ = ["DEFAULT_AREA", "SiteEndpoints", "SitePeering"]
 
 logger: Final = logging.getLogger("statestore_client.server")
 
-#: Of each connection, in a turn.
+#: Of each socket, in a turn.
 _MESSAGES_AT_ONCE: Final = 16
+#: The same: a part of a full sync has more, and takes some milliseconds, so it is the last one of its turn.
+_BYTES_AT_ONCE: Final = 32 * 1024
 
 DEFAULT_AREA: Final = "default"
 _INCARNATION_BITS: Final = 64
@@ -156,7 +158,7 @@ class SitePeering:
         if self._is_closed:
             return
         now = time.monotonic()
-        for what in self._sockets.receive(_MESSAGES_AT_ONCE):
+        for what in self._sockets.receive(_MESSAGES_AT_ONCE, _BYTES_AT_ONCE):
             if isinstance(what, Came):
                 self.site.receive(what.link, what.data, now)
             else:  # what was said on the former connection does not count, and hello is due on the new one

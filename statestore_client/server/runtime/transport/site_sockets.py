@@ -124,16 +124,18 @@ class SiteSockets:
             monitor.close(linger=0)
             dealer.close(linger=0)
 
-    def receive(self, limit: int) -> Iterator[Came | ConnectionChanged]:
-        """What has come; at most ``limit`` from each socket: one busy site does not hold up the rest."""
+    def receive(self, limit: int, limit_bytes: int) -> Iterator[Came | ConnectionChanged]:
+        """What has come; from each socket at most ``limit`` messages, and none after these have ``limit_bytes`` or
+        more: one busy site does not hold up the rest.
+        """
         readable = {socket for socket, _ in self._poller.poll(0)}
         for url, (dealer, monitor) in tuple(self._dealers.items()):
             if monitor in readable:
                 yield from self._changes(url, monitor)
             if dealer in readable:
-                yield from (Came(url, frames[0]) for frames in self._messages(dealer, limit, 1))
+                yield from (Came(url, frames[0]) for frames in self._messages(dealer, limit, limit_bytes, 1))
         if self._router is not None and self._router in readable:
-            yield from (Came(route, data) for route, data in self._messages(self._router, limit, 2))
+            yield from (Came(route, data) for route, data in self._messages(self._router, limit, limit_bytes, 2))
 
     def send(self, link: LinkId, data: bytes) -> bool:
         """False if the connection is gone, or takes no more."""
@@ -177,12 +179,16 @@ class SiteSockets:
             event = int(parse_monitor_message(monitor.recv_multipart())["event"])
             yield ConnectionChanged(url, is_connected=bool(event & _CONNECTED))
 
-    def _messages(self, socket: zmq.Socket[bytes], limit: int, frames: int) -> Iterator[list[bytes]]:
+    def _messages(self, socket: zmq.Socket[bytes], limit: int, limit_bytes: int, frames: int) -> Iterator[list[bytes]]:
+        size = 0
         for _ in range(limit):
+            if size >= limit_bytes:
+                return
             try:
                 message = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            size += sum(map(len, message))
             if len(message) == frames:
                 yield message
             else:

@@ -38,6 +38,7 @@
     │   ├── LockNotAcquiredError (TimeoutError)
     │   └── LeaseLostError                     somebody else may hold the lock now
     ├── WatchOverflowError                     a watch fell behind its bounded queue
+    ├── NotMergedError                         a site of the KvStore did not take an entry
     ├── TooManyKeysError                       more keys have the prefix than the watch on it may watch
     ├── BatchError                             some items of set_many/get_many failed
     ├── DataDirectoryError                     ``statestore serve --data``: the directory cannot be used
@@ -61,11 +62,12 @@ __all__ = [
     "ConnectionLostError", "CounterOverflowError", "DataDamagedError", "DataDirectoryError", "DataFormatError",
     "DataInUseError", "EmptyKeyError", "FencingError", "FencingTokenClockSkewError", "FencingTokenRequiredError",
     "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "LeaseLostError", "LockError",
-    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError", "PacketError",
-    "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError", "RequestClockSkewError", "RequestSyntaxError",
-    "RequestTimeoutError", "Resp3Error", "ServerError", "SessionLostError", "SettingsError", "StateStoreError",
-    "TimestampError", "TooManyKeysError", "TransportError", "UnexpectedReplyError", "UnknownCommandError",
-    "UnknownServerError", "WatchOverflowError", "WrongArgumentCountError",
+    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError",
+    "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError",
+    "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError", "Resp3Error", "ServerError",
+    "SessionLostError", "SettingsError", "StateStoreError", "TimestampError", "TooManyKeysError", "TransportError",
+    "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError", "WatchOverflowError",
+    "WrongArgumentCountError",
 ]  # fmt: skip
 
 #: So much of a key is shown (bytes or characters).
@@ -104,8 +106,7 @@ class PickleRefusedError(InvalidArgumentError, TypeError):
 class DataDirectoryError(StateStoreError):
     """A server's data directory cannot be used: permissions, a full disk, an I/O error. The message says what to do.
 
-    A server that meets it while it runs stops: nothing that it could not write down was acknowledged.
-    """
+    A server that meets it while it runs stops: nothing that it could not write down was acknowledged."""
 
 
 class DataInUseError(DataDirectoryError):
@@ -126,8 +127,7 @@ class BusyError(StateStoreError):
 
     Another task or thread reads from this very watch or acquires with this very lock (one each), or the lock holds it
     already; the client was not opened, the watch not started, or it belongs to another event loop; a listener that runs
-    in the network's thread waits for the network. The arguments are not to blame, so it is not a ``ValueError``.
-    """
+    in the network's thread waits for the network. The arguments are not to blame, so it is not a ``ValueError``."""
 
 
 class ForkedClientError(StateStoreError):
@@ -144,8 +144,7 @@ class ClosedError(StateStoreError):
 class ServerError(StateStoreError):
     """The state store refused the command and changed nothing. (state store protocol, "-ERR responses")
 
-    ``message`` is what the server said; the whole text names the command and the beginning of its key, too.
-    """
+    ``message`` is what the server said; the whole text names the command and the beginning of its key, too."""
 
     #: The exact text on the wire. Empty for the classes that stand for several texts.
     wire_text: str = ""
@@ -164,8 +163,7 @@ class ServerError(StateStoreError):
 class RequestClockSkewError(ServerError):
     """This machine's clock is more than a minute ahead of the server's. Synchronise the clocks.
 
-    A client that is open is right again as soon as its clock is.
-    """
+    A client that is open is right again as soon as its clock is."""
 
     wire_text = f"the request timestamp is too far in the future; {_SYNCHRONIZE}"
 
@@ -358,6 +356,14 @@ class LeaseLostError(LockError):
 class WatchOverflowError(StateStoreError):
     """The reader of a watch fell behind its bounded queue, which could not keep what was asked for: every event with
     ``overflow="error"``, and with ``"latest"``, on a prefix, the latest state of each key that changed."""
+
+
+class NotMergedError(StateStoreError):
+    """A site of the KvStore did not take an entry. ``reason`` is a ``NoMergeReason``, or one of a newer release."""
+
+    def __init__(self, message: str = "", *, key: str = "", reason: int = 0) -> None:
+        super().__init__(message)
+        self.key, self.reason = key, reason
 
 
 class TooManyKeysError(StateStoreError):

@@ -40,6 +40,7 @@ TWINS: Final = {
     "statestore_client": (
         "client", "election", "guarded", "key_requests", "lease", "lock", "observation", "steps", "watch",
     ),
+    "statestore_client/kvstore": ("client",),
 }  # fmt: skip
 
 #: What a name of the asyncio shell is called in the blocking one.
@@ -61,6 +62,7 @@ NAMES: Final = {
     "AsyncLock": "Lock",
     "AsyncLockObservation": "LockObservation",
     "AsyncRaftClient": "RaftClient",
+    "AsyncSiteClient": "SiteClient",
     "AsyncStateStoreClient": "StateStoreClient",
     "AsyncSubscriber": "Subscriber",
     "AsyncWatch": "Watch",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.checks import check_kind, check_text
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
@@ -57,11 +58,17 @@ class SiteEndpoints:
     areas: tuple[str, ...] = (DEFAULT_AREA,)
 
     def __attrs_post_init__(self) -> None:
+        check_kind("peers", self.peers, tuple)
+        check_kind("areas", self.areas, tuple)
+        for url in (self.listen or "", *self.peers):
+            check_text("an address of a site", url)
         for what, names in (("a site", (self.name,)), ("an area", self.areas)):
             for name in names:
-                if not 0 < len(name.encode()) <= MAX_ORIGINATOR_BYTES:
+                check_text(f"the name of {what}", name)
+                if not 0 < len(name.encode(errors="replace")) <= MAX_ORIGINATOR_BYTES or not name.isprintable():
                     raise InvalidArgumentError(
-                        f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, not {name!r}"
+                        f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, and no control characters, "
+                        f"not {name!r}"
                     )
         if not self.areas or len(set(self.areas)) < len(self.areas):
             raise InvalidArgumentError("a site has at least one area, and each of them once")

@@ -82,6 +82,7 @@ class SiteSockets:
 
     def bind(self, url: str) -> str:
         """Open the door; what it is called then: a port ``*`` has become a number. Raises SettingsError."""
+        _check(f"{url[:-1]}1" if url.endswith(":*") else url)
         router = self._socket(zmq.ROUTER, url)
         try:
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -1,0 +1,102 @@
+"""The connection of an asyncio client to its site."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+import zmq
+import zmq.asyncio
+
+from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
+from statestore_client.kvstore.socket import SiteSocket
+from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.messages import Failure, Found, SetResult
+
+if TYPE_CHECKING:
+    from statestore_client.kvstore.calls import Call, ClientRequest
+    from statestore_client.wire.kvstore.messages import Reply
+
+__all__ = ["SiteLink"]
+
+T = TypeVar("T")
+
+
+class SiteLink(SiteSocket):
+    """Requests of many tasks are on their way at once; a reply goes to the one whose id it has."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        super().__init__(url, timeout_s)
+        self._context: zmq.asyncio.Context | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._reader: asyncio.Task[None] | None = None
+
+    async def run(self, call: Call[T]) -> T:
+        """Carry out a call."""
+        self._open()
+        try:
+            request = next(call)
+            while True:
+                request = call.send(await self._ask(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _open(self) -> None:
+        self.check()
+        loop = asyncio.get_running_loop()
+        if self._context is None:
+            self._context, self._loop = zmq.asyncio.Context(), loop
+            try:
+                self._socket = self._context.socket(zmq.DEALER)
+                self.connect(self._socket)
+            except BaseException:
+                self._context.term()
+                self._context = None
+                raise
+            self._reader = loop.create_task(self._read())
+        elif self._loop is not loop:
+            raise BusyError("this client belongs to the event loop that it was first used in")
+
+    async def _ask(self, request: ClientRequest) -> Reply:
+        data = encode(request)
+        reply = self._replies[request.id] = asyncio.get_running_loop().create_future()
+        was_sent = False
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self._socket.send(data)
+                was_sent = True
+                answer: Reply = await reply
+                return answer
+        except TimeoutError:
+            raise self.late(request, was_sent=was_sent) from None
+        finally:
+            del self._replies[request.id]
+
+    async def _read(self) -> None:
+        while True:
+            frames = await self._socket.recv_multipart()
+            try:
+                message = decode(frames[-1])
+            except RemoteProtocolError:
+                continue  # whoever waits is told that nobody has answered
+            if isinstance(message, Found | SetResult | Failure):
+                waiting = self._replies.get(message.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+
+    async def close(self) -> None:
+        """Also if it was closed before."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._context is None or self._reader is None:
+            return
+        self._reader.cancel()
+        await asyncio.wait((self._reader,))
+        for waiting in self._replies.values():
+            if not waiting.done():
+                waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
+        self._socket.close(linger=0)
+        self._context.destroy(linger=0)

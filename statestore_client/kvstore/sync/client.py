@@ -1,0 +1,120 @@
+# Generated from statestore_client/kvstore/aio/client.py by tools/twins.py. Edit that, and run "make twins".
+"""A client of a site of the KvStore."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import TracebackType
+from typing import Self
+
+from statestore_client.kvstore.calls import SiteCalls
+from statestore_client.kvstore.sync.link import SiteLink
+from statestore_client.wire.kvstore.messages import OwnKeyAction
+from statestore_client.wire.kvstore.value import Value
+
+__all__ = ["SiteClient"]
+
+
+class SiteClient:
+    """The blocking client. Talks to one site, in one area; use it as a context manager.
+
+    ``url`` is where the site listens, ``tcp://host:port`` or ``ipc://path``. A request that is not answered within
+    ``timeout_s`` seconds raises RequestTimeoutError, whose ``may_have_been_applied`` tells if the site may have done
+    it; repeating a request does no harm.
+    Any number of threads may share a client; a process forked from this one may not.
+
+    Calls raise InvalidArgumentError for what the site cannot do (an area that it does not have, say), NotMergedError
+    for an entry that it did not take, and ClosedError after :meth:`close`.
+    """
+
+    def __init__(self, url: str, *, area: str = "default", timeout_s: float = 2.5) -> None:
+        self._link = SiteLink(url, timeout_s)
+        self._calls = SiteCalls(area, self._link.next_id)
+
+    def __repr__(self) -> str:
+        return f"<SiteClient of {self._link.url}>"
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Value | None:
+        """The entry of a key, with the milliseconds that it has left; None if there is no such key."""
+        return self._link.run(self._calls.get(key))
+
+    def get_many(self, keys: Collection[str]) -> dict[str, Value]:
+        """The entries of these keys, those that exist."""
+        return self._link.run(self._calls.get_many(keys))
+
+    def dump(
+        self,
+        prefix: str | None = None,
+        *,
+        patterns: Collection[str] = (),
+        originators: Collection[str] = (),
+        match_all: bool = False,
+    ) -> dict[str, Value]:
+        """All entries whose key begins with ``prefix`` or with a match of a pattern, or that come from one of these
+        sites; without any of them, all entries. With ``match_all`` key and site must both be wanted.
+
+        A large area is read page by page: what changes meanwhile may be in the result or not.
+        """
+        return self._link.run(self._calls.dump(prefix, patterns, originators, match_all=match_all, hashes=False))
+
+    def hashes(
+        self,
+        prefix: str | None = None,
+        *,
+        patterns: Collection[str] = (),
+        originators: Collection[str] = (),
+        match_all: bool = False,
+    ) -> dict[str, Value]:
+        """The same with hashes in place of values, to compare sites."""
+        return self._link.run(self._calls.dump(prefix, patterns, originators, match_all=match_all, hashes=True))
+
+    # -- keys that the site keeps alive --------------------------------------------------------------------------------
+
+    def set(self, key: str, value: bytes | str, *, version: int | None = None, ttl_ms: int | None = None) -> None:
+        """Have the site say this at once, and keep it alive until another site overrides it.
+
+        ``version`` is one above that of what is stored, if none is given; ``ttl_ms`` is that of the site's keys.
+        """
+        self._link.run(self._calls.change(OwnKeyAction.SET, key, value, version=version, ttl_ms=ttl_ms))
+
+    def persist(self, key: str, value: bytes | str) -> None:
+        """Have the site say this within 100 ms, keep it alive, and say it again if another site overrides it.
+
+        If two sites persist one key they override each other for ever, ever more slowly; both log that.
+        """
+        self._link.run(self._calls.change(OwnKeyAction.PERSIST, key, value))
+
+    def refresh(self, key: str, ttl_ms: int) -> bool:
+        """Begin the time to live of a key again, with another TTL. False if there is no such key."""
+        return self._link.run(self._calls.change(OwnKeyAction.REFRESH, key, ttl_ms=ttl_ms))
+
+    def unset(self, key: str, value: bytes | str) -> None:
+        """Say this value once more, and let the key end with its TTL. Nothing is said of a key that does not exist."""
+        self._link.run(self._calls.change(OwnKeyAction.UNSET, key, value))
+
+    def clear(self, key: str) -> bool:
+        """Keep it alive no longer: it ends with its TTL. False if the site did not keep it alive."""
+        return self._link.run(self._calls.change(OwnKeyAction.CLEAR, key))
+
+    def erase(self, key: str) -> bool:
+        """End what the site has said, everywhere: within 5 s where that gets to, else when its TTL is over.
+
+        False if there was nothing to end. What another site has said stays.
+        """
+        return self._link.run(self._calls.change(OwnKeyAction.ERASE, key))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Hang up. Requests under way raise ClosedError. What the site keeps alive stays."""
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,244 @@
+"""Clients of a site of the KvStore, blocking and asyncio, against real sites on sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ports import reserved_port
+from sites_for_clients import SHELLS, Looped, SiteThread
+from waiting import eventually
+
+from statestore_client.errors import (
+    BusyError,
+    ClosedError,
+    ForkedClientError,
+    InvalidArgumentError,
+    NotMergedError,
+    RequestTimeoutError,
+    SettingsError,
+)
+from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient
+from statestore_client.kvstore.calls import pattern_of
+from statestore_client.server.kvstore.key_filter import KeyFilter
+from statestore_client.wire.kvstore.value import hash_of
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell.__name__)
+def client_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Makes clients of one shell, and closes them."""
+    made: list[Any] = []
+
+    def make(url: str, **more: Any) -> Any:
+        made.append(request.param(url, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        if isinstance(each, Looped):
+            each.runner.close()
+
+
+@pytest.fixture
+def site() -> Iterator[SiteThread]:
+    """One site."""
+    with SiteThread() as one:
+        yield one
+
+
+def test_what_one_client_has_said_another_site_tells(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """Set, persist, refresh, unset, clear and erase at one site; get and dump at another one."""
+    with SiteThread("rome", site.url) as rome:
+        here, there = client_of(site.url), client_of(rome.url)
+        assert there.get("k") is None
+        assert (here.clear("k"), here.erase("k"), here.refresh("k", 9000)) == (False, False, False)
+        here.set("k", "1", version=5, ttl_ms=60_000)
+        eventually(lambda: there.get("k") is not None)
+        entry = there.get("k")
+        assert (entry.version, entry.originator, entry.value) == (5, "bonn", b"1")
+        assert 50_000 < entry.ttl_ms <= 60_000
+        assert here.refresh("k", 90_000) is True
+        eventually(lambda: there.get("k").ttl_ms > 80_000)
+        here.persist("p", b"2")
+        eventually(lambda: set(there.dump()) == {"k", "p"})
+        here.unset("p", "last")
+        eventually(lambda: there.get("p").value == b"last")
+        assert here.clear("p") is False
+        assert (here.clear("k"), here.erase("k")) == (True, True)
+
+
+def test_dumps_and_hashes(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """By prefix, which means itself, by patterns, and by sites; hashes have no values."""
+    site.set_many({"a.b": b"1", "axb": b"2", "b": b"3"})
+    client = client_of(site.url)
+    assert set(client.dump()) == {"a.b", "axb", "b"}
+    assert set(client.dump("a.")) == {"a.b"}
+    assert set(client.dump(patterns=["a.b", "b"])) == {"a.b", "axb", "b"}
+    assert set(client.dump("a.", originators=["bonn"], match_all=True)) == {"a.b"}
+    assert set(client.dump(originators=["rome"])) == set()
+    (entry,) = client.hashes("b").values()
+    assert entry.value is None
+    assert entry.hash == hash_of(1, "bonn", b"3")
+
+
+def test_what_does_not_fit_into_one_message_is_read_in_parts(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """3 MB of values, all at once and key by key."""
+    values = {f"k{n}": bytes(3000) for n in range(1000)}
+    site.set_many(values)
+    client = client_of(site.url)
+    assert {key: entry.value for key, entry in client.dump().items()} == values
+    wanted = [*values, "nothing", "k1"]
+    assert {key: entry.value for key, entry in client.get_many(wanted).items()} == values
+    assert client.get_many([]) == {}
+
+
+def test_what_a_site_does_not_take_is_an_error(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """With the reason, the key, and nothing changed; what cannot be asked is the caller's mistake."""
+    client = client_of(site.url)
+    client.set("k", b"v", version=2)
+    with pytest.raises(NotMergedError, match="'k': OLD_VERSION") as caught:
+        client.set("k", b"w", version=1)
+    assert (caught.value.key, caught.value.reason) == ("k", NoMergeReason.OLD_VERSION)
+    with pytest.raises(NotMergedError, match="INVALID_VERSION"):
+        client.set("k", b"w", version=2**62 + 1)
+    with pytest.raises(InvalidArgumentError, match="a TTL of 1 ms"):
+        client.set("k", b"w", ttl_ms=1)
+    for wrong in ({"version": -1}, {"ttl_ms": -5}):
+        with pytest.raises(InvalidArgumentError, match="must be positive"):
+            client.set("k", b"w", **wrong)
+    with pytest.raises(InvalidArgumentError, match="not one text"):
+        client.get_many("k")
+    with pytest.raises(InvalidArgumentError, match="a message of"):
+        client.set("k", bytes(2 << 20))
+    with pytest.raises(InvalidArgumentError):
+        client.dump(patterns=["("])
+    assert client.get("k").value == b"v"
+    with pytest.raises(InvalidArgumentError, match="no area 'x'"):
+        client_of(site.url, area="x").get("k")
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:1"])
+def test_an_address_that_cannot_be_is_refused(client_of: Callable[..., Any], url: str) -> None:
+    """With what an address looks like."""
+    with pytest.raises(SettingsError, match="addresses are tcp://host:port or ipc://path"):
+        client_of(url).get("k")
+
+
+def test_a_time_that_cannot_be_is_refused(client_of: Callable[..., Any]) -> None:
+    """The client is not made at all."""
+    for wrong in (0, -1):
+        with pytest.raises(SettingsError, match="must be positive"):
+            client_of("tcp://127.0.0.1:1", timeout_s=wrong)
+
+
+def test_nobody_there(client_of: Callable[..., Any]) -> None:
+    """A request that could not leave was certainly not carried out."""
+    client = client_of(f"tcp://127.0.0.1:{reserved_port()}", timeout_s=0.1)
+    with pytest.raises(RequestTimeoutError, match="cannot be reached within") as caught:
+        client.set("k", b"v")
+    assert not caught.value.may_have_been_applied
+
+
+def test_a_site_that_was_started_again_is_found_again(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """By the same client; what the site kept alive has gone with it."""
+    client = client_of(site.url, timeout_s=10)
+    client.persist("k", b"v")
+    site.stop()
+    site.start()
+    assert client.get("k") is None
+    client.persist("k", b"w")
+    eventually(lambda: client.get("k") is not None)
+
+
+def test_a_closed_client_says_so(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """A client can be closed twice, and without having been used."""
+    client = client_of(site.url)
+    client.get("k")
+    client.close()
+    client.close()
+    with pytest.raises(ClosedError, match=site.url):
+        client.get("k")
+    unused = client_of(site.url)
+    unused.close()
+    with pytest.raises(ClosedError):
+        unused.get("k")
+
+
+def test_threads_share_a_client(site: SiteThread) -> None:
+    """Each gets its own answer."""
+    with SiteClient(site.url) as client:
+        site.set_many({f"k{n}": b"%d" % n for n in range(8)})
+        wrong: list[int] = []
+
+        def read(number: int) -> None:
+            for _ in range(50):
+                entry = client.get(f"k{number}")
+                if entry is None or entry.value != b"%d" % number:
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=read, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+
+
+async def test_many_requests_at_once(site: SiteThread) -> None:
+    """Each gets its own answer."""
+    site.set_many({f"k{n}": b"%d" % n for n in range(200)})
+    async with AsyncSiteClient(site.url) as client:
+        entries = await asyncio.gather(*(client.get(f"k{n}") for n in range(200)))
+    assert [entry and entry.value for entry in entries] == [b"%d" % n for n in range(200)]
+
+
+def test_another_loop_is_refused(site: SiteThread) -> None:
+    """A client belongs to the loop that used it first."""
+    client = AsyncSiteClient(site.url)
+    with asyncio.Runner() as runner:
+        runner.run(client.get("k"))
+        with asyncio.Runner() as other, pytest.raises(BusyError, match="event loop"):
+            other.run(client.get("k"))
+        runner.run(client.close())
+
+
+def test_a_forked_process_is_refused(site: SiteThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is that of the parent."""
+    with SiteClient(site.url) as client:
+        client.get("k")
+        parent = os.getpid()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: parent + 1)
+            with pytest.raises(ForkedClientError):
+                client.get("k")
+        client.get("k")
+
+
+def test_both_clients_are_called_alike() -> None:
+    """Same names, arguments and words; what waits is awaited."""
+
+    def face(kind: type) -> dict[str, Any]:
+        public = {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
+        return {name: (str(inspect.signature(each)), inspect.getdoc(each)) for name, each in public.items()}
+
+    assert face(AsyncSiteClient) == face(SiteClient)
+    assert all(inspect.iscoroutinefunction(getattr(AsyncSiteClient, name)) for name in face(AsyncSiteClient))
+    assert re.fullmatch("<SiteClient of tcp://h:1>", repr(SiteClient("tcp://h:1")))
+    assert repr(AsyncSiteClient("tcp://h:1")) == "<AsyncSiteClient of tcp://h:1>"
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_a_prefix_means_itself(prefix: str, other: str) -> None:
+    """Whatever is in it, its pattern takes what begins with it, and nothing else."""
+    wanted = KeyFilter([pattern_of(prefix)])
+    assert wanted.matches_key(prefix + other)
+    assert wanted.matches_key(other) == other.startswith(prefix)

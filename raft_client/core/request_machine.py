@@ -217,6 +217,7 @@ class RequestMachine:
 
     def received(self, url: str, frames: list[bytes], now: float) -> None:
         """A message on the link to ``url``, or with that name."""
+        url = self._table.renamed.get(url, url)
         routing = self._routing
         if url == routing.leader:
             routing.doubted_at = None
@@ -233,6 +234,7 @@ class RequestMachine:
 
     def link_lost(self, url: str, now: float, why: str | None = None) -> None:
         """The link to ``url``, or with that name, broke, or could not be made: then ``why`` says so."""
+        url = self._table.renamed.get(url, url)
         if url not in self._table.links and url not in self._table.aside:
             return
         self._table.forget_link(url)
@@ -258,6 +260,7 @@ class RequestMachine:
         """What to do now, in this order."""
         actions = self.actions[:]
         self.actions.clear()
+        self._table.renamed.clear()
         return actions
 
     # -- answers -------------------------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class RequestTable:
         self.links: set[str] = set()  # by URL
         self.aside: set[str] = set()  # by name
         self._names = count(1)
+        #: Links that were set aside in actions that are still to be carried out: what has come in on them meanwhile is
+        #: reported under the old name.
+        self.renamed: dict[str, str] = {}
         self.in_flight = 0  # requests that have a slot
         #: The earliest moment at which a request may need attention, in monotonic seconds.
         self.check_at = math.inf
@@ -122,7 +125,7 @@ class RequestTable:
             return
         staying = [r for r in self.requests.values() if r.sent_to == url and r.stays]
         if staying:
-            name = f"{url} (left, {next(self._names)})"  # no URL has a space in it
+            name = self.renamed[url] = f"{url} (left, {next(self._names)})"  # no URL has a space in it
             self.aside.add(name)
             self.actions.append(SetAside(url, name))
             for request in staying:

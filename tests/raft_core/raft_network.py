@@ -192,14 +192,20 @@ class ClientDriver:
         self.to_client += [(link, url, answer) for link, answer in peer.held]
         peer.held.clear()
 
-    def receive_one(self) -> bool:
-        """Deliver the oldest message to the client, if its link still exists."""
+    def receive_one(self, most: int = 1) -> bool:
+        """Deliver the oldest message to the client, if its link still exists. Of those that have come on the same link
+        the client takes in ``most`` before it does anything, as it does with real sockets.
+        """
         if not self.to_client:
             return False
-        link, _, frames = self.to_client.popleft()
+        link = self.to_client[0][0]
+        together = [each for each in self.to_client if each[0] == link][:most]
+        for each in together:
+            self.to_client.remove(each)
         name = self._name_of(link)
         if name is not None and link not in self.broken:
-            self.machine.received(name, frames, self.time)
+            for _, _, frames in together:
+                self.machine.received(name, frames, self.time)
             self.perform()
         return True
 

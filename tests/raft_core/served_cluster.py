@@ -185,10 +185,10 @@ class WatchClient(ClientDriver):
         for link, frames in self.cluster.peers[url].told():
             self.to_client.append((link, url, frames))
 
-    def receive_one(self) -> bool:
+    def receive_one(self, most: int = 1) -> bool:
         if self.to_client:
             self.received_bytes += sum(map(len, self.to_client[0][2]))
-        return super().receive_one()
+        return super().receive_one(most)
 
     def settle(self) -> None:
         for url in self.cluster.peers:

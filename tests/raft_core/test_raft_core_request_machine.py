@@ -262,6 +262,41 @@ def test_a_custom_message_is_sent_once(led: ClientDriver, cluster: SimCluster) -
     assert error.may_have_been_applied
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answer", "loss"])
+def test_what_came_together_with_the_news_of_another_leader_is_heard(led: ClientDriver, is_lost: bool) -> None:
+    """A link is left in the middle of what has come on it: the rest is still heard by those who stay on the link."""
+    led.submit(Custom(IDENT, "never", ()), "custom")
+    led.append(1)
+    led.perform()
+    first, second = list(led.machine._table.requests)
+    led.machine.received(ONE, [second, b"", b"\xa12"], led.time)
+    assert led.machine.leader_url is None
+    if is_lost:
+        led.machine.link_lost(ONE, led.time)
+    else:
+        led.machine.received(ONE, [first, b"answer"], led.time)
+    led.perform()
+    [outcome] = led.outcomes["custom"]
+    assert isinstance(outcome, ConnectionLostError) if is_lost else outcome == [b"answer"]
+
+
+def test_a_new_link_to_a_peer_that_was_left_is_not_the_old_one(led: ClientDriver) -> None:
+    """What comes over the new one, after the old one was set aside, is no answer to those who stay on the old one."""
+    led.submit(Custom(IDENT, "never", ()), "custom")
+    led.append(1)
+    led.perform()
+    first, second = list(led.machine._table.requests)
+    led.machine.received(ONE, [second, b"", b"\xa12"], led.time)
+    led.perform()
+    led.machine.received(ONE, [first, b"answer"], led.time)
+    led.perform()
+    assert led.outcomes["custom"] == []
+    [name] = led.machine._table.aside
+    led.machine.received(name, [first, b"answer"], led.time)
+    led.perform()
+    assert led.outcomes["custom"] == [[b"answer"]]
+
+
 def test_a_custom_message_without_an_answer_is_no_reason_to_doubt_the_leader(led: ClientDriver) -> None:
     """A custom message without an answer does not make the leader suspect, as a state machine ignores types it does not
     know."""

@@ -70,7 +70,7 @@ class Value:
     #: Milliseconds from 1 to MAX_TTL_MS, or INFINITE_TTL_MS.
     ttl_ms: int = INFINITE_TTL_MS
     ttl_version: int = 0
-    #: :func:`hash_of` the first three. A store fills it in when it takes an entry that has a value and no hash.
+    #: ``hash_of()`` the first three. A store fills it in when it takes an entry that has a value and no hash.
     hash: int | None = None
 
     @property

@@ -1,0 +1,147 @@
+"""Entries of the replicated log <-> bytes: an array of MessagePack.
+
+``[version, kind, epoch, seq, id, incarnation, log time, base, …]``, and what the kind has more. There are no optional
+fields: another shape is another version, and a program that does not know it stops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.cluster.entries import (
+    MAX_ENTRY,
+    MAX_ID_BYTES,
+    MAX_URL_BYTES,
+    VERSION,
+    BatchPiece,
+    Challenge,
+    Claim,
+    HandOver,
+    Life,
+    LogEntry,
+    Part,
+    Renewal,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.server.cluster.entries import Body
+
+__all__ = ["NewerLogError", "UnreadableLogError", "decode", "encode", "number", "text", "unpack"]
+
+
+class UnreadableLogError(Exception):
+    """The log has something that no server writes: it is not theirs, or it is damaged."""
+
+
+class NewerLogError(UnreadableLogError):
+    """A newer program has written into the log: this one must be upgraded before it can take part."""
+
+
+_MAX_NUMBER: Final = (1 << 64) - 1
+
+
+def number(value: Any) -> Any:
+    """0 to 2^64 - 1. Raises UnreadableLogError, as the other readers do."""
+    # True and False are integers to Python, and not to MessagePack.
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise UnreadableLogError("a number from 0 to 2^64 - 1 is missing")
+    return value
+
+
+def text(value: Any, most_bytes: int = MAX_URL_BYTES) -> Any:
+    """A text, which may be empty."""
+    if type(value) is not str or len(value.encode()) > most_bytes:
+        raise UnreadableLogError(f"a text of at most {most_bytes} bytes is missing")
+    return value
+
+
+def _server_id(value: Any) -> Any:
+    return text(value, MAX_ID_BYTES)
+
+
+def _data(value: Any) -> Any:
+    if type(value) is not bytes:
+        raise UnreadableLogError("bytes are missing")
+    return value
+
+
+def _boolean(value: Any) -> Any:
+    if type(value) is not bool:
+        raise UnreadableLogError("true or false is missing")
+    return value
+
+
+_KINDS: Final[dict[int, tuple[Callable[..., Body], tuple[tuple[str, Callable[[Any], Any]], ...]]]] = {
+    1: (Claim, (
+        ("url", text), ("format", number), ("lease_ms", number), ("wall_ms", number), ("is_forced", _boolean),
+    )),
+    2: (BatchPiece, (("data", _data), ("is_last", _boolean))),
+    3: (Renewal, (("wall_ms", number),)),
+    4: (HandOver, (("next_id", _server_id),)),
+    5: (Challenge, ()),
+    6: (Snapshot, (("index", number), ("fence", _data))),
+    7: (Part, (("index", number), ("data", _data), ("is_last", _boolean), ("is_end", _boolean))),
+}  # fmt: skip
+_CODES: Final = {make: code for code, (make, _) in _KINDS.items()}
+_HEADER: Final = 8
+
+
+def encode(entry: LogEntry) -> bytes:
+    """Raises InvalidArgumentError if a reader would not take it."""
+    life, body = entry.life, entry.body
+    code = _CODES[type(body)]
+    fields: list[Any] = [VERSION, code, entry.epoch, entry.seq, life.id, life.incarnation, entry.log_ms, entry.base]
+    try:
+        _check_header(fields)
+        fields += [read(getattr(body, name)) for name, read in _KINDS[code][1]]
+        packed: bytes = msgpack.packb(fields)
+    except (UnreadableLogError, ValueError) as error:
+        raise InvalidArgumentError(f"an entry of the log: {error}") from error
+    if len(packed) > MAX_ENTRY:
+        raise InvalidArgumentError(f"an entry of the log of {len(packed)} bytes; {MAX_ENTRY} are allowed")
+    return packed
+
+
+def decode(data: bytes) -> LogEntry:
+    """One entry. Raises UnreadableLogError, or NewerLogError."""
+    if len(data) > MAX_ENTRY:
+        raise UnreadableLogError(f"an entry of {len(data)} bytes; servers write at most {MAX_ENTRY}")
+    fields = unpack(data)
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int:
+        raise UnreadableLogError("an entry that is not of servers of the state store")
+    if fields[0] != VERSION:
+        raise NewerLogError(f"an entry of version {fields[0]}; this program knows version {VERSION}")
+    if len(fields) < _HEADER:
+        raise UnreadableLogError("an entry without a whole header")
+    kind = _KINDS.get(fields[1]) if type(fields[1]) is int else None
+    if kind is None:
+        raise NewerLogError(f"an entry of kind {fields[1]!r:.40}, which this program does not know")
+    make, readers = kind
+    if len(fields) != _HEADER + len(readers):
+        raise UnreadableLogError(f"an entry of kind {fields[1]} with {len(fields)} fields")
+    _check_header(fields)
+    _, _, epoch, seq, server_id, incarnation, log_ms, base, *rest = fields
+    body = make(*(read(value) for (_, read), value in zip(readers, rest, strict=True)))
+    return LogEntry(epoch, seq, Life(server_id, incarnation), log_ms, base, body)
+
+
+def _check_header(fields: Any) -> None:
+    for at in (2, 3, 5, 6, 7):
+        number(fields[at])
+    if not _server_id(fields[4]):
+        raise UnreadableLogError("an entry without the id of a server")
+
+
+def unpack(data: bytes) -> Any:
+    """MessagePack, arrays as tuples. Raises UnreadableLogError."""
+    try:
+        return msgpack.unpackb(data, use_list=False)
+    # What msgpack raises: ValueError and its kinds, RecursionError and OverflowError come out of depth and of dates.
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise UnreadableLogError(f"not MessagePack: {error}") from error

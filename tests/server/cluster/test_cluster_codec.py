@@ -1,0 +1,170 @@
+"""Entries of the replicated log: bytes written by hand from MessagePack's specification, round trips, and nonsense."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError, decode, encode
+from statestore_client.server.cluster.entries import (
+    MAX_DATA,
+    MAX_ENTRY,
+    MAX_ID_BYTES,
+    MAX_URL_BYTES,
+    BatchPiece,
+    Challenge,
+    Claim,
+    HandOver,
+    Life,
+    LogEntry,
+    Part,
+    Renewal,
+    Snapshot,
+)
+
+A = Life("a", 2**63)
+
+#: Entry -> its bytes, by hand: 9x an array of x, dc one of 16 bits, ax a text, c4 bytes, c2 false, c3 true, cc to cf
+#: unsigned integers of 1 to 8 bytes.
+HEADER = "a1 61 cf 8000000000000000"
+GOLDEN: list[tuple[LogEntry, str]] = [
+    (
+        LogEntry(3, 7, A, 1000, 0, Claim("tcp://h", 1, 250, 65536, True)),
+        f"9d 01 01 03 07 {HEADER} cd 03e8 00 a7 7463703a2f2f68 01 cc fa ce 00010000 c3",
+    ),
+    (
+        LogEntry(3, 8, A, 2**32, 200, BatchPiece(b"\x01\x02", False)),
+        f"9a 01 02 03 08 {HEADER} cf 0000000100000000 cc c8 c4 02 0102 c2",
+    ),
+    (LogEntry(3, 9, A, 1, 0, Renewal(5)), f"99 01 03 03 09 {HEADER} 01 00 05"),
+    (LogEntry(3, 10, A, 1, 0, HandOver("bé")), f"99 01 04 03 0a {HEADER} 01 00 a3 62c3a9"),
+    (LogEntry(3, 1, A, 1, 0, Challenge()), f"98 01 05 03 01 {HEADER} 01 00"),
+    (LogEntry(3, 0, A, 1, 0, Snapshot(127, b"")), f"9a 01 06 03 00 {HEADER} 01 00 7f c4 00"),
+    (LogEntry(3, 4, A, 1, 0, Part(127, b"x", True, False)), f"9c 01 07 03 04 {HEADER} 01 00 7f c4 01 78 c3 c2"),
+]
+
+numbers = st.integers(0, 2**64 - 1)
+ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_ID_BYTES // 4)
+bodies = st.one_of(
+    st.builds(Claim, ids, numbers, numbers, numbers, st.booleans()),
+    st.builds(BatchPiece, st.binary(max_size=300), st.booleans()),
+    st.builds(Renewal, numbers),
+    st.builds(HandOver, st.just("") | ids),
+    st.builds(Challenge),
+    st.builds(Snapshot, numbers, st.binary(max_size=50)),
+    st.builds(Part, numbers, st.binary(max_size=300), st.booleans(), st.booleans()),
+)
+entries = st.builds(LogEntry, numbers, numbers, st.builds(Life, ids, numbers), numbers, numbers, bodies)
+
+
+def header(**other: object) -> list[object]:
+    """Of a renewal, with some fields that are otherwise."""
+    fields = {"version": 1, "kind": 3, "epoch": 1, "seq": 1, "id": "a", "incarnation": 1, "log_ms": 1, "base": 0}
+    return [*(fields | other).values()]
+
+
+@pytest.mark.parametrize(("entry", "data"), GOLDEN, ids=lambda value: "" if isinstance(value, str) else str(value.body))
+def test_bytes_by_hand(entry: LogEntry, data: str) -> None:
+    """Each kind has the bytes that the table of the module and MessagePack's specification say."""
+    assert encode(entry) == bytes.fromhex(data)
+    assert decode(bytes.fromhex(data)) == entry
+
+
+@given(entries)
+def test_what_is_written_is_read(entry: LogEntry) -> None:
+    """An entry comes back as it was."""
+    assert decode(encode(entry)) == entry
+
+
+@given(st.binary(max_size=40) | st.lists(numbers | st.none() | st.binary(max_size=9), max_size=12).map(msgpack.packb))
+def test_nonsense_is_refused(data: bytes) -> None:
+    """Whatever is no entry raises one kind of error."""
+    with pytest.raises(UnreadableLogError):
+        decode(data)
+
+
+@given(entries, st.data())
+def test_a_spoiled_entry_is_refused_or_read_as_another(entry: LogEntry, draw: st.DataObject) -> None:
+    """One byte is another one: an error of the one kind, or an entry that can be written again."""
+    data = bytearray(encode(entry))
+    data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
+    try:
+        spoiled = decode(bytes(data))
+    except UnreadableLogError:
+        return
+    assert decode(encode(spoiled)) == spoiled
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ([*header(version=2), 5], "version 2"),
+        ([*header(kind=8), 5], "kind 8"),
+        ([*header(kind=True), 5], "kind True"),
+    ],
+)
+def test_what_a_newer_program_writes_is_told_apart(fields: list[object], error: str) -> None:
+    """Another version or kind is a reason for an upgrade, and not damage."""
+    with pytest.raises(NewerLogError, match=error):
+        decode(msgpack.packb(fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*header()],
+        [*header(), 5, 5],
+        [*header(epoch=-1), 5],
+        [*header(seq=True), 5],
+        [*header(id=""), 5],
+        [*header(id=b"a"), 5],
+        [*header(id="a" * (MAX_ID_BYTES + 1)), 5],
+        [*header(incarnation=None), 5],
+        [*header(log_ms=1.5), 5],
+        [*header(base="0"), 5],
+        [*header(), None],
+        [*header(kind=1), "u" * (MAX_URL_BYTES + 1), 1, 250, 0, False],
+        [*header(kind=1), "u", 1, 250, 0, 0],
+        [*header(kind=2), "text", True],
+        [*header(kind=4), None],
+        [*header(kind=6), 1, []],
+        [1, 2, 3],
+    ],
+)
+def test_each_field_is_checked(fields: list[object]) -> None:
+    """A field of another type, or out of its range, spoils the entry; a newer program is not blamed."""
+    with pytest.raises(UnreadableLogError) as caught:
+        decode(msgpack.packb(fields))
+    assert not isinstance(caught.value, NewerLogError)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        LogEntry(-1, 0, A, 0, 0, Challenge()),
+        LogEntry(0, 2**64, A, 0, 0, Challenge()),
+        LogEntry(0, 0, Life("", 1), 0, 0, Challenge()),
+        LogEntry(0, 0, Life("\ud800", 1), 0, 0, Challenge()),
+        LogEntry(0, 0, A, 0, 0, HandOver("n" * (MAX_ID_BYTES + 1))),
+        LogEntry(0, 0, A, 0, 0, Claim("u" * (MAX_URL_BYTES + 1), 1, 1, 1)),
+        LogEntry(0, 0, A, 0, 0, BatchPiece(bytes(MAX_ENTRY))),
+    ],
+    ids=["negative", "large", "no id", "surrogate", "next", "url", "bytes"],
+)
+def test_what_nobody_could_read_is_not_written(entry: LogEntry) -> None:
+    """The writer is told, before anything is in the log that stops all servers."""
+    with pytest.raises(InvalidArgumentError):
+        encode(entry)
+
+
+def test_the_greatest_piece_fits() -> None:
+    """A piece of the greatest size fits into an entry with the largest header; one byte beyond an entry is refused."""
+    largest = 2**64 - 1
+    for body in (BatchPiece(bytes(MAX_DATA)), Part(largest, bytes(MAX_DATA))):
+        data = encode(LogEntry(largest, largest, Life("i" * MAX_ID_BYTES, largest), largest, largest, body))
+        assert len(data) <= MAX_ENTRY
+    with pytest.raises(UnreadableLogError):
+        decode(bytes(MAX_ENTRY + 1))

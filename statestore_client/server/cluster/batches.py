@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PIECES", "Assembly", "pack_batch", "pieces", "unpack_batch"]
 
 #: Of one batch. It bounds what a reader holds for a batch that is not complete.
-MAX_PIECES: Final = 1024
+MAX_PIECES: Final = 4096
 
 _STREAMS: Final = {stream.value: stream for stream in Stream}
 

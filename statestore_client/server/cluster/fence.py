@@ -62,7 +62,7 @@ class Fence:
     epoch: int = 0
     owner: Life | None = None
     seq: int = 0
-    #: Of the last claim: where the owner is reached, how its records are written, and how long its leases last.
+    #: Of the last claim: where the owner is reached, how its records are written, and how long a lease may last.
     url: str = ""
     format: int = 0
     lease_ms: int = 0
@@ -97,7 +97,9 @@ class Fence:
         if claim.format > FORMAT:
             raise NewerLogError(f"records of format {claim.format}; this program knows format {FORMAT}")
         self.epoch, self.seq, self.owner, self.next_id = entry.epoch, 0, entry.life, ""
-        self.url, self.format, self.lease_ms = claim.url, claim.format, claim.lease_ms
+        self.url, self.format = claim.url, claim.format
+        # An owner that was forced out may still have a lease: others wait for the longer one.
+        self.lease_ms = max(claim.lease_ms, self.lease_ms * claim.is_forced)
         self.log_ms = max(self.log_ms, entry.log_ms)
         return Verdict.VALID
 
@@ -115,7 +117,7 @@ class Fence:
     def _snapshot(self, index: int, entry: LogEntry, snapshot: Snapshot) -> Verdict:
         if not self.base_index < snapshot.index < index:
             return Verdict.OUTDATED
-        if self.writing is not None and self.log_ms < self.writing.begun_ms + _SNAPSHOT_MS:
+        if self.is_snapshot_under_way:
             return Verdict.LOST
         self.writing = SnapshotInLog(index, snapshot.index, entry.life, self.log_ms)
         return Verdict.VALID
@@ -131,6 +133,11 @@ class Fence:
         else:
             self.writing = attrs.evolve(writing, parts=writing.parts + 1)
         return Verdict.VALID
+
+    @property
+    def is_snapshot_under_way(self) -> bool:
+        """Whether another snapshot has to wait."""
+        return self.writing is not None and self.log_ms < self.writing.begun_ms + _SNAPSHOT_MS
 
     # -- in a snapshot -------------------------------------------------------------------------------------------------
 

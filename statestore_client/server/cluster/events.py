@@ -1,0 +1,102 @@
+"""What a life tells its program, in the order in which it happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+
+from statestore_client.wire.hot_value import hot_value
+
+if TYPE_CHECKING:
+    from statestore_client.server.cluster.entries import Life
+    from statestore_client.server.journal.storage import WriteBatch
+    from statestore_client.server.journal.timeline import Timeline
+
+__all__ = [
+    "Append", "BatchReplicated", "BatchWritten", "ClusterEvent", "Deposed", "IdInUse", "OwnerChanged", "Promoted",
+    "RowsRestored", "SnapshotRestored", "SnapshotWritten",
+]  # fmt: skip
+
+
+@hot_value
+class Append:
+    """Append this entry to the log, with a request id of its own, and try until the log has it. What is given up is
+    told with ``failed(ticket)``; it may be in the log nevertheless.
+    """
+
+    ticket: int
+    data: bytes
+
+
+@hot_value
+class BatchReplicated:
+    """A batch of another life is valid: a standby makes its rows so."""
+
+    index: int
+    batch: WriteBatch
+
+
+@hot_value
+class BatchWritten:
+    """The own batch is valid. What it answers may be said within the lease."""
+
+    index: int
+
+
+@attrs.frozen
+class OwnerChanged:
+    """Connections that were passed on to the former owner are cut. None: wait until there is an owner again."""
+
+    epoch: int
+    owner: Life | None
+    url: str
+
+
+@attrs.frozen
+class Promoted:
+    """This life is the owner. All batches before its epoch have been told."""
+
+    epoch: int
+    timeline: Timeline
+
+
+@attrs.frozen
+class Deposed:
+    """Say nothing any more, cut all clients, throw away all that is held, begin another life."""
+
+    epoch: int
+
+
+@attrs.frozen
+class IdInUse:
+    """Another server that lives has the same id."""
+
+    life: Life
+
+
+@attrs.frozen
+class RowsRestored:
+    """From a snapshot: only those that no batch has touched since."""
+
+    batch: WriteBatch
+
+
+@attrs.frozen
+class SnapshotRestored:
+    """With the batches told before, the rows are all that there are."""
+
+    index: int
+
+
+@attrs.frozen
+class SnapshotWritten:
+    """A snapshot in the log is complete, whoever wrote it: everything up to its index may be trimmed."""
+
+    index: int
+
+
+ClusterEvent: TypeAlias = (
+    BatchReplicated | BatchWritten | OwnerChanged | Promoted | Deposed | IdInUse | RowsRestored | SnapshotRestored
+    | SnapshotWritten
+)  # fmt: skip

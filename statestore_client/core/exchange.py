@@ -54,7 +54,8 @@ _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 #: At a time, whatever the broker takes: some of 65,535 packet identifiers stay free for SUBSCRIBE (MQTT 5.0, 2.2.1).
 _MOST_PUBLICATIONS: Final = 65_520
 #: Executing these twice is the same as executing them once.
-_REPEATABLE: Final = (Get, Scan, KeyNotify)
+_READS: Final = (Get, Scan)
+_REPEATABLE: Final = (*_READS, KeyNotify)
 
 _ANSWERED: Final = Get(b"-")
 
@@ -255,19 +256,23 @@ class Exchange:
         self._to_resend.clear()
 
     def resume(self, now: Instant) -> None:
-        """Connected: publish again what the broker of the old session did not acknowledge, in the original order."""
+        """Connected: publish again what the broker of the old session did not acknowledge, in the original order; and
+        what reads, whose answers a broker that was restarted has forgotten.
+        """
         self.open = True
         self.last_connection_error = None
-        self._to_resend = deque(r for r in self._by_correlation.values() if r.stage is Stage.SENT)
+        requests = self._by_correlation.values()
+        self._to_resend = deque(r for r in requests if r.stage is Stage.SENT or isinstance(r.command, _READS))
         self.transmit(now)
 
     def _publish_again(self, request: Request, now: Instant) -> None:
-        if request.stage is not Stage.SENT or request.message is None:  # answered, or nobody waits any longer
+        if request.message is None:  # answered, or nobody waits any longer
             return
         self.stats.resent += 1
         request.resent = True
         message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
-        self._publish(request, message, now, again=True)
+        was_sent, request.stage = request.stage is Stage.SENT, Stage.SENT
+        self._publish(request, message, now, again=was_sent)
 
     def session_lost(self, error: SessionLostError) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.

@@ -123,6 +123,27 @@ def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
     assert driver.machine.exchange.stats.resent == 2
 
 
+def test_a_resumed_session_reads_again() -> None:
+    """After a resumed session a read that was acknowledged and not answered is sent anew, as a broker that was
+    restarted has forgotten its answer; whichever answer comes first counts."""
+    driver = MachineDriver().ready()
+    for i, command in enumerate([Get(b"k"), SET, Scan(b"*"), Get(b"k")]):
+        driver.submit(command, i)
+    for publish in driver.on_the_wire[:3]:
+        driver.puback(publish)
+    first = list(driver.published)
+    driver.lose()
+    driver.reconnect()
+    again = list(driver.on_the_wire)
+    assert [each.again for each in again] == [False, False, True]
+    assert [each.message.correlation_data for each in again] == [first[i].message.correlation_data for i in (0, 2, 3)]
+    assert again[0].delivery_id not in {publish.delivery_id for publish in first}
+    driver.reply(first[0].message, b"$1\r\nv\r\n")
+    driver.reply(again[0].message, b"$1\r\nw\r\n")
+    assert driver.outcome(0).value == b"v"
+    assert driver.machine.exchange.stats.late_or_unknown_replies == 1
+
+
 def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
     """Repeating keeps to a smaller Receive Maximum; the rest follows as PUBACKs come, before anything new."""
     driver = MachineDriver().ready()

@@ -92,7 +92,8 @@ class Administration:
             return (refusal,)
         answer = self._answer(control, client_id, message, now)
         properties = PublishProperties(None, None, _JSON, None, message.properties.correlation_data, ())
-        response = Deliver(client_id, Publish(response_topic, encode_json(answer), QOS, False, False, 0, properties))
+        packet = Publish(response_topic, encode_json(answer), QOS, False, False, 0, properties)
+        response = Deliver(client_id, packet, is_fleeting=True)  # what it has removed is waited for all the same
         if answer.get("error") != NOT_AUTHORIZED:
             return (response,)
         return (response, Deny(client_id, ReasonCode.NOT_AUTHORIZED, "administer", CONTROL_TOPIC))

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import attrs
 from msgpack import packb, unpackb
 
 from statestore_client.server.journal import DamagedRecordError, Stream, load
+from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ __all__ = ["ResponseCache", "ResponseCacheLimits"]
 #: Client id and correlation data.
 _RequestId: TypeAlias = tuple[str, bytes]
 
-#: Fingerprint of the request, payload, version as text, and when it was stored (monotonic seconds). A tuple, because
-#: the garbage collector does not look at tens of thousands of plain tuples again and again.
-_Response: TypeAlias = tuple[int, bytes, str | None, float]
+#: Wall clock, counter and node of a version.
+_Version: TypeAlias = tuple[int, int, str]
+
+#: Fingerprint of the request, payload, version, and when it was stored (monotonic seconds). A tuple, because the
+#: garbage collector does not look at tens of thousands of plain tuples again and again.
+_Response: TypeAlias = tuple[int, bytes, _Version | None, float]
 
 
 @attrs.frozen
@@ -92,7 +96,7 @@ class ResponseCache:
     def __len__(self) -> int:
         return self._count
 
-    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, str | None] | None:
+    def get(self, request: _RequestId, fingerprint: int, now: float) -> tuple[bytes, HlcTimestamp | None] | None:
         """Payload and version of the response to exactly this request."""
         share = self._shares.get(request[0])
         response = None if share is None else share.responses.get(request[1])
@@ -101,14 +105,14 @@ class ResponseCache:
         _, payload, version, stored_at = response
         if now - stored_at > self._limits.max_age_s:
             return None
-        return payload, version
+        return payload, None if version is None else HlcTimestamp(*version)
 
     def put(
         self,
         request: _RequestId,
         fingerprint: int,
         payload: bytes,
-        version: str | None,
+        version: HlcTimestamp | None,
         now: float,
         *,
         is_kept: bool = True,
@@ -118,9 +122,10 @@ class ResponseCache:
         Nobody waits for one that is not kept to be written. So it may be forgotten together with what was changed, but
         not without: it is on the disk before any later change is, which its request must not undo.
         """
-        share = self._add(request, (fingerprint, payload, version, now))
+        parts = None if version is None else (version.wall_ms, version.counter, version.node_id)
+        share = self._add(request, (fingerprint, payload, parts, now))
         if self._stream is not None:
-            record = ResponseRecord(fingerprint, payload, version, now)
+            record = ResponseRecord(fingerprint, payload, parts, now)
             write = self._stream.put if is_kept else self._stream.note
             write(_subject(request), record, len(payload))
         if now > share.fresh_until:
@@ -219,9 +224,9 @@ class ResponseCache:
         try:
             for subject, fields in load(storage, Stream.RESPONSES):
                 client_id, correlation_data = unpackb(subject)
-                fingerprint, payload, version, stored_ms = fields
-                stored_at = timeline.monotonic(stored_ms) or 0.0
-                found.append(((client_id, correlation_data), (fingerprint, payload, version, stored_at)))
+                record = ResponseRecord.read(fields, timeline)
+                response = (record.fingerprint, record.payload, record.version, record.stored_at)
+                found.append(((client_id, correlation_data), response))
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of responses: {error!r}") from error
         for request, response in sorted(found, key=lambda item: item[1][3]):
@@ -234,11 +239,22 @@ class ResponseRecord:
 
     fingerprint: int
     payload: bytes
-    version: str | None
+    version: _Version | None
     stored_at: float
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
         return (self.fingerprint, self.payload, self.version, timeline.log_ms(self.stored_at))
+
+    @classmethod
+    def read(cls, fields: Any, timeline: Timeline) -> Self:
+        fingerprint, payload, version, stored_ms = fields
+        if isinstance(version, str):  # by version 0.1, which wrote the text that it sent
+            stamp = HlcTimestamp.parse(version)
+            version = (stamp.wall_ms, stamp.counter, stamp.node_id)
+        elif version is not None:
+            wall_ms, counter, node_id = version
+            version = (wall_ms, counter, node_id)
+        return cls(fingerprint, payload, version, timeline.monotonic(stored_ms) or 0.0)
 
 
 def _subject(request: _RequestId) -> bytes:

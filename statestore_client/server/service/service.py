@@ -111,8 +111,9 @@ class StateStoreService:
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
 
-        Responses are written into the ``journal``. Unless the store ``keeps_all``, those to what does not survive, and
-        notifications, may be lost with the server: clients that come back look again at what they observe.
+        Responses to writes are written into the ``journal``; those to reads are lost with the server, and so are,
+        unless the store ``keeps_all``, those to what does not survive, and notifications: clients that come back look
+        again at what they observe.
         """
         self._keeps_all = keeps_all
         self._store = store
@@ -195,7 +196,7 @@ class StateStoreService:
         if known is not None:
             self._counters["redelivered"] += 1
             payload, version = known
-            return (self._response(message.properties, payload, version, is_fleeting=not self._keeps_all),)
+            return (self._response(message.properties, payload, version, is_kept=self._keeps_all),)
         command: Command | None = None
         denials: tuple[Deny, ...] = ()
         try:
@@ -211,10 +212,11 @@ class StateStoreService:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
             denials = _denials(client_id, command, reply.error)
         payload = _OK if reply is OK else self._encoded(reply, message.payload)
-        version = None if outcome.version is None else self._text_of(outcome.version)
-        if type(command) in _WRITES:
-            self._responses.put(request, fingerprint, payload, version, now.monotonic, is_kept=outcome.is_kept)
-        response = self._response(message.properties, payload, version, is_fleeting=not outcome.is_kept)
+        is_write = type(command) in _WRITES
+        if is_write:
+            self._responses.put(request, fingerprint, payload, outcome.version, now.monotonic, is_kept=outcome.is_kept)
+        is_kept = is_write and outcome.is_kept
+        response = self._response(message.properties, payload, outcome.version, is_kept=is_kept)
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
 
@@ -230,13 +232,15 @@ class StateStoreService:
         return self._store.apply(command, RequestContext(client_id, stamp, fencing_token, now))
 
     def _response(
-        self, request: PublishProperties, payload: bytes, version: str | None, *, is_fleeting: bool = False
+        self, request: PublishProperties, payload: bytes, version: HlcTimestamp | None, *, is_kept: bool
     ) -> Effect:
+        """``is_kept``: it belongs to what is there after a restart. An answer to a read is as fleeting as the read."""
         if version is None or request.correlation_data is None:
-            return _reply(request, payload, self._status, is_fleeting=is_fleeting)
-        properties, block = self._answer(request.message_expiry).fill(request.correlation_data, version)
+            return _reply(request, payload, self._status, is_fleeting=not is_kept)
+        text = self._text_of(version)
+        properties, block = self._answer(request.message_expiry).fill(request.correlation_data, text)
         message = Publish(request.response_topic or "", payload, QOS, False, False, 0, properties, block)
-        return Route(message, is_fleeting)
+        return Route(message, not is_kept)
 
     def _encoded(self, reply: Reply, request: bytes) -> bytes:
         """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
@@ -248,8 +252,9 @@ class StateStoreService:
         properties = message.properties
         payload = self._encoded(Refused(RequestSyntaxError()), message.payload)
         if self._dialect is Dialect.DOCUMENT:
-            return _reply(properties, payload, ())
-        return _reply(properties, payload, ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why)))
+            return _reply(properties, payload, (), is_fleeting=True)
+        status = ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why))
+        return _reply(properties, payload, status, is_fleeting=True)
 
     # -- notifications ------------------------------------------------------------------------------------------------
 
@@ -348,9 +353,7 @@ def _answer_template(users: UserProperties, expiry_s: int | None) -> AnswerTempl
     return AnswerTemplate(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
 
 
-def _reply(
-    request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool = False
-) -> Effect:
+def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool) -> Effect:
     """Routed like any message. It lives as long as its request would have."""
     properties = PublishProperties(
         None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties

@@ -184,6 +184,8 @@ def test_answers_are_remembered_by_the_same_clock(life: Life, step_s: float) -> 
         (Stream.CLOCK, b"time", ("then", 1.0, 1, 1)),
         (Stream.RESPONSES, b"\xc1", (1, b"", None, 1)),
         (Stream.RESPONSES, b"\x92\xa1c\xc4\x01d", (1, b"")),
+        (Stream.RESPONSES, b"\x92\xa1c\xc4\x01d", (1, b"", "no version", 1)),
+        (Stream.RESPONSES, b"\x92\xa1c\xc4\x01d", (1, b"", (1, 2), 1)),
     ],
 )
 def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:

@@ -28,7 +28,7 @@ test-spark: $(BIN)/tox  ## the Spark tests on PySpark 4.1, 4.2 and 4.3, and once
 	$(BIN)/tox run -e spark41,spark42,spark43,connect
 
 test-long: $(BIN)/tox test-spark  ## also 100,000 simulated schedules of each kind, five contenders on one lock for a minute, 500 kills of a durable server, and of log peers, 500 faults under a check for linearizability
-	STATESTORE_SCHEDULES=100000 KVSTORE_SCHEDULES=100000 RAFT_SCHEDULES=100000 RAFT_DISK_SCHEDULES=5000 RAFT_TRACES=10000 STATESTORE_CONTENDERS_S=60 STATESTORE_KILLS=500 RAFT_KILLS=500 RAFT_FAULTS=500 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/server/kvstore/simulation $(CURDIR)/tests/raft_server/simulation $(CURDIR)/tests/faults/test_faults_contenders.py $(CURDIR)/tests/faults/test_faults_kill.py $(CURDIR)/tests/faults/test_faults_raft_kill.py $(CURDIR)/tests/faults/test_faults_raft_linearizability.py
+	STATESTORE_SCHEDULES=100000 KVSTORE_SCHEDULES=100000 RAFT_SCHEDULES=100000 RAFT_DISK_SCHEDULES=5000 RAFT_FLIP_SCHEDULES=5000 RAFT_TRACES=10000 STATESTORE_CONTENDERS_S=60 STATESTORE_KILLS=500 RAFT_KILLS=500 RAFT_FAULTS=500 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/server/kvstore/simulation $(CURDIR)/tests/raft_server/simulation $(CURDIR)/tests/faults/test_faults_contenders.py $(CURDIR)/tests/faults/test_faults_kill.py $(CURDIR)/tests/faults/test_faults_raft_kill.py $(CURDIR)/tests/faults/test_faults_raft_linearizability.py
 
 fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the broker; crowds of ten thousand
 	STATESTORE_FUZZ=10000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py

@@ -12,6 +12,7 @@ from typing import Any
 
 from peers_audit import Audit, TermAt, has_quorum
 from peers_clients import SimulatedClient, Update
+from peers_disk import DiskBackedLog
 from peers_history import invent_history, is_fresh
 from peers_network import Network, Weather
 from peers_node_peer import NodePeer
@@ -234,6 +235,13 @@ class Cluster:
         self.log(peer).damaged_at = disk.before + 1 + int(float(share) * len(disk.entries))
         if float(share) < 0.7:  # it is noticed when it starts, otherwise when it is read
             self.crash(peer, "0.05", "1.0")
+
+    def flip(self, peer: str, kind: str, which: str, where: str, bit: str) -> None:
+        """A bit flips in a file of a real log; those of one peer, if the others are enough."""
+        log = self.log(peer)
+        if len(self.profile.voters) >= 3 and self.lasting in (None, peer) and isinstance(log, DiskBackedLog):
+            self.lasting = peer
+            log.flip(kind, int(which), int(where), int(bit))
 
     def _restart(self, name: str) -> None:
         peer = self._peer(name)

@@ -108,12 +108,13 @@ class SimulatedPeer:
     def start(self) -> None:
         if self.is_up or self.is_damaged:
             return
-        try:
-            self.log.reopen()
-        except DamagedLogError:
-            self.is_damaged = True
-            self._world.note(self.name, "finds its log damaged and does not start")
+        if not self._unless_damaged(self._open, "and does not start"):
             return
+        self._network.is_bound[self.name] = self._receive
+        self._pump()
+
+    def _open(self) -> bool:
+        self.log.reopen()
         snapshot = self.log.snapshot
         hello = Hello(self.name, self._lives, tuple(Capability))
         self._dealers = Dealers(
@@ -129,17 +130,16 @@ class SimulatedPeer:
         )
         self.node = self.make_node(state)
         self._world.note(self.name, "starts at", self.log.hard_state, "last", self.log.last_index, "snapshot", snapshot)
-        self._network.is_bound[self.name] = self._receive
-        self._pump()
+        return True
 
     def crash(self, share: float = 1.0) -> None:
         """kill -9 and a power failure in one: of the job under way the first ``share`` is on the disk."""
         if not self.is_up:
             return
-        if self._job is not None:
-            self._sync(self._job, share)
-        self._world.note(self.name, "crashes" + ("" if self._job is None else f" with {share:.2f} of {self._job}"))
-        self._end()
+        job = self._job
+        if job is None or self._unless_damaged(lambda: self._sync(job, share)):
+            self._world.note(self.name, "crashes" + ("" if job is None else f" with {share:.2f} of {job}"))
+            self._end()
 
     def _end(self) -> None:
         self.node, self._job = None, None
@@ -172,13 +172,17 @@ class SimulatedPeer:
             self._pump()
 
     def _call(self, what: Callable[[], Any]) -> Any:
-        """What is read from a damaged disk ends the process."""
         self._forget_requests()
+        return self._unless_damaged(what)
+
+    def _unless_damaged(self, what: Callable[[], Any], then: str = "and ends") -> Any:
+        """What is read from a damaged disk ends the process. Returns None then."""
         try:
             return what()
         except DamagedLogError:
-            self._world.note(self.name, "reads what is damaged, and ends")
-            self._end()
+            self._world.note(self.name, "finds its log damaged", then)
+            if self.is_up:
+                self._end()
             self.is_damaged = True
             return None
 
@@ -237,13 +241,14 @@ class SimulatedPeer:
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        while self.is_up:
-            self.reports.believes(self.state)
-            ready = self._call(self.node.ready)
-            if ready is None or not self._perform(ready):
-                break
+        while self.is_up and self._call(self._perform_next):
+            pass
         if self.is_up:
             self._arm()
+
+    def _perform_next(self) -> bool:
+        self.reports.believes(self.state)
+        return self._perform(self.node.ready())
 
     def _perform(self, ready: Ready) -> bool:
         """Whether there was anything to do."""
@@ -272,9 +277,14 @@ class SimulatedPeer:
         if self._job is not None:
             self._audit.violated(f"Ready: {self.name} writes before the former job is durable")
         if job.truncate_after is not None:
-            is_leader, last = self.state.role is Role.LEADER, self.log.last_index
+            is_leader, cache = self.state.role is Role.LEADER, self.log.cache
             self._audit.truncated(
-                self.name, job.truncate_after, last, self.log.term_at, is_leader=is_leader, applied=self.applied
+                self.name,
+                job.truncate_after,
+                cache.last_index,
+                cache.term_at,
+                is_leader=is_leader,
+                applied=self.applied,
             )
         self._job = job
         if self.disk_fails_at is not None:
@@ -287,8 +297,9 @@ class SimulatedPeer:
         """An error on write or sync; nobody knows how much of the job is on the disk."""
         if life != self._lives or self._job is None:
             return
-        self._sync(self._job, share)
-        self._job = None
+        job, self._job = self._job, None
+        if not self._unless_damaged(lambda: self._sync(job, share)):
+            return
         self._world.note(self.name, f"its disk fails after {share:.2f} of a job")
         self.node.fail(self.clock.now)
         for output in self.node.ready().send:
@@ -311,7 +322,7 @@ class SimulatedPeer:
         self._job = None
         self.node.advance(self.clock.now)
 
-    def _sync(self, job: Persist, share: float) -> None:
+    def _sync(self, job: Persist, share: float) -> bool:
         """Everything that is written is looked at when it is in the log."""
         before = self.log.durable.hard_state
         self.log.write(job)
@@ -320,7 +331,8 @@ class SimulatedPeer:
             self._audit.persisted(self.name, before, self.log.durable.hard_state)
         tail = self.log.cache.entries[:1] if job.install is not None else []  # what a snapshot leaves in the log
         for entry in (*tail, *job.entries):
-            self._audit.appended(self.name, entry, self.log.term_at(entry.index - 1))
+            self._audit.appended(self.name, entry, self.log.cache.term_at(entry.index - 1))
+        return True
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -347,8 +359,10 @@ class SimulatedPeer:
 
     def compact(self) -> None:
         """The state machine makes a snapshot of what it applied."""
-        if not self.is_up or self._job is not None or not hasattr(self.node, "compactable_index"):
-            return
+        if self.is_up and self._job is None and hasattr(self.node, "compactable_index"):
+            self._unless_damaged(self._compact)
+
+    def _compact(self) -> None:
         index = min(self.node.compactable_index(), self.applied)
         term = self.log.term_at(index)
         if term is None or index <= self.log.durable.before:

@@ -10,34 +10,18 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import attrs
 import pytest
-from peers_cluster import Cluster
 from peers_deviations import Deviation
 from peers_disk import DiskBackedLog
 from peers_schedule import Plan, plan, run
 
-from raft_client.server.node.stored_log import Configuration
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
 _SEED = int(os.environ.get("RAFT_SEED", "1"))
 _SCHEDULES = int(os.environ.get("RAFT_DISK_SCHEDULES", "200"))
 _FAILURES = 8
-
-
-@pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> list[DiskBackedLog]:
-    """All that were made."""
-    made: list[DiskBackedLog] = []
-
-    def make(world: Any, name: str, start: Configuration) -> DiskBackedLog:
-        made.append(DiskBackedLog(name, start, world.stream("disk", name)))
-        return made[-1]
-
-    monkeypatch.setattr(Cluster, "make_log", staticmethod(make))
-    return made
 
 
 def plan_with_failures(seed: int) -> Plan:

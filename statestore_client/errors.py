@@ -203,7 +203,8 @@ class RequestSyntaxError(ServerError):
 
 
 class NotAuthorizedError(ServerError):
-    """This client may not do that with this key."""
+    """This client may not do that with this key. Nobody writes below ``sites/`` of a server whose keys cross to other
+    sites: write at the site that the name tells."""
 
     wire_text = "not authorized"
 

@@ -31,6 +31,17 @@ _OPTIONS: Final = (
         metavar="NAME",
         help=f"What is exchanged with sites that have it, too. Can be repeated. Default: {DEFAULT_AREA}.",
     ),
+    click.option(
+        "--site-export",
+        multiple=True,
+        metavar="PREFIX",
+        help="Keys of the state store that begin so can be read at other sites, as sites/NAME/KEY. Can be repeated.",
+    ),
+    click.option(
+        "--site-import",
+        is_flag=True,
+        help="What other sites export can be read here.",
+    ),
 )
 
 
@@ -45,7 +56,7 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
     """None for a server that is not a site. Raises click's UsageError."""
     name, listen = options["site"], options["site_listen"]
     if name is None:
-        for option in ("site_listen", "peer", "area"):
+        for option in ("site_listen", "peer", "area", "site_export", "site_import"):
             if options[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
         return None
@@ -55,7 +66,14 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
             "come in through a tunnel, or say --insecure if that is meant"
         )
     try:
-        return SiteEndpoints(name=name, listen=listen, peers=options["peer"], areas=options["area"] or (DEFAULT_AREA,))
+        return SiteEndpoints(
+            name=name,
+            listen=listen,
+            peers=options["peer"],
+            areas=options["area"] or (DEFAULT_AREA,),
+            exports=options["site_export"],
+            imports=options["site_import"],
+        )
     except InvalidArgumentError as error:
         raise click.UsageError(f"--site: {error}") from None
 

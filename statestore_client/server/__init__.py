@@ -1,14 +1,15 @@
 """The embedded reference server: an MQTT broker with the state store inside.
 
 ``from statestore_client.server import EmbeddedServer`` is all that most programs need. The rooms below it:
-``broker``, ``store``, ``service``, ``access`` and ``journal`` are pure, ``runtime`` has the sockets, ``testing`` the
-embedded server with what tests do with it.
+``broker``, ``store``, ``service``, ``access``, ``kvstore``, ``bridge`` and ``journal`` are pure, ``runtime`` has the
+sockets, ``testing`` the embedded server with what tests do with it.
 """
 
 from __future__ import annotations
 
 from statestore_client.server.broker import BrokerLimits, SessionView
 from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.sites import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.testing.controls import ServerClock
@@ -40,5 +41,6 @@ __all__ = [
     "ServerClock",
     "ServerTls",
     "SessionView",
+    "SiteEndpoints",
     "StoreLimits",
 ]

@@ -145,6 +145,15 @@ async def test_tasks_share_a_client_and_one_may_give_up(impostor: Impostor) -> N
         {"areas": (5,)},
         {"areas": ()},
         {"areas": ("a", "a")},
+        {"exports": "line/"},
+        {"exports": (b"line/",)},
+        {"exports": ("",)},
+        {"exports": ("sites/",)},
+        {"exports": ("sites/rome/line/",)},
+        {"exports": ("a\ud800",)},
+        {"imports": 1},
+        {"imports": True, "name": "a/b"},
+        {"exports": ("line/",), "name": "a/b"},
     ],
 )
 def test_a_site_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:

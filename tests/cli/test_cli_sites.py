@@ -17,6 +17,7 @@ import zmq
 from ports import reserved_port
 from waiting import eventually
 
+from statestore_client import StateStoreClient
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import (
     ChangeOwnKey,
@@ -166,6 +167,22 @@ def test_a_name_that_is_in_use_is_refused_and_told(site: Callable[..., SiteProce
     assert second.log.read_text().count("no peering with") == 1
 
 
+def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) -> None:
+    """A chosen key of one process is in the state store of the other one."""
+    bonn = site("bonn", "--site-export", "line/", "--site-export", "pump/")
+    rome = site("rome", "--site-import")
+    rome.peers.append(bonn)
+    (here, _), (there, _) = bonn.start(), rome.start()
+    with (
+        StateStoreClient(here.removeprefix("listening on ")) as at_bonn,
+        StateStoreClient(there.removeprefix("listening on ")) as at_rome,
+    ):
+        at_bonn.set("pump/1", b"x")
+        at_bonn.set("other", b"x")
+        eventually(lambda: at_rome.get("sites/bonn/pump/1"))
+        assert list(at_rome.scan()) == [b"sites/bonn/pump/1"]
+
+
 def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
     """Peers by state, keys and syncs of each area."""
     port = reserved_port()
@@ -198,6 +215,9 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
         (["--peer", "tcp://127.0.0.1:1"], "--peer needs --site NAME"),
         (["--area", "a"], "--area needs --site NAME"),
         (["--site-listen", "tcp://127.0.0.1:1"], "--site-listen needs --site NAME"),
+        (["--site-export", "x/"], "--site-export needs --site NAME"),
+        (["--site-import"], "--site-import needs --site NAME"),
+        (["--site", "a/b", "--peer", "tcp://127.0.0.1:1", "--site-import"], "so its name has no '/'"),
         (["--site", "a"], "neither listens nor dials other sites"),
         (["--site", "", "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),
         (["--site", "é" * 128, "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),

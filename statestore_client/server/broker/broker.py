@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
-    from statestore_client.server.broker.application import Application
+    from statestore_client.server.broker.application import Application, Effect
     from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.journal import Journal, StreamStorage
 
@@ -246,7 +246,11 @@ class Broker:
 
     def publish(self, packet: Publish, now: Instant) -> None:
         """Publish a message of the server's own, to whoever subscribed, and retain it if it says so."""
-        self._effects.perform((Route(packet),), now)
+        self.perform((Route(packet),), now)
+
+    def perform(self, effects: Iterable[Effect], now: Instant) -> None:
+        """Carry out what follows from something that no client has asked for."""
+        self._effects.perform(effects, now)
         self._settle(now)
 
     def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
@@ -333,6 +337,11 @@ class Broker:
         """Whether :meth:`work` has something to do."""
         return len(self._state.background) > 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is so much of it that what can wait shall cause no more."""
+        return len(self._state.background) > _MOST_JOBS
+
     def work(self, now: Instant) -> None:
         """Go on with what was too much for one call, for about a millisecond."""
         self._state.background.work(now)
@@ -347,7 +356,7 @@ class Broker:
         finally:  # what they caused, also if one of them failed: nobody else would do it
             self._settle(now)
             self._release_held(now)
-        if self._application is None or len(self._state.background) > _MOST_JOBS:
+        if self._application is None or self.is_busy:
             return
         due = self._application.next_deadline()
         if due is None or due > now.monotonic:

@@ -117,8 +117,9 @@ class OwnKeys:
         self._schedule_refresh(key, own, now)
         return None
 
-    def persist(self, key: str, value: bytes, now: float) -> NoMergeReason | None:
-        """Advertise within 100 ms, keep alive, and defend. The same value again changes nothing.
+    def persist(self, key: str, value: bytes, now: float, *, least_version: int = 1) -> NoMergeReason | None:
+        """Advertise within 100 ms, keep alive, and defend. The same value again changes nothing. A new value has at
+        least that version.
 
         None if it was taken; else the reason, and nothing has changed.
         """
@@ -132,7 +133,7 @@ class OwnKeys:
         if own is None and stored is not None and stored.originator == self.site and stored.value == value:
             self._adopt(key, stored, now)
             return None
-        entry = Value(self._version_above(key), self.site, value, self.key_ttl_ms)
+        entry = Value(max(self._version_above(key), least_version), self.site, value, self.key_ttl_ms)
         reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
         if reason is not None:
             return reason

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError
 from statestore_client.server.access.rules import ClientPermissions
+from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import Clock, system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
+from statestore_client.server.runtime.site_bridge import SiteBridge
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.storage.disk import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
@@ -26,7 +28,7 @@ from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.service import Authorizer, StateStoreService
-from statestore_client.server.store import KEEP_ALL, Persistence, StateStore, StoreLimits
+from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
 
@@ -94,6 +96,7 @@ class Server:
         self._site_endpoints = site
         #: While it runs; None for a server that is not a site.
         self.site: SitePeering | None = None
+        self._bridge: SiteBridge | None = None
         self._failed = asyncio.Event()
         self.failure: DataDirectoryError | None = None
         self._service, self._broker = self._new_broker()
@@ -104,7 +107,8 @@ class Server:
     def _new_broker(self) -> tuple[StateStoreService, Broker]:
         """Empty, with an empty store inside."""
         journal = None if self._disk is None else self._disk.journal
-        store = StateStore(
+        has_bridge = self._site_endpoints is not None and self._site_endpoints.has_bridge
+        store = self._store = (SiteStore if has_bridge else StateStore)(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
             limits=self._store_limits,
             dialect=self._dialect,
@@ -119,6 +123,7 @@ class Server:
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             journal=journal,
             keeps_all=journal is None or self._persistence.keeps_all,
+            read_only=RESERVED_BYTES if has_bridge else None,
         )
         administration = Administration(service, self._obstacle)
         broker = Broker(
@@ -163,13 +168,22 @@ class Server:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> None:
         driver = self._new_driver(loop, group_commit)
-        metrics = Metrics(driver, lambda: self._service, package_version, lambda: self.site)
+        metrics = Metrics(driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge)
         listeners = Listeners(driver, self._tls, partial(self._new_connection, driver), render=metrics.render)
         self._endpoints = await listeners.open(self._endpoints)
         self._driver, self._listeners = driver, listeners
+        self._open_bridge(driver)
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
         driver.flush()  # what was due while the server was away
+
+    def _open_bridge(self, driver: BrokerDriver) -> None:
+        """To the present store. What the site exports is published again from it."""
+        if self._bridge is not None:
+            self._bridge.close()
+        endpoints, site, store = self._site_endpoints, self.site, self._store
+        if endpoints is not None and site is not None and isinstance(store, SiteStore):
+            self._bridge = SiteBridge(store, self._service, driver, site, endpoints, self._clock)
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
         return BrokerDriver(self._broker, self._clock, loop, verify=self._security.verify, group_commit=group_commit)
@@ -257,6 +271,9 @@ class Server:
 
     def _close_parts(self) -> None:
         """What is not a listener."""
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
         if self.site is not None:
             self.site.close()
             self.site = None

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.checks import check_kind, check_text
+from statestore_client.server.bridge.names import RESERVED
+from statestore_client.server.checks import check_flag, check_kind, check_text
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
@@ -49,13 +50,17 @@ class SiteEndpoints:
 
     ``listen`` is where other sites and clients of the KvStore come in, ``peers`` are the sites that this one dials:
     ``tcp://host:port`` or ``ipc://path``. A connection makes peers of both sides, whoever dialled. Sites exchange the
-    ``areas`` that both of them have.
+    ``areas`` that both of them have. The first area carries what is exported and imported.
     """
 
     name: str
     listen: str | None = None
     peers: tuple[str, ...] = ()
     areas: tuple[str, ...] = (DEFAULT_AREA,)
+    #: Keys of the state store that begin with one of these cross to other sites, and are read-only there.
+    exports: tuple[str, ...] = ()
+    #: Whether what other sites export is in the state store, as ``sites/NAME/KEY``.
+    imports: bool = False
 
     def __attrs_post_init__(self) -> None:
         check_kind("peers", self.peers, tuple)
@@ -76,6 +81,27 @@ class SiteEndpoints:
             raise InvalidArgumentError(
                 f"the site {self.name!r} neither listens nor dials other sites; it needs one of both"
             )
+        self._check_bridge()
+
+    def _check_bridge(self) -> None:
+        check_kind("exports", self.exports, tuple)
+        check_flag("imports", self.imports)
+        for prefix in self.exports:
+            check_text("a prefix of exported keys", prefix)
+            if not prefix or prefix.startswith(RESERVED) or prefix.encode(errors="replace").decode() != prefix:
+                raise InvalidArgumentError(
+                    f"a prefix of exported keys is text of at least one character, and does not begin with "
+                    f"{RESERVED!r}, as what has come from a site does not leave for another one; not {prefix!r}"
+                )
+        if self.has_bridge and "/" in self.name:
+            raise InvalidArgumentError(
+                f"keys of this site are {RESERVED}NAME/KEY at other sites, so its name has no '/', not {self.name!r}"
+            )
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether keys of the state store cross, in either direction."""
+        return bool(self.exports) or self.imports
 
 
 class SitePeering:

@@ -13,6 +13,7 @@ not QoS 1, or no correlation data                 ``-ERR syntax error``; the ser
 the same request again                            the same response again; nothing is executed
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
+SET, DEL or VDEL of a read-only key               the same: other sites alone say what is there
 ``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
 anything else                                     what the store says
 ================================================  ====================================================================
@@ -92,6 +93,7 @@ class StateStoreService:
         "_fingerprint",
         "_keeps_all",
         "_may_be_answered_on",
+        "_read_only",
         "_responses",
         "_status",
         "_store",
@@ -108,13 +110,17 @@ class StateStoreService:
         may_be_answered_on: Callable[[str, str], bool] | None = None,
         journal: Journal | None = None,
         keeps_all: bool = True,
+        read_only: bytes | None = None,
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
 
         Responses to writes are written into the ``journal``; those to reads are lost with the server, and so are,
         unless the store ``keeps_all``, those to what does not survive, and notifications: clients that come back look
         again at what they observe.
+
+        Below the prefix ``read_only`` clients change nothing; what others put there is as fleeting as a read.
         """
+        self._read_only = read_only
         self._keeps_all = keeps_all
         self._store = store
         self._dialect = dialect
@@ -225,6 +231,8 @@ class StateStoreService:
     ) -> Outcome:
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
+        if isinstance(command, _WRITE) and self._is_read_only(command.key):
+            raise NotAuthorizedError
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
         stamp = None if timestamp is None else parse_timestamp(timestamp)
@@ -256,7 +264,14 @@ class StateStoreService:
         status = ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why))
         return _reply(properties, payload, status, is_fleeting=True)
 
+    def _is_read_only(self, key: bytes) -> bool:
+        return self._read_only is not None and key.startswith(self._read_only)
+
     # -- notifications ------------------------------------------------------------------------------------------------
+
+    def announce(self, changes: Iterable[Change]) -> Sequence[Effect]:
+        """What observers are told of changes that no client has made."""
+        return self._notifications(changes)
 
     def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
         """One series for each change of a key: its observers hear of the changes in order, whoever made them."""
@@ -274,7 +289,7 @@ class StateStoreService:
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
         message = Publish(topic, payload, QOS, False, False, 0, properties)
-        is_fleeting = not self._keeps_all
+        is_fleeting = not self._keeps_all or self._is_read_only(change.key)
         if self._dialect is _SERVICE:
             return Deliver(change.client_id, message, is_fleeting)
         return Route(message, is_fleeting)
@@ -298,7 +313,8 @@ _SHOWN: Final = 200
 
 #: What must not be executed twice. Reading twice does no harm, and a KEYNOTIFY that is sent again after a reconnect
 #: must be executed: its first execution ended with the connection.
-_WRITES: Final[frozenset[type[Command] | None]] = frozenset((Set, Del, VDel))
+_WRITE: Final = (Set, Del, VDel)
+_WRITES: Final[frozenset[type[Command] | None]] = frozenset(_WRITE)
 
 #: Refusals of a command that whoever runs the server wants to know of. The others are its client's business.
 _DENIALS: Final[dict[type[ServerError], int]] = {

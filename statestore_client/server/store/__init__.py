@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from statestore_client.server.store.persistence import KEEP_ALL, Persistence
+from statestore_client.server.store.site_store import SiteStore
 from statestore_client.server.store.store import StateStore
 from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 
-__all__ = ["KEEP_ALL", "Change", "Outcome", "Persistence", "RequestContext", "StateStore", "StoreLimits", "StoreUsage"]
+__all__ = [
+    "KEEP_ALL",
+    "Change",
+    "Outcome",
+    "Persistence",
+    "RequestContext",
+    "SiteStore",
+    "StateStore",
+    "StoreLimits",
+    "StoreUsage",
+]

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-__all__ = ["StateStore"]
+__all__ = ["Answer", "StateStore"]
 
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
@@ -79,7 +79,8 @@ _DELETED: Final = Notification(Operation.DELETE)
 _DEFAULT_LIMITS: Final = StoreLimits()
 
 
-_Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
+#: The reply to a command, and the version that goes with it.
+Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
 
 
 class StateStore:
@@ -117,7 +118,7 @@ class StateStore:
         self._observers = Observers()
         self._expiries: TimerHeap[tuple[float, bytes]] = TimerHeap(self._expires_then)
         self._changes: list[Change] = []  # of the call in progress; empty between calls
-        self._handlers: dict[type, Callable[..., _Answer]] = {
+        self._handlers: dict[type, Callable[..., Answer]] = {
             Set: self._set,
             Get: self._get,
             Del: self._delete,
@@ -188,7 +189,7 @@ class StateStore:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def _set(self, command: Set, request: RequestContext) -> _Answer:
+    def _set(self, command: Set, request: RequestContext) -> Answer:
         """ "SET options", "Use the fencing tokens on SET requests"."""
         key, now = command.key, request.now
         entry = self._live_or_expire(key, now)
@@ -214,12 +215,12 @@ class StateStore:
             self._notify(key, Notification(Operation.SET, command.value), version)
         return OK, version
 
-    def _get(self, command: Get, request: RequestContext) -> _Answer:
+    def _get(self, command: Get, request: RequestContext) -> Answer:
         """ "GET response". A missing key has no version: official SDKs take a version for existence."""
         entry = self._live(command.key, request.now)
         return (MISSING, None) if entry is None else (Found(entry.value), entry.version)
 
-    def _delete(self, command: Del, request: RequestContext) -> _Answer:
+    def _delete(self, command: Del, request: RequestContext) -> Answer:
         """ "DEL and VDEL response"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -227,7 +228,7 @@ class StateStore:
         pass_fence(entry.fence, request.fencing_token)
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _delete_if_equal(self, command: VDel, request: RequestContext) -> _Answer:
+    def _delete_if_equal(self, command: VDel, request: RequestContext) -> Answer:
         """ "VDEL options"."""
         entry = self._live(command.key, request.now)
         if entry is None:
@@ -237,7 +238,7 @@ class StateStore:
             return NOT_APPLIED, entry.version
         return COUNT_1, self._remove(command.key, entry, request)
 
-    def _key_notify(self, command: KeyNotify, request: RequestContext) -> _Answer:
+    def _key_notify(self, command: KeyNotify, request: RequestContext) -> Answer:
         """ "KEYNOTIFY request messages", "KEYNOTIFY response message"."""
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
@@ -254,7 +255,7 @@ class StateStore:
             count >= limits.max_observations_per_client or used_bytes + cost > limits.max_observation_bytes_per_client
         )
 
-    def _scan(self, command: Scan, request: RequestContext) -> _Answer:
+    def _scan(self, command: Scan, request: RequestContext) -> Answer:
         now = request.now.monotonic
 
         def is_live(key: bytes) -> bool:

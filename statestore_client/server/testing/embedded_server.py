@@ -24,6 +24,7 @@ from statestore_client.server.checks import check_flag, check_function, check_ki
 from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
+from statestore_client.server.runtime.sites import SiteEndpoints
 from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
@@ -67,6 +68,9 @@ class EmbeddedServer(Controls):
     WebSocket, each 0 for a free one, and ``unix_socket``, a path. :attr:`urls` has all of them. ``ws_origins`` are the
     web pages that may come in over WebSocket, beside those of the same host. ``metrics_port``: a page for Prometheus.
 
+    ``site``, a :class:`SiteEndpoints`, makes it a site of the KvStore (docs/reference/kvstore.md); :attr:`site_url` is
+    where it listens for other sites.
+
     Arguments that cannot be used raise InvalidArgumentError.
 
     Entering raises OSError when an address cannot be had, SettingsError for a file that cannot be used, and
@@ -99,6 +103,7 @@ class EmbeddedServer(Controls):
         unix_socket: str | os.PathLike[str] | None = None,
         ws_origins: Collection[str] = (),
         metrics_port: int | None = None,
+        site: SiteEndpoints | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
         check_kind("broker_limits", broker_limits, BrokerLimits)
@@ -114,6 +119,7 @@ class EmbeddedServer(Controls):
         if data is None and persist != "all":
             raise InvalidArgumentError(f"persist={persist!r} says what data keeps; give a directory as data, too")
         check_path("unix_socket", unix_socket)
+        check_kind("site", site, SiteEndpoints)
         self._endpoints = Endpoints(
             host=host,
             port=port,
@@ -134,6 +140,7 @@ class EmbeddedServer(Controls):
         self._token_verifier = token_verifier
         self._allow_anonymous = allow_anonymous
         self._data = data
+        self._site = site
         self._server: ControlledServer | None = None
         self._thread: ServerThread | None = None
 
@@ -171,6 +178,14 @@ class EmbeddedServer(Controls):
     def urls(self) -> dict[str, str]:
         """Of all endpoints by scheme: ``mqtt``, ``mqtts``, ``ws``, ``wss``, ``unix``, and ``http`` for the metrics."""
         return {url.partition(":")[0]: url for url in self._running().urls}
+
+    @property
+    def site_url(self) -> str:
+        """Where other sites come in, with the port that a ``*`` has become. Raises RuntimeError if none can."""
+        site = self._running().site
+        if site is None or site.url is None:
+            raise RuntimeError("this server does not listen for sites: give it site=SiteEndpoints(listen=...)")
+        return site.url
 
     @property
     def counters(self) -> Counters:
@@ -268,6 +283,7 @@ class EmbeddedServer(Controls):
             ),
             data=self._data,
             persistence=self._persistence,
+            site=self._site,
         )
 
     def _running(self) -> ControlledServer:

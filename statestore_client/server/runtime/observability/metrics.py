@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.site_bridge import SiteBridge
     from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
 
@@ -44,10 +45,13 @@ class Metrics:
     service: Callable[[], StateStoreService]
     version: Callable[[], str]
     site: Callable[[], SitePeering | None]
+    bridge: Callable[[], SiteBridge | None]
 
     def render(self) -> bytes:
         """All of them, now: about two hundred lines."""
-        return "\n".join((*self._broker(), *self._counters(), *self._store(), *self._site(), *_process(), "")).encode()
+        return "\n".join(
+            (*self._broker(), *self._counters(), *self._store(), *self._site(), *self._bridge(), *_process(), "")
+        ).encode()
 
     def _broker(self) -> Iterable[str]:
         driver = self.driver
@@ -139,6 +143,25 @@ class Metrics:
         )
         yield from _metric(
             "site_dropped_messages_total", "Messages that were not carried.", peering.dropped, kind="counter"
+        )
+
+    def _bridge(self) -> Iterable[str]:
+        """Nothing if no keys cross."""
+        driver = self.bridge()
+        if driver is None:
+            return
+        exports, imports = driver.bridge.exports, driver.bridge.imports
+        for name, text, value in (
+            ("exported_keys", "Keys of the state store that cross to other sites.", len(exports)),
+            ("imported_keys", "Keys of other sites in the state store.", len(imports)),
+            ("imported_bytes", "What they take of the quota.", imports.used_bytes),
+            ("unimported_keys", "Keys of other sites that are missing, as a quota is used up.", imports.without_room),
+            ("waiting_keys", "Keys that have changed and were not looked at since.", driver.bridge.waiting),
+        ):
+            yield from _metric(f"site_bridge_{name}", text, value)
+        refused = {f'reason="{reason}"': number for reason, number in exports.refused.items()}
+        yield from _metric(
+            "site_bridge_unexported_keys", "Chosen keys that do not cross, by what does not fit.", refused
         )
 
 

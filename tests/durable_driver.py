@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from broker_driver import Client, World
@@ -11,7 +11,7 @@ from broker_driver import Client, World
 from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Packet, Publish
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.journal import ALL_STREAMS, TIME, Done, Journal, Stream, Subject, WriteBatch
+from statestore_client.server.journal import TIME, Done, Journal, StreamTables, WriteBatch
 
 DAY = 86_400
 
@@ -19,26 +19,16 @@ DAY = 86_400
 BOOT = 1
 
 
-class MemoryStorage:
-    """Implements StreamStorage: a dictionary for each stream."""
+class MemoryStorage(StreamTables):
+    """Implements StreamStorage."""
 
     def __init__(self) -> None:
-        self.streams: dict[Stream, dict[Subject, bytes]] = {stream: {} for stream in ALL_STREAMS}
+        super().__init__()
         self.batches: list[WriteBatch] = []
-
-    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
-        records = self.streams[stream]
-        yield from sorted(records.items()) if stream.is_numbered else records.items()
 
     def append(self, batch: WriteBatch, done: Done) -> None:
         self.batches.append(batch)
-        for changes in batch.changes:
-            records = self.streams[changes.stream]
-            for subject, data in changes.puts:
-                records.pop(subject, None)
-                records[subject] = data
-            for subject in changes.removals:
-                records.pop(subject, None)
+        self.absorb(batch)
         done(None)
 
     def close(self) -> None:

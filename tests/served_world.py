@@ -12,6 +12,7 @@ from durable_driver import BOOT, DAY, DurableWorld
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.journal import Journal
+from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, StateStore
 from statestore_client.wire.commands import Command
@@ -19,15 +20,23 @@ from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.topics import COMMAND_TOPIC
 
-__all__ = ["ServedWorld", "payloads"]
+__all__ = ["ServedWorld", "answers_of"]
 
 
 class ServedWorld(DurableWorld):
     """A world whose broker answers requests. ``dialect`` and ``persistence`` are those of the next life, too."""
 
-    def __init__(self, *, dialect: Dialect = Dialect.SERVICE, persistence: Persistence = KEEP_ALL, **limits: Any):
+    def __init__(
+        self,
+        *,
+        dialect: Dialect = Dialect.SERVICE,
+        persistence: Persistence = KEEP_ALL,
+        answers: ResponseCacheLimits | None = None,
+        **limits: Any,
+    ):
         super().__init__(**limits)
         self.dialect, self.persistence = dialect, persistence
+        self.answers = answers or ResponseCacheLimits()
         self.correlations = 0
         self.start()
 
@@ -41,8 +50,10 @@ class ServedWorld(DurableWorld):
         clock = HybridLogicalClock("StateStore", guard=threading.Lock())
         keeps_all = self.persistence.keeps_all
         store = StateStore(clock=clock, dialect=self.dialect, journal=journal, persistence=self.persistence)
-        service = StateStoreService(store, dialect=self.dialect, journal=journal, keeps_all=keeps_all)
-        limits = BrokerLimits(**{"keep_alive_s": 0, **self.limits})
+        service = StateStoreService(
+            store, dialect=self.dialect, journal=journal, keeps_all=keeps_all, cache_limits=self.answers
+        )
+        limits = BrokerLimits(**{"keep_alive_s": 0, "flapping_hold_s": 0, **self.limits})
         return service, Broker(random=random.Random(7), application=service, limits=limits, journal=journal)
 
     def crash(self, away_s: float = 0.0, *, boot: int = BOOT) -> None:
@@ -60,11 +71,18 @@ class ServedWorld(DurableWorld):
         return client
 
     def request(
-        self, client: Client, client_id: str, command: Command, *, correlation: bytes | None = None, token: str = ""
+        self,
+        client: Client,
+        client_id: str,
+        command: Command,
+        *,
+        correlation: bytes | None = None,
+        token: str = "",
+        stamp: HlcTimestamp | None = None,
     ) -> None:
-        """Send one, under new correlation data unless it is given."""
+        """Send one, under new correlation data unless it is given, and of now unless it is from earlier."""
         self.correlations += 1
-        stamp = HlcTimestamp(self.now.wall_ms, 0, client_id)
+        stamp = stamp or HlcTimestamp(self.now.wall_ms, 0, client_id)
         properties = PublishProperties(
             response_topic=answers_of(client_id),
             correlation_data=correlation or self.correlations.to_bytes(16),
@@ -76,7 +94,3 @@ class ServedWorld(DurableWorld):
 
 def answers_of(client_id: str) -> str:
     return f"clients/{client_id}/r"
-
-
-def payloads(messages: list[Publish]) -> list[bytes]:
-    return [message.payload for message in messages]

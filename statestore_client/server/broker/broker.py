@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (
     Auth,
     Connect,
@@ -47,7 +46,7 @@ from statestore_client.server.broker.packets.disconnect import DisconnectHandler
 from statestore_client.server.broker.packets.publish import PublishHandler
 from statestore_client.server.broker.packets.subscribe import SubscribeHandler
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.broker.persistence.recovery import Recovery
+from statestore_client.server.broker.persistence.recovery import absorb_retained, recover
 from statestore_client.server.broker.quotas.overflow import OverflowPolicy
 from statestore_client.server.broker.routing.router import Router
 from statestore_client.server.broker.session.lifecycle import SessionLifecycle
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application, Effect
     from statestore_client.server.broker.events import BrokerEvents
-    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
 
 __all__ = ["Broker"]
 
@@ -168,18 +167,19 @@ class Broker:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def restore(self, storage: StreamStorage, now: Instant) -> None:
-        """Fill the empty broker with what its journal wrote in an earlier life. Raises DamagedRecordError."""
-        persistence = self._state.persistence
-        if persistence is None:
-            raise InvalidArgumentError("a broker without a journal has nothing to restore")
-        Recovery(self._state, persistence, self._lifecycle, self._permissions.renew, storage, now).run()
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """Follow another broker, which wrote this batch: its retained messages. Raises DamagedRecordError."""
+        absorb_retained(self._state.retained, batch, timeline)
+
+    def restore(self, storage: StoredRecords, now: Instant, *, is_warm: bool = False) -> None:
+        """Fill the empty broker with what its journal wrote in an earlier life; ``is_warm``: with all but the retained
+        messages, which it has absorbed. Raises DamagedRecordError.
+        """
+        recover(self._state, self._lifecycle, self._permissions.renew, storage, now, is_warm=is_warm)
         self._sys_topics.restored(now)
         if self._application is not None:
             # An earlier release may have taken them for messages.
-            retained = self._state.retained
-            for topic in [*filter(self._application.handles, retained.topics())]:
-                retained.discard(topic)
+            self._state.retained.discard_where(self._application.handles)
         self._settle(now)
 
     # -- connections --------------------------------------------------------------------------------------------------

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
 from statestore_client.server.journal.journal import Journal, JournalStream, Record
-from statestore_client.server.journal.storage import Changes, Done, StreamStorage, WriteBatch, load
+from statestore_client.server.journal.storage import (
+    Changes,
+    Done,
+    StoredRecords,
+    StreamStorage,
+    WriteBatch,
+    load,
+    records_in,
+)
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream, Subject
+from statestore_client.server.journal.tables import StreamTables
 from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
 __all__ = [
@@ -21,13 +30,16 @@ __all__ = [
     "Journal",
     "JournalStream",
     "Record",
+    "StoredRecords",
     "Stream",
     "StreamStorage",
+    "StreamTables",
     "Subject",
     "TimeRecord",
     "Timeline",
     "WriteBatch",
     "load",
+    "records_in",
     "seal",
     "unseal",
 ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+import attrs
+
 from statestore_client.server.journal.codec import seal
 from statestore_client.server.journal.storage import Changes, WriteBatch
 from statestore_client.server.journal.streams import ALL_STREAMS, Stream
@@ -16,7 +18,7 @@ from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from statestore_client.server.journal.storage import StreamStorage
+    from statestore_client.server.journal.storage import StoredRecords
     from statestore_client.server.journal.streams import Subject
     from statestore_client.wire.instant import Instant
 
@@ -145,7 +147,7 @@ class Journal:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def resume(self, storage: StreamStorage, now: Instant) -> None:
+    def resume(self, storage: StoredRecords, now: Instant) -> None:
         """Go on with the time of the lives before, if there were any. Raises DamagedRecordError. Call it before the
         machines are filled from the ``storage``.
         """
@@ -153,9 +155,23 @@ class Journal:
         self._timeline = Timeline.begin(now) if last is None else Timeline.after(last, self._origin, now)
         self.note_time(now)
 
+    def follow(self, now: Instant) -> None:
+        """Write nothing for now: another life does, and machines here hold what it has written. How far log time is
+        ahead is not known before :meth:`take_over`, so the machines hold deadlines of a clock of their own.
+        """
+        self._timeline = Timeline.begin(now)
+
+    def take_over(self, timeline: Timeline, now: Instant) -> float:
+        """After :meth:`follow`, write from now on, in the log time of ``timeline``. Returns by how many seconds the
+        clock of the machines, whose deadlines stay as they are, is ahead of the one that ``now`` is read from.
+        """
+        ahead_s = (timeline.ahead_ms - self.timeline.ahead_ms) / 1000
+        self.note_time(attrs.evolve(now, monotonic=now.monotonic + ahead_s))
+        return ahead_s
+
     @property
     def timeline(self) -> Timeline:
-        """The clock of all deadlines that are written down. After :meth:`resume`, or the first :meth:`cut`."""
+        """The clock of all deadlines that are written down. After :meth:`resume`, :meth:`follow` or :meth:`cut`."""
         if self._timeline is None:
             raise RuntimeError("the time of this journal has not begun: call resume()")
         return self._timeline

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.journal.streams import Stream, Subject
 
-__all__ = ["Changes", "Done", "StreamStorage", "WriteBatch", "load"]
+__all__ = ["Changes", "Done", "StoredRecords", "StreamStorage", "WriteBatch", "load", "records_in"]
 
 #: None: the batch is durable. An error: it is not, and nothing after it will be.
 Done: TypeAlias = Callable[[Exception | None], None]
@@ -40,13 +40,17 @@ class WriteBatch:
         return sum(len(each.puts) + len(each.removals) for each in self.changes)
 
 
-class StreamStorage(Protocol):
-    """Keeps batches in order. Invariant: after a crash, what :meth:`load` gives is the outcome of a prefix of the
-    batches that were appended, and at least of those that were done.
-    """
+class StoredRecords(Protocol):
+    """What batches came to."""
 
     def load(self, stream: Stream) -> Iterable[tuple[Subject, bytes]]:
-        """All records of a stream, those with numbers in order. Before the first :meth:`append`."""
+        """All records of a stream, those with numbers in order. Before the next batch."""
+
+
+class StreamStorage(StoredRecords, Protocol):
+    """Keeps batches in order. Invariant: after a crash, what :meth:`load` gives is the outcome of a prefix of the
+    batches that were appended, and at least of those that were done. It is asked before the first :meth:`append`.
+    """
 
     def append(self, batch: WriteBatch, done: Done) -> None:
         """Make a batch durable, after those before it. ``done`` is called from any thread."""
@@ -55,9 +59,18 @@ class StreamStorage(Protocol):
         """Wait for what was appended, and let go of everything. Safe to call twice."""
 
 
-def load(storage: StreamStorage, stream: Stream) -> Iterator[tuple[Any, Any]]:
+def load(storage: StoredRecords, stream: Stream) -> Iterator[tuple[Any, Any]]:
     """Subjects and fields. Raises DamagedRecordError with the name of what is damaged."""
-    for subject, data in storage.load(stream):
+    return _unsealed(stream, storage.load(stream))
+
+
+def records_in(changes: Changes) -> Iterator[tuple[Any, Any]]:
+    """The same of what a batch puts."""
+    return _unsealed(changes.stream, changes.puts)
+
+
+def _unsealed(stream: Stream, rows: Iterable[tuple[Subject, bytes]]) -> Iterator[tuple[Any, Any]]:
+    for subject, data in rows:
         try:
             fields = unseal(stream, subject, data)
         except DamagedRecordError as error:

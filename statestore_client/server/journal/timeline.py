@@ -22,7 +22,7 @@ from statestore_client.server.journal.storage import load
 from statestore_client.server.journal.streams import Stream
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal.storage import StreamStorage
+    from statestore_client.server.journal.storage import StoredRecords
     from statestore_client.wire.instant import Instant
 
 __all__ = ["TIME", "TimeRecord", "Timeline"]
@@ -62,7 +62,7 @@ class Timeline:
         return cls(max(last.ahead_ms, stopped_ms) if knows_outage else stopped_ms)
 
     @classmethod
-    def shown(cls, storage: StreamStorage) -> Self:
+    def shown(cls, storage: StoredRecords) -> Self:
         """For people: :meth:`monotonic` gives seconds since the Unix epoch, by the wall clock of the last life.
 
         Raises DamagedRecordError.
@@ -91,7 +91,7 @@ class TimeRecord:
         return (self.log_ms, self.ahead_ms, self.origin, self.wall_ms)
 
     @classmethod
-    def last(cls, storage: StreamStorage) -> Self | None:
+    def last(cls, storage: StoredRecords) -> Self | None:
         """The one of the last batch; None in a new directory. Raises DamagedRecordError."""
         for subject, fields in load(storage, Stream.CLOCK):
             if subject == TIME:

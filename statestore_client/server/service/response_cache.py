@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 import attrs
 from msgpack import packb, unpackb
 
-from statestore_client.server.journal import DamagedRecordError, Stream, load
+from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal import Journal, StreamStorage, Timeline
+    from collections.abc import Iterable
+
+    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
 
 __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
@@ -81,7 +83,10 @@ class ResponseCache:
     Up to ``_fresh_until`` no share is outdated as a whole.
     """
 
-    __slots__ = ("_count", "_fresh_until", "_levels", "_limits", "_shares", "_stream", "_top", "_used_bytes")
+    __slots__ = (
+        "_count", "_fresh_until", "_is_disordered", "_levels", "_limits", "_newest", "_shares", "_stream", "_top",
+        "_used_bytes",
+    )  # fmt: skip
 
     def __init__(self, limits: ResponseCacheLimits, journal: Journal | None = None) -> None:
         self._stream = None if journal is None else journal[Stream.RESPONSES]
@@ -92,6 +97,8 @@ class ResponseCache:
         self._count = 0
         self._used_bytes = 0
         self._fresh_until = -inf
+        self._newest = -inf  # when the newest was stored that came from a record
+        self._is_disordered = False  # whether an older one came after it
 
     def __len__(self) -> int:
         return self._count
@@ -178,7 +185,13 @@ class ResponseCache:
         self._remove_oldest(share)
 
     def _remove_oldest(self, share: _Share) -> None:
-        correlation_data, response = share.responses.popitem(last=False)
+        correlation_data = next(iter(share.responses))
+        self._remove(share, correlation_data)
+        if self._stream is not None:
+            self._stream.remove_lazily(_subject((share.client_id, correlation_data)))
+
+    def _remove(self, share: _Share, correlation_data: bytes) -> None:
+        response = share.responses.pop(correlation_data)
         cost = len(response[1]) + len(correlation_data) + RESPONSE_OVERHEAD_BYTES
         if not share.responses:
             del self._shares[share.client_id]
@@ -188,8 +201,6 @@ class ResponseCache:
         share.used_bytes -= cost
         if share.level != share.used_bytes.bit_length():
             self._place(share)
-        if self._stream is not None:
-            self._stream.remove_lazily(_subject((share.client_id, correlation_data)))
 
     def drop_old(self, now: float) -> None:
         """Give the memory of clients back whose responses are all outdated, of some at each call."""
@@ -218,19 +229,50 @@ class ResponseCache:
         self._remove_oldest(share)
         return True
 
-    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
+    def restore(self, storage: StoredRecords, timeline: Timeline) -> None:
         """Fill the empty cache with what was written down in an earlier life. Raises DamagedRecordError."""
+        self._take(load(storage, Stream.RESPONSES), timeline)
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """What another server has written: it removes what is too much or too old. Raises DamagedRecordError."""
+        for changes in batch.changes:
+            if changes.stream is Stream.RESPONSES:
+                for subject in changes.removals:
+                    self._forget(subject)
+                self._take(records_in(changes), timeline)
+
+    def _take(self, rows: Iterable[tuple[Any, Any]], timeline: Timeline) -> None:
         found: list[tuple[_RequestId, _Response]] = []
         try:
-            for subject, fields in load(storage, Stream.RESPONSES):
-                client_id, correlation_data = unpackb(subject)
+            for subject, fields in rows:
                 record = ResponseRecord.read(fields, timeline)
                 response = (record.fingerprint, record.payload, record.version, record.stored_at)
-                found.append(((client_id, correlation_data), response))
+                found.append((_request(subject), response))
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of responses: {error!r}") from error
-        for request, response in sorted(found, key=lambda item: item[1][3]):
+        self._add_all(found)
+
+    def _add_all(self, found: list[tuple[_RequestId, _Response]]) -> None:
+        found.sort(key=_age)
+        for request, response in found:
+            self._is_disordered = self._is_disordered or response[3] < self._newest
+            self._newest = max(self._newest, response[3])
             self._add(request, response)
+
+    def _forget(self, subject: Any) -> None:
+        client_id, correlation_data = _request(subject)
+        share = self._shares.get(client_id)
+        if share is not None and correlation_data in share.responses:
+            self._remove(share, correlation_data)
+
+    def settle(self) -> None:
+        """Put responses into the order of their age, if an older one came after a newer one."""
+        if self._is_disordered:
+            found = [((s.client_id, name), each) for s in self._shares.values() for name, each in s.responses.items()]
+            for (client_id, correlation_data), _ in found:
+                self._remove(self._shares[client_id], correlation_data)
+            self._is_disordered, self._newest = False, -inf
+            self._add_all(found)
 
 
 @hot_value
@@ -255,6 +297,19 @@ class ResponseRecord:
             wall_ms, counter, node_id = version
             version = (wall_ms, counter, node_id)
         return cls(fingerprint, payload, version, timeline.monotonic(stored_ms) or 0.0)
+
+
+def _age(item: tuple[_RequestId, _Response]) -> float:
+    return item[1][3]
+
+
+def _request(subject: bytes) -> _RequestId:
+    """Raises DamagedRecordError."""
+    try:
+        client_id, correlation_data = unpackb(subject)
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(f"a record of a response: {error!r}") from error
+    return client_id, correlation_data
 
 
 def _subject(request: _RequestId) -> bytes:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
-    from statestore_client.server.journal import Journal, StreamStorage, Timeline
+    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
@@ -145,10 +145,26 @@ class StateStoreService:
         """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
         return self._counters
 
-    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
+    def restore(self, storage: StoredRecords, timeline: Timeline) -> None:
         """Responses and keys of an earlier life. Raises DamagedRecordError."""
         self._store.restore(storage, timeline)
         self._responses.restore(storage, timeline)
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """Follow another server, which wrote this batch, or rows of a snapshot that no batch has touched since. Raises
+        DamagedRecordError.
+        """
+        self._store.absorb(batch, timeline)
+        self._responses.absorb(batch, timeline)
+
+    def settle(self) -> None:
+        """The rows of a snapshot are all here."""
+        self._responses.settle()
+
+    def go_on(self, storage: StoredRecords, timeline: Timeline) -> None:
+        """After the last batch, in that server's place. ``storage`` has its clock. Raises DamagedRecordError."""
+        self._responses.settle()
+        self._store.go_on(storage, timeline)
 
     # -- Application --------------------------------------------------------------------------------------------------
 

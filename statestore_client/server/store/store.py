@@ -34,15 +34,15 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.journal import TIME, DamagedRecordError, Stream, TimeRecord, load
 from statestore_client.server.store.fencing import pass_fence
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
 from statestore_client.server.store.localclock import LocalClock
 from statestore_client.server.store.observers import Observers
 from statestore_client.server.store.persistence import KEEP_ALL, Persistence
-from statestore_client.server.store.records import ClockRecord, KeyRecord
+from statestore_client.server.store.records import KeyRecord
+from statestore_client.server.store.recovery import StoreRecovery
 from statestore_client.server.store.scan import scan
-from statestore_client.server.store.survival import Kept, Mark, Survival
+from statestore_client.server.store.survival import Mark, Survival
 from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
@@ -53,7 +53,7 @@ from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.journal import Journal, StreamStorage, Timeline
+    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
@@ -96,6 +96,7 @@ class StateStore:
         "_limits",
         "_local_clock",
         "_observers",
+        "_recovery",
         "_survival",
     )
 
@@ -117,6 +118,7 @@ class StateStore:
         self._keyspace = Keyspace()
         self._observers = Observers()
         self._expiries: TimerHeap[tuple[float, bytes]] = TimerHeap(self._expires_then)
+        self._recovery = StoreRecovery(self._keyspace, self._survival, self._expiries, clock, self._local_clock)
         self._changes: list[Change] = []  # of the call in progress; empty between calls
         self._handlers: dict[type, Callable[..., Answer]] = {
             Set: self._set,
@@ -162,30 +164,21 @@ class StateStore:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def restore(self, storage: StreamStorage, timeline: Timeline) -> None:
+    def restore(self, storage: StoredRecords, timeline: Timeline) -> None:
         """Fill the empty store with what it wrote down in an earlier life. Raises DamagedRecordError.
 
         Keys whose time came meanwhile go the usual way: at the next tick, and nobody sees them before.
         """
-        keyspace, survival = self._keyspace, self._survival
-        last = TimeRecord.last(storage)
-        stopped_at = 0.0 if last is None else timeline.monotonic(last.log_ms) or 0.0
-        try:
-            for key, fields in load(storage, Stream.KEYS):
-                record = KeyRecord.read(fields, timeline)
-                if record.value is None:
-                    self._expiries.add((survival.restored_mark(key, record, stopped_at).expires_at, key))
-                    continue
-                keyspace.add(key, Entry(record.value, record.version, record.fence, record.expires_at, Kept.VALUE))
-                if record.expires_at is not None:
-                    self._expiries.add((record.expires_at, key))
-            for subject, fields in load(storage, Stream.CLOCK):
-                if subject != TIME:
-                    clock = ClockRecord.read(fields, timeline)
-                    self._clock.resume(clock.last)
-                    self._local_clock.resume(clock.ahead_ms)
-        except (TypeError, ValueError) as error:
-            raise DamagedRecordError(f"records of the state store: {error!r}") from error
+        self._recovery.restore(storage, timeline)
+        self._recovery.go_on(storage, timeline)
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """Follow the store of another server, which wrote this batch. Raises DamagedRecordError."""
+        self._recovery.absorb(batch, timeline)
+
+    def go_on(self, storage: StoredRecords, timeline: Timeline) -> None:
+        """After the last batch, in that server's place. ``storage`` has its clock. Raises DamagedRecordError."""
+        self._recovery.go_on(storage, timeline)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

@@ -143,15 +143,26 @@ class Survival:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def restored_mark(self, key: bytes, record: KeyRecord, stopped_at: float) -> Mark:
-        """A mark was found without a value. The server wrote last at ``stopped_at`` (monotonic seconds)."""
+    def restored_mark(self, key: bytes, record: KeyRecord) -> None:
+        """A mark was found without a value."""
         if record.fence is None:
             raise ValueError("neither a value nor a mark")
-        mark = self.marks[key] = Mark(record.fence, min(record.expires_at or inf, stopped_at + MARK_LASTS_S))
-        if self._journal is not None and record.expires_at != mark.expires_at:
-            # Written down, so that the next restart does not make it longer.
-            self._journal[Stream.KEYS].put(key, attrs.evolve(record, expires_at=mark.expires_at))
-        return mark
+        self.marks[key] = Mark(record.fence, inf if record.expires_at is None else record.expires_at)
+
+    def shorten_marks(self, stopped_at: float) -> list[tuple[bytes, float]]:
+        """The server that had the values wrote last at ``stopped_at`` (monotonic seconds). Returns which marks end
+        earlier than they would have, and when that was.
+        """
+        ends_at = stopped_at + MARK_LASTS_S
+        # A second more does no harm, and a mark that was only rounded is not written again.
+        long = [(key, mark.expires_at) for key, mark in self.marks.items() if mark.expires_at > ends_at + 1]
+        for key, _ in long:
+            fence = self.marks[key].fence
+            self.marks[key] = Mark(fence, ends_at)
+            if self._journal is not None:
+                # Written down, so that the next restart does not make it longer. Nobody looks at a mark's version.
+                self._journal[Stream.KEYS].put(key, KeyRecord(None, fence, fence, ends_at))
+        return long
 
     def mark_of(self, key: bytes, now: float) -> HlcTimestamp | None:
         """What protects a key that is missing, at ``now`` (monotonic seconds)."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.persistence.records import (
     NO_PROPERTIES,
@@ -27,21 +28,53 @@ from statestore_client.server.broker.persistence.records import (
 )
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import MessageDelivery
-from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load
+from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load, records_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
+    from statestore_client.server.broker.routing.retained import Retained
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.broker.timers import Timer
-    from statestore_client.server.journal import StreamStorage
+    from statestore_client.server.journal import StoredRecords, WriteBatch
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Recovery"]
+__all__ = ["absorb_retained", "recover"]
+
+
+def recover(
+    state: State,
+    lifecycle: SessionLifecycle,
+    permit: Callable[[Session], None],
+    storage: StoredRecords,
+    now: Instant,
+    *,
+    is_warm: bool,
+) -> None:
+    """Fill an empty broker; ``is_warm``: the retained messages are here. Raises DamagedRecordError, or what the storage
+    raises.
+    """
+    if state.persistence is None:
+        raise InvalidArgumentError("a broker without a journal has nothing to restore")
+    Recovery(state, state.persistence, lifecycle, permit, storage, now, is_warm).run()
+
+
+def absorb_retained(retained: Retained, batch: WriteBatch, timeline: Timeline) -> None:
+    """What another broker has written of its retained messages. Raises DamagedRecordError."""
+    for changes in batch.changes:
+        if changes.stream is not Stream.RETAINED:
+            continue
+        for topic in changes.removals:
+            retained.unload(str(topic))
+        try:
+            for _, fields in records_in(changes):
+                retained.load(MessageRecord.read(fields, timeline).message)
+        except (TypeError, ValueError) as error:
+            raise DamagedRecordError(f"records of retained messages: {error!r}") from error
 
 
 @attrs.define(eq=False)
@@ -52,8 +85,9 @@ class Recovery:
     _persistence: BrokerPersistence
     _lifecycle: SessionLifecycle
     _permit: Callable[[Session], None]
-    _storage: StreamStorage
+    _storage: StoredRecords
     _now: Instant
+    _is_warm: bool
     _timeline: Timeline = attrs.field(init=False)
     _sessions: dict[int, tuple[Session, SessionPersister, SessionRecord]] = attrs.Factory(dict)
     _messages: dict[int, Message] = attrs.Factory(dict)
@@ -64,7 +98,6 @@ class Recovery:
         return self._persistence.journal.timeline
 
     def run(self) -> None:
-        """Raises DamagedRecordError, or what the storage raises."""
         try:
             self._load_all()
         except (KeyError, TypeError, ValueError) as error:
@@ -94,10 +127,11 @@ class Recovery:
     # -- the streams --------------------------------------------------------------------------------------------------
 
     def _retained(self) -> None:
-        timeline = self._timeline
-        messages = [MessageRecord.read(fields, timeline).message for _, fields in load(self._storage, Stream.RETAINED)]
-        self._state.retained.fill(messages)
-        self._state.retained.sweep(self._now)
+        timeline, retained = self._timeline, self._state.retained
+        if not self._is_warm:
+            rows = load(self._storage, Stream.RETAINED)
+            retained.fill([MessageRecord.read(fields, timeline).message for _, fields in rows])
+        retained.sweep(self._now)
 
     def _all_sessions(self) -> None:
         state, timeline = self._state, self._timeline

@@ -17,7 +17,7 @@ from statestore_client.server.broker.sys_topics import OWN
 from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.message import Message
@@ -96,10 +96,16 @@ class Retained:
 
     def put(self, message: Message) -> None:
         """Replace the topic's message; an empty payload deletes it (MQTT-3.3.1-6)."""
-        topic = message.topic
         if not message.payload:
-            self.discard(topic)
+            self.discard(message.topic)
             return
+        self.load(message)
+        if self._persister is not None:
+            self._persister.put(message)
+
+    def load(self, message: Message) -> None:
+        """As :meth:`put` for one with a payload that is written down already."""
+        topic = message.topic
         old = self._by_topic.get(topic)
         if old is None:
             self._sorted.add(sort_key(topic))
@@ -107,8 +113,6 @@ class Retained:
             self.bytes -= _cost(old)
         self._by_topic[topic] = message
         self.bytes += _cost(message)
-        if self._persister is not None:
-            self._persister.put(message)
 
     def fill(self, messages: Iterable[Message]) -> None:
         """Put all of them into an empty store, in one go, without writing them down."""
@@ -118,12 +122,22 @@ class Retained:
 
     def discard(self, topic: str) -> None:
         """Forget the topic's message, if it has one."""
+        if self.unload(topic) and self._persister is not None:
+            self._persister.removed(topic)
+
+    def discard_where(self, is_unwanted: Callable[[str], bool]) -> None:
+        """Forget those of some topics."""
+        for topic in [*filter(is_unwanted, self._by_topic)]:
+            self.discard(topic)
+
+    def unload(self, topic: str) -> bool:
+        """The same for one whose removal is written down already. Whether there was one."""
         old = self._by_topic.pop(topic, None)
-        if old is not None:
-            self.bytes -= _cost(old)
-            self._sorted.remove(sort_key(topic))
-            if self._persister is not None:
-                self._persister.removed(topic)
+        if old is None:
+            return False
+        self.bytes -= _cost(old)
+        self._sorted.remove(sort_key(topic))
+        return True
 
     def sweep(self, now: Instant) -> int:
         """Remove all expired messages; how many there were."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from statestore_client.server.cluster.entries import Challenge, Claim, LogEntry
 from statestore_client.server.cluster.observed_time import log_time
 from statestore_client.server.cluster.roles import CLOCK_RATES, Role
+from statestore_client.server.journal.timeline import Timeline
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.appends import Appends, SentEntry
@@ -37,6 +38,8 @@ class Campaign:
         self._challenge: SentEntry | None = None
         self._challenge_back_at: float | None = None
         self._claim: SentEntry | None = None
+        #: The epoch that was claimed last, and the latest log time, relative to the own clock, that a claim of it had.
+        self._claimed: tuple[int, float] = (0, 0.0)
         self._is_refused = False
         self._heard_at = now  # a sign of life of the owner
         self._valid_at = now  # the last valid entry came, or the owner was changed
@@ -100,6 +103,14 @@ class Campaign:
         """When this claim was sent; None if that was another one, sent earlier."""
         return self._claim.sent_at if self._claim is not None and self._claim.entry == entry else None
 
+    def timeline(self, now: Instant) -> Timeline:
+        """Of the own epoch, which has just begun. It goes on from the claim: others have observed the time of that."""
+        return Timeline(self._ahead_ms(self._fence.epoch, self._time.timeline(self._fence.log_ms, now)))
+
+    def _ahead_ms(self, epoch: int, timeline: Timeline) -> float:
+        claimed, ahead_ms = self._claimed
+        return max(ahead_ms, timeline.ahead_ms) if claimed == epoch else timeline.ahead_ms
+
     def failed(self, ticket: int, now: float) -> None:
         """An append was given up. If all is as it was, it is tried again after a pause."""
         if self._claim is not None and self._claim.ticket == ticket:
@@ -148,7 +159,9 @@ class Campaign:
         """Claim the next epoch."""
         fence, settings = self._fence, self._settings
         self.role = Role.CANDIDATE
-        log_ms = log_time(self._time.timeline(fence.log_ms, now), now)
+        timeline = self._time.timeline(fence.log_ms, now)
+        self._claimed = (fence.epoch + 1, self._ahead_ms(fence.epoch + 1, timeline))
+        log_ms = log_time(timeline, now)
         body = Claim(settings.url, settings.format, settings.lease_ms, now.wall_ms, is_forced)
         entry = LogEntry(fence.epoch + 1, fence.seq, settings.life, log_ms, fence.base, body)
         self._claim = self._appends.send(entry, now.monotonic)

@@ -134,6 +134,7 @@ class ClusterMember:
                 self._campaign.claim_lost(entry, now.monotonic)
             return
         self._assembly.clear()
+        self._time.restart()
         self._time.observe(entry.log_ms, now)
         self.events.append(OwnerChanged(entry.epoch, entry.life, claim.url))
         if self._ownership is not None:
@@ -144,7 +145,7 @@ class ClusterMember:
             self._campaign.owner_changed(now.monotonic)
 
     def _promote(self, entry: LogEntry, claim: Claim, wait_s: float, now: Instant) -> None:
-        timeline = self._time.timeline(self.fence.log_ms, now)
+        timeline = self._campaign.timeline(now)
         sent_at = self._campaign.claimed_at(entry)
         self._ownership = Ownership(
             self.settings,
@@ -226,7 +227,11 @@ class ClusterMember:
             self.events.append(SnapshotRestored(part.index))
 
     def begin_snapshot(self, rows: Iterator[WriteBatch], now: Instant) -> bool:
-        """Write one, if none is being written, and if there are whole batches only. See :class:`SnapshotWriter`."""
+        """Write one, if none is being written, and if there are whole batches only. See :class:`SnapshotWriter`.
+
+        All ``rows`` must be in the log: an active server begins when no change waits for a batch, and leaves a row that
+        does for later. Returns False if it cannot be done now.
+        """
         fence = self.fence
         if not self.is_ready or self._assembly or self._writer is not None or fence.is_snapshot_under_way:
             return False

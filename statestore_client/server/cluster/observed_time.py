@@ -31,6 +31,10 @@ class ObservedTime:
     def __init__(self) -> None:
         self._bounds: deque[tuple[int, float]] = deque()
 
+    def restart(self) -> None:
+        """There is another owner. It may be behind the one before, and deadlines are in its time now."""
+        self._bounds.clear()
+
     def observe(self, log_ms: int, now: Instant) -> None:
         """A valid entry has arrived."""
         second = int(now.monotonic)

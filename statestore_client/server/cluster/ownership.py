@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.batches import MAX_PIECES, pieces
-from statestore_client.server.cluster.entries import MAX_DATA, BatchPiece, HandOver, LogEntry, Renewal
+from statestore_client.server.cluster.entries import BatchPiece, HandOver, LogEntry, Renewal
 from statestore_client.server.cluster.fence import Verdict
 from statestore_client.server.cluster.observed_time import log_time
 
@@ -80,10 +80,10 @@ class Ownership:
 
     def write(self, data: bytes, now: Instant) -> None:
         """A batch, in as many entries as it needs. Raises InvalidArgumentError if those are too many."""
-        if len(data) > MAX_PIECES * MAX_DATA:
-            raise InvalidArgumentError(f"a batch of {len(data)} bytes; the log takes {MAX_PIECES * MAX_DATA}")
+        if len(data) > MAX_PIECES * self._settings.piece_bytes:
+            raise InvalidArgumentError(f"a batch of {len(data)} bytes; the log takes {MAX_PIECES} pieces")
         self.is_writing = True
-        for piece, is_last in pieces(data):
+        for piece, is_last in pieces(data, self._settings.piece_bytes):
             self._send(BatchPiece(piece, is_last), now)
 
     def renew(self, now: Instant) -> None:

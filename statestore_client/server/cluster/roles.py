@@ -17,7 +17,7 @@ from typing import Final
 
 import attrs
 
-from statestore_client.server.cluster.entries import FORMAT, Life
+from statestore_client.server.cluster.entries import FORMAT, MAX_DATA, Life
 
 __all__ = ["CLOCK_RATES", "ClusterSettings", "Role"]
 
@@ -55,6 +55,9 @@ class ClusterSettings:
     next_s: float = 0.1
     #: Between two challenges, and after a claim that was lost.
     pause_s: float = 0.5
+    #: Of a piece of a batch, and of a part of a snapshot.
+    piece_bytes: int = MAX_DATA
+    part_bytes: int = 256 * 1024
 
     @property
     def lease_ms(self) -> int:

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.roles import ClusterSettings
     from statestore_client.server.journal.streams import Stream, Subject
 
-__all__ = ["PART_BYTES", "SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]
+__all__ = ["SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]
 
-PART_BYTES: Final = 256 * 1024
-#: Between two parts: 8 MiB/s, so that other entries do not wait for longer than a few milliseconds.
-_PACE_S: Final = PART_BYTES / (8 << 20)
+#: Bytes per second, so that other entries do not wait for longer than a few milliseconds.
+_PACE: Final = 8 << 20
 #: A log of less is read in a fraction of a second.
 _MIN_LOG_BYTES: Final = 64 << 20
 _STATES: Final = 4
@@ -91,7 +90,7 @@ class SnapshotWriter:
 
     def _cut(self, rows: Iterator[WriteBatch]) -> Iterator[Part]:
         for batch in rows:
-            for piece, is_last in pieces(pack_batch(batch), PART_BYTES):
+            for piece, is_last in pieces(pack_batch(batch), self._settings.part_bytes):
                 yield Part(self._index, piece, is_last)
         yield Part(self._index, pack_batch(WriteBatch(())), is_end=True)
 
@@ -106,7 +105,7 @@ class SnapshotWriter:
             return True  # a copy of an earlier one
         if verdict is not Verdict.VALID:
             return False  # another snapshot came first
-        self._due_at = self._sent.sent_at + _PACE_S
+        self._due_at = self._sent.sent_at + self._settings.part_bytes / _PACE
         self._sent = None
         return not (isinstance(entry.body, Part) and entry.body.is_end)
 

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from cluster_lives import Lives, puts
 
-from statestore_client.server.cluster import snapshots
 from statestore_client.server.cluster.codec import UnreadableLogError, decode
 from statestore_client.server.cluster.entries import Part, Snapshot
 from statestore_client.server.cluster.events import (
@@ -49,11 +48,11 @@ def rows_of(rows: Rows) -> Iterator[WriteBatch]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_snapshot_and_the_rest_are_the_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_and_the_rest_are_the_whole(seed: int) -> None:
     """Whatever is changed and removed while it is written: a reader that begins there comes to the same rows."""
-    monkeypatch.setattr(snapshots, "PART_BYTES", 40)
     random = Random(seed)
-    lives = Lives("a", "b")
+    lives = Lives("a")
+    lives.begin("b", 2, part_bytes=40)
     owner = lives.found("a")
     rows: Rows = {}
 

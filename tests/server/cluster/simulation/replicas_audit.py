@@ -1,0 +1,276 @@
+"""What must hold, checked against the log itself, which this folds as it grows, and against a second, naive fold.
+
+The naive one decides about validity without the code under test. For mutants of that code it is off: what they do must
+be seen by what clients are told.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import attrs
+import msgpack
+from replicas_machine import Answer, Request, Rows, applied
+
+from statestore_client.server.cluster.batches import unpack_batch
+from statestore_client.server.cluster.codec import decode
+from statestore_client.server.cluster.entries import BatchPiece, Challenge, Claim, HandOver, Life, LogEntry, Renewal
+from statestore_client.server.cluster.fence import Fence, Verdict
+from statestore_client.server.journal.streams import Stream
+
+if TYPE_CHECKING:
+    from replicas_connection import Connection
+    from replicas_process import Process
+    from replicas_world import World
+
+__all__ = ["Audit"]
+
+
+@attrs.define(eq=False)
+class NaiveFold:
+    """All valid entries of the current epoch, counted from the whole list each time one is asked about."""
+
+    epoch: int = 0
+    owner: Life | None = None
+    valid: list[LogEntry] = attrs.field(factory=list)
+
+    def is_valid(self, entry: LogEntry) -> bool:
+        """The table of the entries, word by word; without snapshots."""
+        body = entry.body
+        if isinstance(body, Claim):
+            has_seen_all = entry.seq == len(self.valid)
+            if entry.epoch - self.epoch == 1 and (has_seen_all or body.is_forced or self.owner is None):
+                self.epoch, self.owner, self.valid = entry.epoch, entry.life, []
+                return True
+        elif (entry.epoch, entry.life, entry.seq) == (self.epoch, self.owner, len(self.valid) + 1):
+            self.valid.append(entry)
+            if isinstance(body, HandOver):
+                self.owner = None
+            return True
+        return False
+
+
+class Audit:
+    """Knows all, and tells nobody but the test."""
+
+    def __init__(self, world: World, *, compares: bool = True) -> None:
+        self._world = world
+        self._compares = compares
+        self._naive = NaiveFold()
+        self.fence = Fence()
+        self.drift = 0.0  # greatest difference of the rates of two clocks
+        self._states: list[tuple[object, ...]] = [self._state(self.fence)]
+        self._pieces: list[bytes] = []
+        self.rows: Rows = {}
+        self._rows_of: dict[int, Rows] = {}  # when the epoch began
+        self.processes: dict[str, Process] = {}
+        self._challenged: dict[Life, int] = {}
+        self._well_when_challenged: dict[Life, bool] = {}
+        self._owner_wrote = 0
+        self._founded: tuple[float, float] | None = None
+        # requests
+        self._requests: dict[str, Request] = {}
+        self._done_at: dict[tuple[str, int], float] = {}  # by request and version
+        self._committed: dict[str, int] = {}
+        self._said: dict[str, int] = {}
+        self.greatest_version = 0
+        #: The versions of each key, in their order; and the place of the newest one that anyone was told, and when.
+        self._keys: defaultdict[str, list[int]] = defaultdict(lambda: [0])
+        self._told: defaultdict[str, list[tuple[float, int]]] = defaultdict(lambda: [(-1.0, 0)])
+        self._deadlines: dict[str, float | None] = {}
+        # speakers
+        self.spoken_epoch = 0
+        self.spoken_at: dict[str, float] = {}
+        self._wills_sent: dict[str, int] = {}
+        self._promoted_at: dict[int, float] = {}
+        self.answers = 0
+
+    def _complain(self, text: str) -> None:
+        self._world.complain(text)
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _state(fence: Fence) -> tuple[object, ...]:
+        return (fence.epoch, fence.owner, fence.seq, fence.log_ms, fence.base, fence.writing)
+
+    def appended(self, index: int, data: bytes) -> None:
+        """An entry is in the log, for good."""
+        entry = decode(data)
+        former, before = self.fence.owner, self.fence.log_ms
+        is_valid = self.fence.receive(index, entry) is Verdict.VALID
+        self._states.append(self._state(self.fence))
+        body = entry.body
+        if self._compares and isinstance(body, Claim | BatchPiece | Renewal | HandOver):
+            if self._naive.is_valid(entry) != is_valid:
+                self._complain(f"entry {index} is {'' if is_valid else 'not '}valid: {entry}")
+            if (self._naive.epoch, self._naive.owner) != (self.fence.epoch, self.fence.owner):
+                self._complain(f"after entry {index} the owner is {self.fence.owner}, not {self._naive.owner}")
+        if isinstance(body, Challenge):
+            self._challenged[entry.life] = index
+            owner = self.fence.owner
+            process = self.processes.get(owner.id) if owner is not None else None
+            is_well = process is not None and process.is_well and process.member.settings.life == owner
+            self._well_when_challenged[entry.life] = is_well
+        elif is_valid and isinstance(body, Claim):
+            self._claimed(index, entry, body, former)
+        elif is_valid and isinstance(body, BatchPiece | Renewal | HandOver):
+            self._owner_wrote = index
+            if entry.log_ms < before:
+                self._complain(f"log time goes back at entry {index}: from {before} to {entry.log_ms}")
+            if isinstance(body, BatchPiece):
+                self._add(body)
+
+    def _claimed(self, index: int, entry: LogEntry, claim: Claim, former: Life | None) -> None:
+        self._pieces.clear()
+        self._rows_of[entry.epoch] = dict(self.rows)
+        if former is None or claim.is_forced:
+            return
+        if self._challenged.get(entry.life, 0) < self._owner_wrote:
+            self._complain(f"the claim {index} is valid, though the owner has answered at {self._owner_wrote}")
+        process = self.processes[former.id]
+        if self._well_when_challenged.get(entry.life) and process.is_well and process.member.settings.life == former:
+            self._complain(f"{former.id} is deposed by the claim {index}, though it is well")
+
+    def _add(self, piece: BatchPiece) -> None:
+        self._pieces.append(piece.data)
+        if not piece.is_last:
+            return
+        batch = unpack_batch(b"".join(self._pieces))
+        self._pieces.clear()
+        puts = {(each.stream, subject): packed for each in batch.changes for subject, packed in each.puts}
+        answers = [msgpack.unpackb(packed) for (stream, _), packed in puts.items() if stream is Stream.RESPONSES]
+        for version, request_id in sorted((version, request_id) for request_id, version in answers):
+            self._commit(request_id, version)
+        for changes in batch.changes:
+            for subject in changes.removals:
+                if changes.stream is Stream.KEYS:
+                    self._removed(str(subject))
+                elif changes.stream is Stream.WILLS:
+                    self._wills_sent[str(subject)] = self.fence.epoch
+        applied(self.rows, batch)
+
+    def _commit(self, request_id: str, version: int) -> None:
+        """Writes in the order in which they were carried out; in the rows is the last one of a batch."""
+        if self._committed.setdefault(request_id, version) != version:
+            self._complain(f"{request_id} is done twice")
+            return
+        request = self._requests[request_id]
+        if request.verb == "set":
+            self._keys[request.key].append(version)
+            done_at = self._done_at[request_id, version]
+            self._deadlines[request.key] = None if request.ttl_ms is None else done_at + request.ttl_ms / 1000
+        else:
+            self._keys[request.key].append(-version)
+            self._deadlines.pop(request.key, None)
+
+    def _removed(self, key: str) -> None:
+        """By a request, or by the clock."""
+        if self._keys[key][-1] <= 0:
+            return
+        self._keys[key].append(0)
+        deadline = self._deadlines.pop(key, None)
+        if deadline is None:
+            self._complain(f"{key} is removed, and has no deadline")
+        elif self._world.now < deadline - self._tolerance_s:
+            self._complain(f"{key} has expired {deadline - self._world.now:.3f} s before its deadline")
+
+    @property
+    def _tolerance_s(self) -> float:
+        return self.drift * self._world.now + 0.002 + 0.001 * self.fence.epoch
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def folded(self, process: Process) -> None:
+        """A server has read some entries: its fold is that of all others."""
+        fence = process.member.fence
+        if self._state(fence) != self._states[fence.index]:
+            self._complain(f"{process.name} folds {fence}, others {self._states[fence.index]}")
+
+    def promoted(self, process: Process, epoch: int) -> None:
+        """A server is the owner, and has all that was before; its log time is not ahead."""
+        self._promoted_at[epoch] = self._world.now
+        self.compare_rows(process, self._rows_of[epoch])
+        if self._founded is None:
+            self._founded = (self._world.now, process.log_ms)
+        began, log_ms = self._founded
+        ahead_s = (process.log_ms - log_ms) / 1000 - (self._world.now - began)
+        if ahead_s > self._tolerance_s:
+            self._complain(f"the log time of {process.name} is {ahead_s:.3f} s ahead")
+
+    def compare_rows(self, process: Process, rows: Rows) -> None:
+        """All rows, and no others."""
+        mine = process.machine.rows
+        if mine != rows:
+            different = sorted(str(each) for each in mine.keys() | rows.keys() if mine.get(each) != rows.get(each))
+            self._complain(f"{process.name} has other rows: {different[:3]}")
+
+    def done(self, process: Process, request: Request, answer: Answer) -> None:
+        """A server has carried out a request."""
+        self._requests[request.id] = request
+        self._done_at.setdefault((request.id, answer.version), self._world.now)
+        epoch = process.member.fence.epoch
+        promoted_at = self._promoted_at.get(epoch, 0.0)
+        has_grace = self._world.now - promoted_at < 1.4
+        if has_grace and self._wills_sent.get(request.client) == epoch:
+            self._complain(f"{process.name} has sent the will of {request.client}, which is back at once")
+
+    def check_speakers(self, process: Process) -> None:
+        """A server that may speak is the only one that may, said or not."""
+        if process.member.may_speak(process.now):
+            for other in self.processes.values():
+                if other is not process and other.is_alive and other.member.may_speak(other.now):
+                    self._complain(f"{process.name} and {other.name} may speak at once")
+
+    def said(self, process: Process, request: Request, answer: Answer, invoked_at: tuple[float, int]) -> None:
+        """A server tells a client."""
+        self.answers += 1
+        now = self._world.now
+        epoch = process.member.fence.epoch
+        self._world.note(b"%d" % answer.version)
+        if epoch < self.spoken_epoch:
+            self._complain(f"{process.name} speaks in epoch {epoch}, when the owner of {self.spoken_epoch} has spoken")
+        self.spoken_epoch = max(epoch, self.spoken_epoch)
+        self.spoken_at[process.name] = now
+        since, greatest = invoked_at
+        if request.verb == "get":
+            self._check_read(request.key, answer.version, since)
+            return
+        self._told[request.key].append((now, self._place(request.key, answer.version, request.verb)))
+        if self._committed.get(request.id) != answer.version:
+            self._complain(f"{process.name} acknowledges {request.id}, which is not in the log")
+        elif self._said.setdefault(request.id, answer.version) != answer.version:
+            self._complain(f"{request.id} is answered in two ways")
+        elif answer.version <= greatest:
+            self._complain(f"version {answer.version} of {request.id} is not greater than {greatest}")
+        self.greatest_version = max(self.greatest_version, answer.version)
+
+    def hung(self, connection: Connection) -> None:
+        """A client has waited for seconds: its door must not have known better for as long."""
+        door, target = connection.door, connection.target
+        if target is not None and not target.is_alive and not target.is_host_lost:
+            self._complain("a client waits for a server that is gone")
+        elif target is not None and door.is_alive and not door.is_paused:
+            owner = door.member.fence.owner
+            if owner is not None and owner.id != target.name:
+                self._complain(f"a client waits for {target.name}, though {door.name} follows {owner.id}")
+
+    def _check_read(self, key: str, version: int, since: float) -> None:
+        """Not older than what anyone was told before the read began."""
+        place = self._place(key, version, "get")
+        told = max(place for at, place in self._told[key] if at < since)
+        if place < told:
+            self._complain(f"a read of {key} gives version {version}, {told - place} older than what was told before")
+        self._told[key].append((self._world.now, place))
+
+    def _place(self, key: str, version: int, verb: str) -> int:
+        """In the history of the key, where removals are not positive. To readers they all look alike: the newest one.
+        What was replaced in its own batch has no place.
+        """
+        history = self._keys[key]
+        wanted = -version if verb == "delete" else version
+        for place in range(len(history) - 1, -1, -1):
+            if history[place] == wanted or (verb == "get" and version == 0 >= history[place]):
+                return place
+        return -1

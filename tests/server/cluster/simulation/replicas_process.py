@@ -1,0 +1,379 @@
+"""One server: the real member of the cluster, a machine, doors for clients, and a process that can be stopped."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+from replicas_connection import Connection, Staged
+from replicas_machine import Machine, Request, applied
+from replicas_world import LogClient, SimulatedLog, World
+
+from statestore_client.server.cluster.codec import decode
+from statestore_client.server.cluster.entries import Life, Snapshot
+from statestore_client.server.cluster.events import (
+    BatchReplicated,
+    BatchWritten,
+    Deposed,
+    OwnerChanged,
+    Promoted,
+    RowsRestored,
+)
+from statestore_client.server.cluster.member import ClusterMember
+from statestore_client.server.cluster.roles import ClusterSettings, Role
+from statestore_client.server.journal.storage import WriteBatch
+from statestore_client.server.journal.streams import Stream
+from statestore_client.server.journal.timeline import Timeline
+from statestore_client.wire.instant import Instant
+
+if TYPE_CHECKING:
+    from replicas_audit import Audit
+
+__all__ = ["GRACE_S", "Process"]
+
+#: A client that was connected when its server went away has this time to return before its will is sent.
+GRACE_S = 1.5
+_WALL_MS = 1_700_000_000_000
+_PULSE_S = 0.1
+_TAIL = 256
+_CHUNK = 40
+
+
+@attrs.define(eq=False)
+class Process:
+    """Until it is killed; then, perhaps, the next one with the same id."""
+
+    world: World
+    log: SimulatedLog
+    audit: Audit
+    name: str
+    others: dict[str, Process]
+    settings: Callable[[Life], ClusterSettings]
+    rate: float
+    wall_offset_ms: int
+    link: LogClient = attrs.field(init=False)
+    is_alive: bool = False
+    is_paused: bool = False
+    #: Nobody is told that connections to it are gone.
+    is_host_lost: bool = False
+    unreachable: set[str] = attrs.field(factory=set)
+    starts: int = 0
+    lives: int = 0
+    ill_until: float = 0.0
+    hand_over_to: str | None = None
+    machine: Machine = attrs.field(factory=Machine)
+    staged: deque[Staged] = attrs.field(factory=deque)
+    connections: list[Connection] = attrs.field(factory=list)
+    wills_due: dict[str, float] = attrs.field(factory=dict)
+    _backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = attrs.field(factory=list)
+    _origin: float = attrs.field(init=False)
+    member: ClusterMember = attrs.field(init=False)
+    timeline: Timeline = attrs.field(init=False)
+    _cut: int = 0
+    _written: int = 0
+    _flying: set[tuple[Stream, str]] = attrs.field(factory=set)
+    _timer: float | None = None
+    _owner: tuple[int, str] | None = None
+    _position: int = 0
+    _end: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.link = LogClient(self.world, self.log, self)
+        self._origin = self.world.random.uniform(0.0, 1e5)
+        self.log.processes.append(self)
+
+    @property
+    def now(self) -> Instant:
+        """By its own clocks."""
+        true = self.world.now
+        return Instant(self._origin + self.rate * true, _WALL_MS + int(true * 1000) + self.wall_offset_ms)
+
+    @property
+    def is_well(self) -> bool:
+        """Nothing is wrong with it, or with its links."""
+        link = self.link
+        is_fast = link.tail_delay < 0.01 and link.longest_delay < 0.01 and not link.loss
+        return self.is_alive and not self.is_paused and self.world.now > self.ill_until + 0.1 and is_fast
+
+    def is_ill_for(self, seconds: float) -> None:
+        """Something is wrong from now on."""
+        self.ill_until = max(self.ill_until, self.world.now + seconds)
+
+    # -- the process ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """With nothing."""
+        self.is_alive, self.is_paused, self.is_host_lost = True, False, False
+        self.starts += 1
+        self.begin_life()
+        self._pulse(self.starts)
+
+    def kill(self, *, with_host: bool = False) -> None:
+        """Nothing is left."""
+        self.is_alive = False
+        self.lives += 1
+        self.is_host_lost = with_host
+        self._backlog.clear()
+        for connection in self.connections:
+            if not with_host:
+                connection.close()
+
+    def pause(self, seconds: float) -> None:
+        """It stands still, and does not know it."""
+        self.is_paused = True
+        self.world.after(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            backlog, self._backlog = self._backlog, []
+            self.world.random.shuffle(backlog)
+            if self.is_alive and self.world.random.random() < 0.5:
+                self.turn()
+            for what, arguments in backlog:
+                self.run(what, *arguments)
+
+    def run(self, what: Callable[..., None], *arguments: object) -> None:
+        """Something happens to it."""
+        if self.is_paused:
+            self._backlog.append((what, arguments))
+        elif self.is_alive:
+            what(*arguments)
+            self.turn()
+
+    def begin_life(self) -> None:
+        """An empty machine, and the log from the newest snapshot on."""
+        self.lives += 1
+        self.machine = Machine()
+        self.staged.clear()
+        self.wills_due.clear()
+        self._cut = self._written = 0
+        self._flying = set()
+        self._timer = None
+        self._owner = None
+        self.hand_over_to = None
+        life = Life(self.name, self.world.random.getrandbits(64))
+        entries = self.log.entries
+        at = max([self.log.base, *(decode(data).base for data in entries[-_TAIL:])])
+        self._end = len(entries)
+        if at:
+            base = decode(entries[at - 1])
+            assert isinstance(base.body, Snapshot)
+            self.member = ClusterMember(self.settings(life), self.now, (at, base))
+            self._position = base.body.index
+        else:
+            self.member = ClusterMember(self.settings(life), self.now)
+            self._position = 0
+        self.link.notify()
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._position >= self._end:
+            self.member.catch_up()
+        if self._position < self.link.visible:
+            self.world.after(0.0005, self.run, self.read)
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """What is new in the log, some entries at a time."""
+        if self._position + 1 < self.log.first:
+            self.begin_life()  # trimmed
+            return
+        lives = self.lives
+        entries = self.log.entries
+        for index in range(self._position + 1, min(self.link.visible, self._position + _CHUNK) + 1):
+            self._position = index
+            self.member.receive(index, entries[index - 1], self.now)
+        self.audit.folded(self)
+        self._events()
+        if lives == self.lives:
+            self._follow()
+
+    def append_failed(self, life: int, ticket: int) -> None:
+        """The client of the log has given up."""
+        if life == self.lives:
+            self.member.failed(ticket, self.now)
+
+    def append_answered(self, life: int, ticket: int, index: int, data: bytes) -> None:
+        """Means nothing: that it is in the log does not make it valid."""
+
+    def _events(self) -> None:
+        events, member = self.member.events, self.member
+        for event in list(events):
+            if isinstance(event, BatchReplicated | RowsRestored):
+                applied(self.machine.rows, event.batch)
+            elif isinstance(event, BatchWritten):
+                self._written += 1
+                self._flying.clear()
+            elif isinstance(event, OwnerChanged):
+                self._owner = None if event.owner is None else (event.epoch, event.owner.id)
+                self.cut_splices()
+            elif isinstance(event, Promoted):
+                self._promoted(event)
+            elif isinstance(event, Deposed):
+                self.deposed()
+                return
+        if member is self.member:
+            events.clear()
+
+    def _promoted(self, event: Promoted) -> None:
+        self.timeline = event.timeline
+        end = self.now.monotonic + GRACE_S
+        self.wills_due = {name: end for stream, name in self.machine.rows if stream is Stream.WILLS}
+        self.audit.promoted(self, event.epoch)
+
+    def deposed(self) -> None:
+        """Say nothing more, cut all clients, throw everything away."""
+        for connection in self.connections:
+            connection.close()
+        self.begin_life()
+
+    # -- doors ---------------------------------------------------------------------------------------------------------
+
+    def accept(self, connection: Connection) -> None:
+        """A client has connected."""
+        self.connections = [each for each in self.connections if each.is_open]
+        self.connections.append(connection)
+        self._splice(connection)
+
+    def _splice(self, connection: Connection) -> None:
+        if self.member.role is Role.ACTIVE:
+            target = self
+        elif self._owner is None or self._owner[1] == self.name:
+            return
+        else:
+            target = self.others[self._owner[1]]
+            if not target.is_alive or target.name in self.unreachable:
+                return
+            target.connections.append(connection)
+        connection.target = target
+        self.world.after(0.001, target.run, target.serve, connection, connection.client.request)
+
+    def cut_splices(self) -> None:
+        """There is another owner: whatever was passed on is cut."""
+        for connection in self.connections:
+            if connection.door is self and connection.target is not None:
+                connection.close()
+
+    def serve(self, connection: Connection, request: Request) -> None:
+        """A request of a client."""
+        if not connection.is_open:
+            return
+        if self.member.role is not Role.ACTIVE or self.hand_over_to is not None:
+            connection.close()
+            return
+        machine, now = self.machine, self.now
+        if machine.get(Stream.WILLS, request.client) is None:
+            machine.put(Stream.WILLS, request.client, [])
+        self.wills_due.pop(request.client, None)
+        answer = machine.execute(request, self.log_ms, now.wall_ms)
+        self.audit.done(self, request, answer)
+        after_batch = self._cut + 1 if machine.changed else self._cut
+        self.staged.append(Staged(after_batch, connection, request, answer))
+
+    @property
+    def log_ms(self) -> float:
+        """Log time."""
+        return self.now.monotonic * 1000 + self.timeline.ahead_ms
+
+    # -- each turn -----------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Do what is due, and hand on what is to be appended."""
+        self.member.tick(self.now)
+        self._events()
+        if self.member.role is Role.ACTIVE:
+            self._act()
+        output = list(self.member.output)
+        self.member.output.clear()
+        for append in output:
+            self.link.append(self.lives, append.ticket, append.data)
+        self.audit.check_speakers(self)
+        self._set_timer()
+
+    def _act(self) -> None:
+        machine, member, now = self.machine, self.member, self.now
+        self.expire()
+        for name in [name for name, due_at in self.wills_due.items() if due_at <= now.monotonic]:
+            del self.wills_due[name]
+            machine.remove(Stream.WILLS, name)
+            machine.put(Stream.RETAINED, f"{name} {machine.next_version(now.wall_ms)}", [])
+        if machine.changed and member.may_write:
+            self._flying = set(machine.changed)
+            member.write(machine.cut(), now)
+            self._cut += 1
+        while self.staged and self.staged[0].after_batch <= self._written:
+            if not member.may_speak(now):
+                member.ask_to_speak(now)
+                break
+            self._say(self.staged.popleft())
+        if self.hand_over_to is not None and not self.staged and not machine.changed:
+            member.hand_over(self.hand_over_to, now)
+
+    def expire(self) -> None:
+        """The owner removes what is over."""
+        self.machine.expire(self.log_ms, self.now.wall_ms)
+
+    def _say(self, staged: Staged) -> None:
+        if staged.connection.is_open:
+            self.audit.said(self, staged.request, staged.answer, staged.connection.client.invoked_at)
+            client = staged.connection.client
+            self.world.after(0.001, client.receive, staged.connection, staged.answer)
+
+    def _pulse(self, start: int) -> None:
+        if self.is_alive and start == self.starts:
+            if not self.is_paused:
+                self.run(self._give_signs)
+            self.world.after(_PULSE_S, self._pulse, start)
+
+    def _give_signs(self) -> None:
+        reachable = [other for other in self.others.values() if other.name not in self.unreachable]
+        if self.member.may_pulse(self.now):
+            for other in reachable:
+                self.world.after(0.001, other.run, other.hear, self.member.fence.epoch)
+        elif self._owner is not None:
+            owner = self.others.get(self._owner[1])
+            if owner in reachable and owner is not None and not owner.is_alive and not owner.is_host_lost:
+                self.member.suspect(self.now)
+        for connection in self.connections:
+            if connection.is_open and connection.door is self and connection.target is None:
+                self._splice(connection)
+
+    def hear(self, epoch: int) -> None:
+        """A pulse."""
+        self.member.hear(epoch, self.now)
+
+    def _set_timer(self) -> None:
+        at = (self.member.next_deadline(self.now) - self._origin) / self.rate
+        if at == float("inf") or (self._timer is not None and self.world.now < self._timer <= at):
+            return
+        self._timer = max(at, self.world.now + 0.0005)
+        self.world.after(self._timer - self.world.now, self._fire, self.lives, self._timer)
+
+    def _fire(self, lives: int, timer: float) -> None:
+        if lives == self.lives and timer == self._timer:
+            self._timer = None
+            self.run(_nothing)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def begin_snapshot(self) -> None:
+        """If there is nothing that is not in the log yet."""
+        if not self.machine.changed:
+            self.member.begin_snapshot(self._rows(self.machine), self.now)
+
+    def _rows(self, machine: Machine) -> Iterator[WriteBatch]:
+        """Never a row that has changed and is not valid yet: those come last."""
+        left = list(machine.rows)
+        while left:
+            uncertain = machine.changed.keys() | self._flying
+            some = [subject for subject in left if subject not in uncertain][:6]
+            left = [subject for subject in left if subject not in some]
+            yield machine.some_rows(some)
+
+
+def _nothing() -> None:
+    """The turn itself is what is due."""

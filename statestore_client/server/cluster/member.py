@@ -68,6 +68,7 @@ class ClusterMember:
             if self.fence.index != entry.body.index:
                 raise UnreadableLogError(f"the snapshot at {at} has the fence of another index")
             self._reader = SnapshotReader(at)
+            self.events.append(OwnerChanged(self.fence.epoch, self.fence.owner, self.fence.url))
         self._appends = Appends()
         self._time = ObservedTime()
         self._assembly = Assembly()

@@ -12,6 +12,7 @@ from statestore_client.server.cluster.codec import UnreadableLogError, decode
 from statestore_client.server.cluster.entries import Part, Snapshot
 from statestore_client.server.cluster.events import (
     BatchReplicated,
+    OwnerChanged,
     RowsRestored,
     SnapshotRestored,
     SnapshotWritten,
@@ -155,7 +156,8 @@ def test_a_reader_tells_when_it_has_all_rows() -> None:
     reader = ClusterMember(lives["b"].settings, lives.instant, (3, start))
     for index, data in list(enumerate(lives.log, start=1))[2:]:
         reader.receive(index, data, lives.instant)
-    assert reader.events == [RowsRestored(puts(k=b"1")), SnapshotRestored(2), SnapshotWritten(2)]
+    owner = OwnerChanged(1, lives["b"].fence.owner, "tcp://a")
+    assert reader.events == [owner, RowsRestored(puts(k=b"1")), SnapshotRestored(2), SnapshotWritten(2)]
 
 
 @pytest.mark.parametrize("spoil", ["kind", "index", "fence"])

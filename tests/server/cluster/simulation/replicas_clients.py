@@ -53,7 +53,7 @@ class Client:
         if self.connection is not None and self.connection.is_open and self.connection.target is not None:
             target = self.connection.target
             self.world.after(0.001, target.run, target.serve, self.connection, self.request)
-            self.world.after(_TIMEOUT_S, self._time_out, self.connection, self.request.id)
+            self.world.after(1.0, self._wait, self.connection, self.request.id, 1.0)
         else:
             self._connect()
 
@@ -69,12 +69,15 @@ class Client:
             return
         self.connection = Connection(self, door)
         self.world.after(0.001, self.connection.open)
-        self.world.after(_TIMEOUT_S, self._time_out, self.connection, self.request.id)
+        self.world.after(1.0, self._wait, self.connection, self.request.id, 1.0)
 
-    def _time_out(self, connection: Connection, request_id: str) -> None:
+    def _wait(self, connection: Connection, request_id: str, seconds: float) -> None:
         if self.request.id == request_id and connection.is_open and self.answered_at < self.invoked_at[0]:
             self.audit.hung(connection)
-            connection.close()
+            if seconds < _TIMEOUT_S:
+                self.world.after(seconds, self._wait, connection, request_id, 2 * seconds)
+            else:
+                connection.close()
 
     def lost(self, connection: Connection) -> None:
         """The connection is closed: try another door."""

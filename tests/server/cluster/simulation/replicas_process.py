@@ -104,7 +104,10 @@ class Process:
     # -- the process ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """With nothing."""
+        """With nothing. Connections to the one before are reset, if anybody still has some."""
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
         self.is_alive, self.is_paused, self.is_host_lost = True, False, False
         self.starts += 1
         self.begin_life()

@@ -327,7 +327,7 @@ MUTANTS: dict[Callable[[Patch], None], int] = {
     _waits_for_its_own_lease_only: 164,
     _does_not_wait: 7,
     _deposed_keeps_its_machine: 12,
-    _splices_survive_an_epoch: 142,
+    _splices_survive_an_epoch: 34,
     _active_before_it_has_read_everything: 7,
     _log_time_of_former_owners: 266,
     _log_time_behind_the_own_claim: 35,

@@ -19,7 +19,7 @@ all keys below the prefixes are looked at in the same way.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from statestore_client.server.store.keyspace import Entry
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Exports", "NotExported"]
+__all__ = ["AT_ONCE", "Exports", "NotExported"]
+
+#: So many keys that had no room are tried again at once: a few milliseconds, in several turns.
+AT_ONCE: Final = 256
 
 #: Keys of the store that are looked at in one step at the start.
 _SCANNED: Final = 64
@@ -74,8 +77,10 @@ class Exports:
         self._prefixes = tuple(sorted(prefixes))
         self._keys: set[str] = set()
         # Invariant: these are in the state store, or exported. So there are no more than both have together.
-        self._changed: dict[bytes, None] = {}
+        # (Taking the first item of a dictionary takes longer with each one that was there.)
+        self._changed: OrderedDict[bytes, None] = OrderedDict()
         self._refused: dict[bytes, str] = {}
+        self._without_room: OrderedDict[bytes, None] = OrderedDict()
         self._told: set[str] = set()
         self._to_scan = deque((prefix, prefix) for prefix in self._prefixes)
 
@@ -91,7 +96,7 @@ class Exports:
     @property
     def without_room(self) -> int:
         """Keys that do not cross as the area is full."""
-        return self.refused[_ROOM]
+        return len(self._without_room)
 
     @property
     def has_work(self) -> bool:
@@ -119,17 +124,24 @@ class Exports:
         self._changed[key] = None
 
     def try_again(self) -> bool:
-        """What had no room may have some now. Whether there was anything."""
-        self._changed |= {key: None for key, reason in self._refused.items() if reason == _ROOM}
+        """Of what had no room some may have it now. Where one has, the next one is tried as well. Returns whether there
+        was anything.
+        """
+        self._pull(AT_ONCE)
         return self.has_work
+
+    def _pull(self, number: int) -> None:
+        """The ones that wait longest."""
+        for _ in range(min(number, len(self._without_room))):
+            key, _none = self._without_room.popitem(last=False)
+            self._changed[key] = None
 
     # -- what follows --------------------------------------------------------------------------------------------------
 
     def step(self, now: Instant, moment: float) -> None:
         """Settle one key, or find the next ones. ``moment`` is that of the area."""
         if self._changed:
-            key = next(iter(self._changed))
-            del self._changed[key]
+            key, _ = self._changed.popitem(last=False)
             self._settle(key, now, moment)
         elif self._to_scan:
             self._scan()
@@ -138,7 +150,7 @@ class Exports:
         prefix, start = self._to_scan.popleft()
         found = list(islice(self._store.keys_from(start, inclusive=start == prefix), _SCANNED))
         chosen = [key for key in found if key.startswith(prefix)]
-        self._changed |= dict.fromkeys(filter(self.concerns, chosen))
+        self._changed.update(dict.fromkeys(filter(self.concerns, chosen)))
         if len(chosen) == _SCANNED:
             self._to_scan.appendleft((prefix, chosen[-1]))
 
@@ -160,11 +172,15 @@ class Exports:
         refused = self._area.own.persist(name, entry.value, moment, least_version=version_of(entry.version))
         if refused is not None:
             return _REASONS.get(refused, _NOT_A_NAME)
-        self._keys.add(name)
+        if name not in self._keys:
+            self._keys.add(name)
+            self._pull(1)
         return None
 
     def _refuse(self, key: bytes, reason: str) -> None:
         self._refused[key] = reason
+        if reason == _ROOM:
+            self._without_room[key] = None
         self.refused[reason] += 1
         if reason not in self._told:
             self._told.add(reason)
@@ -173,5 +189,6 @@ class Exports:
     def _accept(self, key: bytes) -> None:
         """Nothing is wrong with it, as far as is known."""
         reason = self._refused.pop(key, None)
+        self._without_room.pop(key, None)
         if reason is not None:
             self.refused[reason] -= 1

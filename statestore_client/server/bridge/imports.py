@@ -5,15 +5,17 @@ and settled later, a slice at a time, against what the area has by then.
 
 Imports have a quota of their own, together and for each site, so that neither all other sites nor one of them use up
 what this site's clients have. What does not fit is missing here, an older value of it too, and is tried again when
-there may be room.
+there is room.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.bridge.exports import AT_ONCE
 from statestore_client.server.bridge.names import owner_of
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
 
@@ -40,7 +42,7 @@ DEFAULT_QUOTA: Final = ImportQuota()
 
 @attrs.frozen
 class NotImported:
-    """A key of another site does not fit; told of the first one, and of the first one after all did fit again."""
+    """A key of another site does not fit; told of the first one, and again only after all did fit."""
 
     name: str
     #: Whether it is the quota of the state store that is used up, and not that of imports.
@@ -70,8 +72,10 @@ class Imports:
         self._used = _Used()
         self._used_by: dict[str, _Used] = {}
         # Invariant: these are in the area, or imported. So there are no more than both have together.
-        self._changed: dict[str, None] = {}
-        self._without_room: dict[str, None] = {}
+        # (Taking the first item of a dictionary takes longer with each one that was there.)
+        self._changed: OrderedDict[str, None] = OrderedDict()
+        self._without_room: OrderedDict[str, None] = OrderedDict()
+        self._has_told = False
 
     def __len__(self) -> int:
         """Keys of other sites that are in the state store."""
@@ -101,14 +105,25 @@ class Imports:
             self._without_room.pop(name, None)
 
     def try_again(self) -> bool:
-        """What had no room may have some now. Whether there was anything."""
-        self._changed |= self._without_room
+        """Of what had no room some may have it now: the state store's clients have deleted something. Where one has,
+        the next one is tried as well. Returns whether there was anything.
+        """
+        self._pull(AT_ONCE)
         return bool(self._changed)
+
+    def _pull(self, number: int) -> None:
+        """The ones that wait longest."""
+        for _ in range(min(number, len(self._without_room))):
+            name, _none = self._without_room.popitem(last=False)
+            self._changed[name] = None
 
     def step(self, now: Instant) -> None:
         """Settle one name; there must be one that waits."""
-        name = next(iter(self._changed))
-        del self._changed[name]
+        name, _ = self._changed.popitem(last=False)
+        self._settle(name, now)
+        self._has_told = self._has_told and bool(self._without_room or self._changed)
+
+    def _settle(self, name: str, now: Instant) -> None:
         site = owner_of(name)
         entry = self._area.get(name)
         if site is None or entry is None or entry.originator != site or entry.value is None:
@@ -127,6 +142,7 @@ class Imports:
         else:
             self._without_room.pop(name, None)
             self._account(site, name, size)
+            self._pull(1)
 
     def _fits(self, site: str, name: str, size: int) -> bool:
         quota, held = self._quota, self._held.get(name)
@@ -152,7 +168,8 @@ class Imports:
             del self._used_by[site]
 
     def _has_no_room(self, name: str, now: Instant, *, is_store_full: bool) -> None:
-        if not self._without_room:
+        if not self._has_told:
+            self._has_told = True
             self.events.append(NotImported(name, is_store_full))
         self._without_room[name] = None
         self._drop(name, now)
@@ -162,3 +179,4 @@ class Imports:
         if site is not None and name in self._held:
             self._store.drop_import(name.encode(), now)
             self._account(site, name, 0)
+            self._pull(1)

@@ -121,15 +121,13 @@ def test_the_quota_of_one_site_leaves_room_for_the_others() -> None:
 
 
 def test_what_did_not_fit_comes_when_there_is_room() -> None:
-    """After a key has ended, and not before it is tried again."""
+    """As soon as a key of the same site has ended."""
     pair = limited()
     bridge = pair.join()
     for n in range(3):
         pair.arrive(f"sites/oslo/{n}", b"v", "oslo", ttl_ms=1_000 if n == 0 else TTL_MS)
     pair.work()
     pair.run(1.2)
-    bridge.try_again()
-    pair.work()
     assert [*pair.store.keys_from(b"", inclusive=True)] == [b"sites/oslo/1", b"sites/oslo/2"]
     assert not bridge.has_refused
 
@@ -162,3 +160,28 @@ def test_a_full_state_store_refuses_imports_too() -> None:
     bridge.try_again()
     pair.work()
     assert pair.value(KEY) == b"1"
+
+
+def test_room_is_used_as_soon_as_it_is_there() -> None:
+    """Of many keys that do not fit, as many come in as others end; the WARNING is repeated only after all did fit."""
+    pair = BridgedPair(BridgeOptions((), imports=True, quota=ImportQuota(max_keys=10)))
+    bridge = pair.join()
+    for n in range(10):
+        pair.arrive(f"sites/oslo/short{n}", b"v", "oslo", ttl_ms=1_000)
+    pair.work()
+    for n in range(500):
+        pair.arrive(f"sites/oslo/long{n}", b"v", "oslo", ttl_ms=60_000)
+    pair.work()
+    assert (len(bridge.imports), bridge.imports.without_room) == (10, 500)
+    assert len(pair.events()) == 1
+    pair.run(1.2)
+    assert (len(bridge.imports), bridge.imports.without_room) == (10, 490)
+    bridge.try_again()
+    pair.work()
+    assert (len(bridge.imports), bridge.imports.without_room, pair.events()) == (10, 490, [])
+    pair.run(60)
+    assert (len(bridge.imports), bridge.imports.without_room) == (0, 0)
+    for n in range(11):
+        pair.arrive(f"sites/oslo/{n}", b"v", "oslo")
+    pair.work()
+    assert len(pair.events()) == 1

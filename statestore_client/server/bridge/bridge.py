@@ -44,13 +44,20 @@ class BridgeOptions:
 
 class Bridge:
     """Between one state store and one area, whose sums must be kept already. ``on_work`` is called when there is
-    something to do for :meth:`step` and was nothing before.
+    something to do for :meth:`step` and was nothing before. ``started_ms`` is the wall clock.
     """
 
     def __init__(
-        self, store: SiteStore, area: Area, site: str, options: BridgeOptions, on_work: Callable[[], object]
+        self,
+        store: SiteStore,
+        area: Area,
+        site: str,
+        options: BridgeOptions,
+        on_work: Callable[[], object],
+        *,
+        started_ms: int,
     ) -> None:
-        self.exports = Exports(store, area, site, options.exports)
+        self.exports = Exports(store, area, site, options.exports, started_ms)
         self.imports = Imports(store, area, options.quota)
         self._store = store
         self._area = area

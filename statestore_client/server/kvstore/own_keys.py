@@ -117,9 +117,11 @@ class OwnKeys:
         self._schedule_refresh(key, own, now)
         return None
 
-    def persist(self, key: str, value: bytes, now: float, *, least_version: int = 1) -> NoMergeReason | None:
+    def persist(
+        self, key: str, value: bytes, now: float, *, least_version: int = 1, ttl_version: int = 0
+    ) -> NoMergeReason | None:
         """Advertise within 100 ms, keep alive, and defend. The same value again changes nothing. A new value has at
-        least that version.
+        least that version, and this TTL version at first.
 
         None if it was taken; else the reason, and nothing has changed.
         """
@@ -133,7 +135,7 @@ class OwnKeys:
         if own is None and stored is not None and stored.originator == self.site and stored.value == value:
             self._adopt(key, stored, now)
             return None
-        entry = Value(max(self._version_above(key), least_version), self.site, value, self.key_ttl_ms)
+        entry = Value(max(self._version_above(key), least_version), self.site, value, self.key_ttl_ms, ttl_version)
         reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
         if reason is not None:
             return reason

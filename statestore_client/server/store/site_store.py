@@ -33,8 +33,8 @@ _NOBODY: Final = ""
 
 
 class SiteStore(StateStore):
-    """``on_change(key, entry)`` hears of each SET that was applied, and of each key that is gone: None. It must not
-    change the store.
+    """``on_change(key, entry)`` hears of each SET that was applied, and of each key that was deleted: None. It must not
+    change the store. A key that may expire has been heard of when it got its expiry, and is not heard of again.
     """
 
     __slots__ = ("on_change",)
@@ -105,10 +105,6 @@ class SiteStore(StateStore):
         version = super()._remove(key, entry, request)
         self.on_change(key, None)
         return version
-
-    def _expire(self, key: bytes, now: Instant) -> None:
-        super()._expire(key, now)
-        self.on_change(key, None)
 
 
 def _ignore(key: bytes, entry: Entry | None) -> None:

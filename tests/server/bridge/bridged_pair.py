@@ -45,7 +45,7 @@ class BridgedPair:
         def count() -> None:
             self.calls += 1
 
-        self.bridge = Bridge(self.store, self.area, "rome", self.options, count)
+        self.bridge = Bridge(self.store, self.area, "rome", self.options, count, started_ms=self.now.wall_ms)
         return self.bridge
 
     @property

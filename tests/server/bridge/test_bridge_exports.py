@@ -58,6 +58,7 @@ def test_a_new_value_follows_and_a_deletion_ends_it() -> None:
     assert second is not None
     assert (WALL + 100_000) << 20 <= first.version < second.version
     assert second.value == b"2"
+    assert second.ttl_version == WALL + 100_000  # the wall clock at the start
     pair.delete(b"line/1")
     pair.work()
     assert pair.said(NAME) == (b"2", "rome", ERASE_TTL_MS)

@@ -7,10 +7,11 @@ import threading
 from durable_driver import BOOT, MemoryStorage
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
+from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import StateStoreService
-from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, RequestContext, StateStore
+from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, RequestContext, SiteStore, StateStore
 from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
@@ -34,12 +35,19 @@ class Life:
         monotonic: float = 50.0,
         boot: int | None = BOOT,
         persistence: Persistence = KEEP_ALL,
+        is_site: bool = False,
     ) -> None:
         self.storage, self.journal, self.persistence = storage, Journal(boot), persistence
         self.wall_ms, self.monotonic, self.boot = wall_ms, monotonic, boot
         clock = HybridLogicalClock("StateStore", guard=threading.Lock())
-        self.store = StateStore(clock=clock, journal=self.journal, persistence=persistence)
-        self.service = StateStoreService(self.store, journal=self.journal, keeps_all=persistence.keeps_all)
+        kind = SiteStore if is_site else StateStore
+        self.store = kind(clock=clock, journal=self.journal, persistence=persistence)
+        self.service = StateStoreService(
+            self.store,
+            journal=self.journal,
+            keeps_all=persistence.keeps_all,
+            read_only=RESERVED_BYTES if is_site else None,
+        )
         self.journal.resume(storage, self.now)
         self.service.restore(storage, self.journal.timeline)
 

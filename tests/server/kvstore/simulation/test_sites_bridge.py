@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sites_bridged import TTL_MS, BridgedNode
 from sites_world import Edge, World
@@ -80,6 +80,7 @@ class Continent:
 
 
 @settings(max_examples=_EXAMPLES)
+@example([("put", 0, b"x/1", b""), ("run", 0, None, 7.0), ("stop", 0, None, None), ("stop", 1, None, None)])
 @given(st.lists(STEPS, max_size=25))
 def test_in_the_end_every_site_has_what_the_others_chose(
     steps: list[tuple[str, int, bytes | None, bytes | float | None]],

@@ -17,7 +17,7 @@ from statestore_client.server.broker.sys_topics import OWN
 from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.message import Message
@@ -73,10 +73,6 @@ class Retained:
     def get(self, topic: str) -> Message | None:
         """The topic's message, if clients published it; expired or not."""
         return None if topic.startswith(OWN) else self._by_topic.get(topic)
-
-    def topics(self) -> Collection[str]:
-        """To be looked at only."""
-        return self._by_topic.keys()
 
     def has_room(self, message: Message, now: Instant) -> bool:
         """Whether :meth:`put` may be called; replacing and deleting need little or no room."""

@@ -310,6 +310,21 @@ def test_a_batch_that_is_none_is_refused(stream: Stream, subject: Subject, field
         standby.absorb(WriteBatch((Changes(stream, ((subject, b"\0" + sealed[1:]),), ()),)))
 
 
+def test_what_is_no_longer_retained_is_gone() -> None:
+    """A standby has the retained messages of now: the latest of each topic, and none that was removed."""
+    world = ServedWorld()
+    follower = _Follower(world, 0.0)
+    client = world.client("c")
+    for topic, payload in (("t/1", b"1"), ("t/2", b"2"), ("t/1", b""), ("t/2", b"3")):
+        client.publish(topic, payload, 1, retain=True)
+        client.received()
+    follower.follow()
+    retained = follower.broker._state.retained
+    assert [message.payload for message in retained.match("t/#", follower.now)] == [b"3"]
+    assert not list(retained.violations())
+    assert not follower.journal
+
+
 def test_a_removal_without_a_name_is_refused() -> None:
     """The subject of a removed answer is not the name of one."""
     standby = _Follower(ServedWorld(), 0.0).standby

@@ -70,7 +70,7 @@ class SiteStore(StateStore):
             return False
         version = self._clock.tick(now.wall_ms)
         if entry is None:
-            entry = Entry(value, version, None, None)
+            entry = Entry(value, version, None, None, Kept.NOTHING)
             replaced = self._survival.take_mark(key, Kept.NOTHING)
             self._keyspace.add(key, entry)
         else:

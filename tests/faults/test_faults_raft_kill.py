@@ -1,6 +1,8 @@
 """kill -9 of one, two or all peers, under load: every append that was acknowledged is in the log afterwards, once.
 
-Watches that peers serve tell all of it, each change once and in order, also when processes stand still for a while.
+Half of the kills aim at the leader, alone or with a follower, and some of these come while it hands over or makes a
+snapshot. Watches that peers serve tell all of it, each change once and in order, also when processes stand still for a
+while.
 
 ``RAFT_KILLS`` says how often; 500 take ten minutes, and those of watches as long again. ``RAFT_TRACED_KILLS`` are
 kills of peers that write traces.
@@ -12,15 +14,18 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Self
 
 import pytest
 from peer_processes import Peers
 from raft_trace_model import first_broken, read_traces
 
-from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, TransportError, WatchEvent
+from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, RaftError, TransportError, WatchEvent
 
 _KILLS = int(os.environ.get("RAFT_KILLS", "10"))
 _TRACED_KILLS = int(os.environ.get("RAFT_TRACED_KILLS", "6"))
@@ -74,6 +79,63 @@ class _Watcher(threading.Thread):
                     return
 
 
+class _Aim:
+    """Chooses whom a kill hits, and counts that by kind."""
+
+    def __init__(self, peers: Peers, random: Random) -> None:
+        self._peers, self._random = peers, random
+        self._log = RaftClient(peers.url)
+        self._asked: list[threading.Thread] = []
+        self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._log.open(timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self._asked:
+            thread.join()
+        self._log.close()
+
+    def victims(self) -> list[str]:
+        """Every other time the leader is among them."""
+        names = list(self._peers.urls)
+        leader = self._leader() if self._random.random() < 0.5 else None
+        if leader is None:
+            self.counts["by chance"] += 1
+            return self._random.sample(names, self._random.choice((1, 1, 1, 2, 3)))
+        kind = self._random.choice(("leader", "leader and follower", "leader in a transfer", "leader in a snapshot"))
+        self.counts[kind] += 1
+        if kind == "leader and follower":
+            return [leader, self._random.choice([name for name in names if name != leader])]
+        if kind == "leader in a transfer":
+            self._ask(lambda: self._log.transfer_leadership(timeout=1))
+        elif kind == "leader in a snapshot":
+            self._ask(lambda: self._log.take_snapshot(leader, timeout=1))
+        return [leader]
+
+    def _leader(self) -> str | None:
+        """Who says of itself that it leads, in the newest term."""
+        terms: dict[int, str] = {}
+        for name, url in self._peers.urls.items():
+            with suppress(RaftError):
+                info = self._log.log_info(url, timeout=0.5)
+                if info.is_leader:
+                    terms[info.current_term] = name
+        return terms[max(terms)] if terms else None
+
+    def _ask(self, what: Callable[[], object]) -> None:
+        """The kill comes while it is under way; often nobody answers."""
+
+        def ask() -> None:
+            with suppress(RaftError):
+                what()
+
+        self._asked.append(threading.Thread(target=ask))
+        self._asked[-1].start()
+        time.sleep(self._random.uniform(0, 0.02))  # how far it came is the subject
+
+
 def _stall(peers: Peers, random: Random) -> None:
     """One process stands still, for longer than an election takes at times."""
     process = peers.running[random.choice(list(peers.urls))]
@@ -91,8 +153,11 @@ def _kill(
     *,
     trace: bool = False,
     stalls: bool = False,
-) -> None:
-    """Start the peers, write, and kill as often as that; then all peers run and all writers have ended."""
+) -> Counter[str]:
+    """Start the peers, write, and kill as often as that; then all peers run and all writers have ended.
+
+    Returns how often each kind of victim was chosen.
+    """
 
     def start(name: str) -> None:
         peers.start(name, *([f"--trace={peers.directory / name}.ndjson"] if trace else []))
@@ -101,21 +166,23 @@ def _kill(
         start(name)
     for writer in writers:
         writer.start()
-    for _ in range(kills):
-        time.sleep(random.uniform(0, 0.4))  # a random moment, not a condition
-        if stalls and random.random() < 0.3:
-            _stall(peers, random)
-            continue
-        victims = random.sample(list(peers.urls), random.choice((1, 1, 1, 2, 3)))
-        for name in victims:
-            peers.running[name].send_signal(signal.SIGKILL)
-        for name in victims:
-            peers.end(name, signal.SIGKILL)
-        for name in victims:
-            start(name)
+    with _Aim(peers, random) as aim:
+        for _ in range(kills):
+            time.sleep(random.uniform(0, 0.4))  # a random moment, not a condition
+            if stalls and random.random() < 0.3:
+                _stall(peers, random)
+                continue
+            victims = aim.victims()
+            for name in victims:
+                peers.running[name].send_signal(signal.SIGKILL)
+            for name in victims:
+                peers.end(name, signal.SIGKILL)
+            for name in victims:
+                start(name)
     over.set()
     for writer in writers:
         writer.join()
+    return aim.counts
 
 
 @pytest.mark.slow
@@ -126,7 +193,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     peers = Peers(tmp_path)
     try:
         writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
-        _kill(peers, writers, over, _KILLS, random)
+        aimed = _kill(peers, writers, over, _KILLS, random)
         with RaftClient(peers.url) as log:
             log.append(b"end")
             found = {entry.index: entry.data for entry in log.entries(timeout=60) if entry.is_state}
@@ -140,8 +207,10 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     assert {data for _, data in acknowledged} | {b"end"} <= set(found.values())
     assert set(found.values()) - {data for _, data in acknowledged} - {b"end"} <= unknown
     assert len(acknowledged) > _KILLS
+    assert sum(count for kind, count in aimed.items() if kind.startswith("leader")) >= _KILLS // 5
     figures(
-        f"{_KILLS} kills, seed {_SEED}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, none lost or doubled"
+        f"{_KILLS} kills, seed {_SEED}, {dict(aimed)}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, "
+        "none lost or doubled"
     )
 
 

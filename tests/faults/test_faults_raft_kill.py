@@ -115,7 +115,7 @@ class _Aim:
         return [leader]
 
     def _leader(self) -> str | None:
-        """Who says of itself that it leads, in the newest term."""
+        """The peer that says of itself that it leads, in the newest term."""
         terms: dict[int, str] = {}
         for name, url in self._peers.urls.items():
             with suppress(RaftError):

@@ -40,7 +40,7 @@ TWINS: Final = {
     "statestore_client": (
         "client", "election", "guarded", "key_requests", "lease", "lock", "observation", "steps", "watch",
     ),
-    "statestore_client/kvstore": ("client",),
+    "statestore_client/kvstore": ("client", "stream"),
 }  # fmt: skip
 
 #: What a name of the asyncio shell is called in the blocking one.
@@ -63,6 +63,7 @@ NAMES: Final = {
     "AsyncLockObservation": "LockObservation",
     "AsyncRaftClient": "RaftClient",
     "AsyncSiteClient": "SiteClient",
+    "AsyncSiteStream": "SiteStream",
     "AsyncStateStoreClient": "StateStoreClient",
     "AsyncSubscriber": "Subscriber",
     "AsyncWatch": "Watch",

@@ -7,7 +7,14 @@ Source: KvStore, "KvStore Client"; ``docs/reference/kvstore.md``.
 """
 
 from statestore_client.kvstore.aio.client import AsyncSiteClient
+from statestore_client.kvstore.aio.stream import AsyncSiteStream
+from statestore_client.kvstore.following import KeyChange
 from statestore_client.kvstore.sync.client import SiteClient
+from statestore_client.kvstore.sync.stream import SiteStream
+from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, PeersReply, Summary
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value
 
-__all__ = ["INFINITE_TTL_MS", "AsyncSiteClient", "NoMergeReason", "SiteClient", "Value"]
+__all__ = [
+    "INFINITE_TTL_MS", "AsyncSiteClient", "AsyncSiteStream", "KeyChange", "NoMergeReason", "OwnKeyState", "PeerInfo",
+    "PeersReply", "SiteClient", "SiteStream", "Summary", "Value",
+]  # fmt: skip

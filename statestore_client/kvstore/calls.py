@@ -10,33 +10,64 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from statestore_client.errors import InvalidArgumentError, NotMergedError, RemoteProtocolError, UnexpectedReplyError
-from statestore_client.wire.kvstore.messages import (
+from statestore_client.errors import (
+    BusyError,
+    InvalidArgumentError,
+    NotMergedError,
+    RemoteProtocolError,
+    UnexpectedReplyError,
+)
+from statestore_client.wire.kvstore.client_messages import (
     ChangeOwnKey,
+    ChangePeer,
+    Follow,
+    Followed,
+    GetOwnKeys,
+    GetPeers,
+    GetSummary,
+    OwnKeyAction,
+    OwnKeys,
+    OwnKeyState,
+    PeersReply,
+    Summary,
+    Wanted,
+)
+from statestore_client.wire.kvstore.messages import (
     Failure,
     FailureReason,
     Found,
     Get,
     GetFiltered,
     GetHashes,
-    OwnKeyAction,
     Reply,
+    Set,
     SetResult,
 )
-from statestore_client.wire.kvstore.value import NoMergeReason
+from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, NoMergeReason, hash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["Call", "ClientRequest", "SiteCalls", "may_change", "pattern_of"]
+__all__ = [
+    "REPLIES", "Call", "ClientRequest", "SiteCalls", "checked", "hold_s", "identity", "may_change", "pattern_of",
+    "wanted_of",
+]  # fmt: skip
 
 T = TypeVar("T")
-R = TypeVar("R", Found, SetResult)
+R = TypeVar("R", Found, SetResult, Followed, PeersReply, Summary, OwnKeys)
 
-ClientRequest: TypeAlias = Get | GetFiltered | GetHashes | ChangeOwnKey
+ClientRequest: TypeAlias = (
+    Get | GetFiltered | GetHashes | Set | ChangeOwnKey | Follow | GetPeers | GetSummary | GetOwnKeys | ChangePeer
+)
+#: What may answer one of them.
+REPLIES: Final = (Found, SetResult, Followed, PeersReply, Summary, OwnKeys, Failure)
 Call: TypeAlias = Generator[ClientRequest, Reply, T]
+
+#: Entries of one request, and their bytes.
+_MERGED_AT_ONCE: Final = 128
+_MERGED_BYTES: Final = 64 * 1024
 
 _MEANS_SOMETHING: Final = frozenset(r"\.[](){}|*+?^$")
 
@@ -46,17 +77,42 @@ def pattern_of(prefix: str) -> str:
     return "".join(f"\\{each}" if each in _MEANS_SOMETHING else each for each in prefix)
 
 
+def wanted_of(prefix: str | None, patterns: Collection[str]) -> tuple[str, ...]:
+    """The patterns of a request for keys that begin with a text or with a match of a pattern."""
+    return (*patterns, *([] if prefix is None else [pattern_of(prefix)]))
+
+
 def may_change(request: ClientRequest) -> bool:
     """Whether the request can change something at the site."""
-    return isinstance(request, ChangeOwnKey)
+    return isinstance(request, ChangeOwnKey | ChangePeer | Set)
+
+
+def hold_s(request: ClientRequest) -> float:
+    """So long the site may wait before it answers."""
+    return request.hold_ms / 1000 if isinstance(request, Follow | GetPeers) else 0.0
+
+
+def _parts(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    """What a site merges at once without keeping others waiting; one large value goes alone."""
+    part: dict[str, Value] = {}
+    size = 0
+    for key, entry in entries.items():
+        more = len(key) + len(entry.value or b"")
+        if part and (len(part) == _MERGED_AT_ONCE or size + more > _MERGED_BYTES):
+            yield part
+            part, size = {}, 0
+        part[key] = entry
+        size += more
+    if part:
+        yield part
 
 
 class SiteCalls:
     """The calls of one client, for one area. ``next_id`` gives a number that no request has had."""
 
     def __init__(self, area: str, next_id: Callable[[], int]) -> None:
-        self._area = area
-        self._next_id = next_id
+        self.area = area
+        self.next_id = next_id
 
     def get_many(self, keys: Collection[str]) -> Call[dict[str, Value]]:
         """Those that exist. What does not fit into one reply is asked for again."""
@@ -65,7 +121,7 @@ class SiteCalls:
         found: dict[str, Value] = {}
         rest = tuple(dict.fromkeys(keys))
         while rest:
-            reply = _checked(Found, (yield Get(self._next_id(), self._area, rest)))
+            reply = checked(Found, (yield Get(self.next_id(), self.area, rest)))
             found.update(reply.entries)
             if reply.next is None:
                 break
@@ -90,18 +146,69 @@ class SiteCalls:
     ) -> Call[dict[str, Value]]:
         """All that pass, page by page."""
         found: dict[str, Value] = {}
-        wanted = (*patterns, *([] if prefix is None else [pattern_of(prefix)]))
+        wanted = wanted_of(prefix, patterns)
         start: int | None = 0
         while start is not None:
             request = GetFiltered(
-                self._next_id(), self._area, wanted, tuple(originators), match_all, omit_values=hashes, start=start
+                self.next_id(), self.area, wanted, tuple(originators), match_all, omit_values=hashes, start=start
             )
-            reply = _checked(Found, (yield request))
+            reply = checked(Found, (yield request))
             found.update(reply.entries)
-            if reply.next is not None and reply.next <= start:
-                raise UnexpectedReplyError("a page of the site that does not go on where the one before has ended")
-            start = reply.next
+            start = _following(start, reply.next)
         return found
+
+    def own_keys(self) -> Call[dict[str, OwnKeyState]]:
+        """Page by page."""
+        found: dict[str, OwnKeyState] = {}
+        start: int | None = 0
+        while start is not None:
+            reply = checked(OwnKeys, (yield GetOwnKeys(self.next_id(), self.area, start)))
+            found.update(reply.keys)
+            start = _following(start, reply.next)
+        return found
+
+    def peers(self) -> Call[PeersReply]:
+        """As they are now."""
+        return checked(PeersReply, (yield GetPeers(self.next_id(), self.area)))
+
+    def summary(self) -> Call[Summary]:
+        """Of all areas."""
+        return checked(Summary, (yield GetSummary(self.next_id())))
+
+    def change_peer(self, url: str, *, is_wanted: bool) -> Call[None]:
+        """Raises InvalidArgumentError for an address that no site can have."""
+        checked(SetResult, (yield ChangePeer(self.next_id(), url, is_wanted)))
+
+    def merge(self, entries: Mapping[str, Value]) -> Call[dict[str, NoMergeReason]]:
+        """Why some were not taken. Raises InvalidArgumentError for what does not fit into a message."""
+        reasons: dict[str, NoMergeReason] = {}
+        for key, entry in entries.items():
+            if entry.value is not None and len(entry.value) > MAX_VALUE_BYTES:
+                raise InvalidArgumentError(f"the value of {key[:80]!r} has more than {MAX_VALUE_BYTES} bytes")
+        for part in _parts(entries):
+            reply = checked(SetResult, (yield Set(self.next_id(), self.area, part)))
+            reasons.update((key, _reason(number)) for key, number in reply.reasons.items())
+        return reasons
+
+    def differs(
+        self, known: Mapping[str, Value], wanted: Wanted, timeout_s: float, clock: Callable[[], float]
+    ) -> Call[bool]:
+        """Whether the area differs from what the caller knows, now or within this time."""
+        ends_at = clock() + timeout_s
+        reply = checked(Followed, (yield Follow(self.next_id(), self.area, wanted)))
+        found = yield from self.dump(None, wanted.patterns, wanted.originators, match_all=wanted.match_all, hashes=True)
+        there = {key: identity(entry) for key, entry in found.items()}
+        if there != {key: identity(entry) for key, entry in known.items()}:
+            return True
+        while (left := ends_at - clock()) > 0:
+            hold_ms = round(1000 * min(left, 1.0)) + 1
+            request = Follow(self.next_id(), self.area, wanted, reply.history, reply.last, hold_ms)
+            reply = checked(Followed, (yield request))
+            if reply.is_gap or any(piece.expired_keys for piece in reply.pieces):
+                return True
+            if any(there.get(key) != identity(entry) for piece in reply.pieces for key, entry in piece.entries.items()):
+                return True
+        return False
 
     def change(
         self,
@@ -117,8 +224,8 @@ class SiteCalls:
         for name, number in (("version", version), ("ttl_ms", ttl_ms)):
             if number is not None and number < 0:
                 raise InvalidArgumentError(f"{name} is {number}; it must be positive")
-        request = ChangeOwnKey(self._next_id(), self._area, action, key, data, version, ttl_ms)
-        reason = _checked(SetResult, (yield request)).reasons.get(key)
+        request = ChangeOwnKey(self.next_id(), self.area, action, key, data, version, ttl_ms)
+        reason = checked(SetResult, (yield request)).reasons.get(key)
         if reason is None:
             return True
         if reason == NoMergeReason.NO_NEED_TO_UPDATE and data is None:
@@ -127,10 +234,31 @@ class SiteCalls:
         raise NotMergedError(f"the site did not take {key[:80]!r}: {known.get(reason, reason)}", key=key, reason=reason)
 
 
-def _checked(kind: type[R], reply: Reply) -> R:
+def identity(entry: Value) -> tuple[int, str, int | None]:
+    """What an entry says: version, originator, hash of these and its value."""
+    if entry.value is None:
+        return entry.version, entry.originator, entry.hash
+    return entry.version, entry.originator, hash_of(entry.version, entry.originator, entry.value)
+
+
+def _reason(number: int) -> NoMergeReason:
+    """One that this release does not know is UNKNOWN."""
+    return NoMergeReason(number) if number in set(NoMergeReason) else NoMergeReason.UNKNOWN
+
+
+def _following(start: int, following: int | None) -> int | None:
+    if following is not None and following <= start:
+        raise UnexpectedReplyError("a page of the site that does not go on where the one before has ended")
+    return following
+
+
+def checked(kind: type[R], reply: Reply) -> R:
+    """The reply, if it is of this kind; raises what it says, or UnexpectedReplyError, if it is not."""
     if isinstance(reply, kind):
         return reply
     if isinstance(reply, Failure):
+        if reply.reason == FailureReason.TOO_MANY_HELD:
+            raise BusyError(f"the site holds too many requests: {reply.text}")
         if reply.reason in (FailureReason.UNKNOWN_AREA, FailureReason.BAD_REQUEST):
             raise InvalidArgumentError(reply.text)
         raise RemoteProtocolError(f"the site does not know this request: {reply.text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import zmq
 
@@ -14,7 +14,7 @@ from statestore_client.errors import (
     RequestTimeoutError,
     SettingsError,
 )
-from statestore_client.kvstore.calls import may_change
+from statestore_client.kvstore.calls import hold_s, may_change
 from statestore_client.wire.kvstore.messages import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class SiteSocket:
         self._numbers = count(1)
         self._process = os.getpid()
         self._is_closed = False
+
+    def another(self) -> Self:
+        """A further connection to the same site. Raises ClosedError."""
+        self.check()
+        return type(self)(self.url, self.timeout_s)
 
     def next_id(self) -> int:
         """A request id that this connection has not had."""
@@ -70,6 +75,6 @@ class SiteSocket:
         """What a request ends with that was not answered in time."""
         what = "has not answered" if was_sent else "cannot be reached"
         return RequestTimeoutError(
-            f"the site at {self.url} {what} within {self.timeout_s} s",
+            f"the site at {self.url} {what} within {self.timeout_s + hold_s(request):g} s",
             may_have_been_applied=was_sent and may_change(request),
         )

@@ -34,9 +34,11 @@ class SiteThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.peering = self._call(lambda: SitePeering.of(self._endpoints, Random()))
+        self.peering = self.call(lambda: SitePeering.of(self._endpoints, Random()))
 
-    def _call(self, what: Callable[[], T]) -> T:
+    def call(self, what: Callable[[], T]) -> T:
+        """In the site's event loop."""
+
         async def do() -> T:
             return what()
 
@@ -51,12 +53,12 @@ class SiteThread:
             area.set({key: Value(1, "bonn", value, INFINITE_TTL_MS) for key, value in values.items()}, now)
             self.peering.changed()
 
-        self._call(do)
+        self.call(do)
 
     def stop(self) -> None:
         """At once."""
         if self._thread.is_alive():
-            self._call(self.peering.close)
+            self.call(self.peering.close)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(20)
             self._loop.close()

@@ -18,13 +18,12 @@ from ports import reserved_port
 from waiting import eventually
 
 from statestore_client import StateStoreClient
+from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import (
-    ChangeOwnKey,
     Found,
     GetFiltered,
     Message,
-    OwnKeyAction,
     SetResult,
 )
 

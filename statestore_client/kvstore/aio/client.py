@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
 from statestore_client.kvstore.aio.link import SiteLink
-from statestore_client.kvstore.calls import SiteCalls
-from statestore_client.wire.kvstore.messages import OwnKeyAction
-from statestore_client.wire.kvstore.value import Value
+from statestore_client.kvstore.aio.stream import AsyncSiteStream
+from statestore_client.kvstore.calls import SiteCalls, wanted_of
+from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
+from statestore_client.wire.kvstore.client_messages import (
+    OwnKeyAction,
+    OwnKeyState,
+    PeerInfo,
+    PeersReply,
+    Summary,
+    Wanted,
+)
+from statestore_client.wire.kvstore.value import NoMergeReason, Value
 
 __all__ = ["AsyncSiteClient"]
 
@@ -69,6 +79,79 @@ class AsyncSiteClient:
         """The same with hashes in place of values, to compare sites."""
         return await self._link.run(self._calls.dump(prefix, patterns, originators, match_all=match_all, hashes=True))
 
+    # -- following -----------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        prefix: str | None = None,
+        *,
+        patterns: Collection[str] = (),
+        originators: Collection[str] = (),
+        match_all: bool = False,
+        hashes: bool = False,
+        ttls: bool = False,
+        callback: Callable[[KeyChange], object] | None = None,
+    ) -> AsyncSiteStream[dict[str, Value], KeyChange]:
+        """What :meth:`dump` gives with the same filter, and each change of it from then on.
+
+        With ``hashes`` there are hashes in place of values; with ``ttls`` it is also told when the time to live of a
+        key begins again. ``callback`` is called with what is there at first, and then with each change, one after the
+        other; what it raises is logged. Closing the stream ends it.
+        """
+        wanted = Wanted(wanted_of(prefix, patterns), tuple(originators), match_all, not ttls, hashes)
+        return AsyncSiteStream(self._link.another(), AreaFollower(self._calls, wanted), callback, _as_changes)
+
+    def follow_peers(
+        self, callback: Callable[[Mapping[str, PeerInfo]], object] | None = None
+    ) -> AsyncSiteStream[Mapping[str, PeerInfo], Mapping[str, PeerInfo]]:
+        """The peers of the site, by name, and all of them again after each change of one of them.
+
+        ``callback`` is called as that of :meth:`subscribe` is.
+        """
+        return AsyncSiteStream(self._link.another(), PeersFollower(self._calls), callback, _as_one)
+
+    async def differs(
+        self,
+        known: Mapping[str, Value],
+        prefix: str | None = None,
+        *,
+        patterns: Collection[str] = (),
+        originators: Collection[str] = (),
+        match_all: bool = False,
+        timeout_s: float = 20.0,
+    ) -> bool:
+        """Whether the site has something else than ``known`` (entries with values or hashes), now or within
+        ``timeout_s``: a long poll. False if nothing but times to live has changed until then.
+        """
+        wanted = Wanted(wanted_of(prefix, patterns), tuple(originators), match_all)
+        link = self._link.another()
+        try:
+            return await link.run(self._calls.differs(known, wanted, timeout_s, time.monotonic))
+        finally:
+            await link.close()
+
+    # -- the site ------------------------------------------------------------------------------------------------------
+
+    async def peers(self) -> PeersReply:
+        """The other sites that this one knows (``peers``, by name), and addresses where none has answered yet."""
+        return await self._link.run(self._calls.peers())
+
+    async def add_peer(self, url: str) -> None:
+        """Have the site dial another one, until it is stopped or told otherwise. An address twice is one."""
+        await self._link.run(self._calls.change_peer(url, is_wanted=True))
+
+    async def remove_peer(self, url: str) -> None:
+        """Have the site hang up. It goes on with a peer that has another connection, or dials this site itself."""
+        await self._link.run(self._calls.change_peer(url, is_wanted=False))
+
+    async def summary(self) -> Summary:
+        """The site's name, and numbers of each of its areas: what is there, and what has happened since its start."""
+        return await self._link.run(self._calls.summary())
+
+    async def own_keys(self) -> dict[str, OwnKeyState]:
+        """What the site keeps alive, and whether another site keeps it alive, too."""
+        return await self._link.run(self._calls.own_keys())
+
     # -- keys that the site keeps alive --------------------------------------------------------------------------------
 
     async def set(self, key: str, value: bytes | str, *, version: int | None = None, ttl_ms: int | None = None) -> None:
@@ -104,6 +187,16 @@ class AsyncSiteClient:
         """
         return await self._link.run(self._calls.change(OwnKeyAction.ERASE, key))
 
+    # -- keys that nobody keeps alive ----------------------------------------------------------------------------------
+
+    async def merge(self, entries: Mapping[str, Value]) -> dict[str, NoMergeReason]:
+        """Have the site take entries as they are, with version, originator and time to live, as from another site.
+
+        Returns the keys that it did not take, and why; an entry that is refused changes nothing for the others. The
+        keys end with their time to live.
+        """
+        return await self._link.run(self._calls.merge(entries))
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -117,3 +210,11 @@ class AsyncSiteClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _as_changes(snapshot: dict[str, Value]) -> list[KeyChange]:
+    return [KeyChange(key, entry) for key, entry in snapshot.items()]
+
+
+def _as_one(peers: Mapping[str, PeerInfo]) -> list[Mapping[str, PeerInfo]]:
+    return [peers]

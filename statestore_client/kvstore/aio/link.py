@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import zmq
 import zmq.asyncio
 
+from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
+from statestore_client.kvstore.calls import REPLIES, hold_s
 from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.wire.kvstore.codec import decode, encode
-from statestore_client.wire.kvstore.messages import Failure, Found, SetResult
 
 if TYPE_CHECKING:
     from statestore_client.kvstore.calls import Call, ClientRequest
     from statestore_client.wire.kvstore.messages import Reply
 
-__all__ = ["SiteLink"]
+__all__ = ["CallbackWorker", "SiteLink"]
+
+logger: Final = logging.getLogger("statestore_client")
 
 T = TypeVar("T")
 
@@ -64,7 +70,7 @@ class SiteLink(SiteSocket):
         reply = self._replies[request.id] = asyncio.get_running_loop().create_future()
         was_sent = False
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(self.timeout_s + hold_s(request)):
                 await self._socket.send(data)
                 was_sent = True
                 answer: Reply = await reply
@@ -81,7 +87,7 @@ class SiteLink(SiteSocket):
                 message = decode(frames[-1])
             except RemoteProtocolError:
                 continue  # whoever waits is told that nobody has answered
-            if isinstance(message, Found | SetResult | Failure):
+            if isinstance(message, REPLIES):
                 waiting = self._replies.get(message.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
@@ -100,3 +106,31 @@ class SiteLink(SiteSocket):
                 waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
         self._socket.close(linger=0)
         self._context.destroy(linger=0)
+
+
+class CallbackWorker:
+    """Calls the application's function in a task of its own, until there is nothing more to tell."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work())
+
+    async def stop(self) -> None:
+        """Also if it is the function itself that asks for it."""
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    @staticmethod
+    def check(function: object) -> None:
+        """Raises InvalidArgumentError for what cannot be called here."""
+        check_function("callback", function, awaited=True)
+
+    @staticmethod
+    async def call(function: Callable[..., object], *arguments: object) -> None:
+        """What it raises is logged."""
+        try:
+            outcome = function(*arguments)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except Exception:
+            logger.exception("the callback of a site's client failed")

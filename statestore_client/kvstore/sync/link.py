@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
+from statestore_client.core.callbacks import check_function
 from statestore_client.errors import RemoteProtocolError
+from statestore_client.kvstore.calls import REPLIES, hold_s
 from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.wire.kvstore.codec import decode, encode
-from statestore_client.wire.kvstore.messages import Failure, Found, SetResult
 
 if TYPE_CHECKING:
     from statestore_client.kvstore.calls import Call, ClientRequest
     from statestore_client.wire.kvstore.messages import Reply
 
-__all__ = ["SiteLink"]
+__all__ = ["CallbackWorker", "SiteLink"]
+
+logger: Final = logging.getLogger("statestore_client")
 
 T = TypeVar("T")
 
@@ -59,7 +64,7 @@ class SiteLink(SiteSocket):
 
     def _ask(self, request: ClientRequest) -> Reply:
         data = encode(request)
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + self.timeout_s + hold_s(request)
         if not self._wait_for(zmq.POLLOUT, deadline):
             raise self.late(request, was_sent=False)
         self._socket.send(data)
@@ -68,7 +73,7 @@ class SiteLink(SiteSocket):
                 message = decode(self._socket.recv_multipart()[-1])
             except RemoteProtocolError:
                 continue
-            if isinstance(message, Found | SetResult | Failure) and message.id == request.id:
+            if isinstance(message, REPLIES) and message.id == request.id:
                 return message  # others come late, for calls that have ended
         raise self.late(request, was_sent=True)
 
@@ -87,3 +92,29 @@ class SiteLink(SiteSocket):
             if context is not None:
                 self._socket.close(linger=0)
                 context.destroy(linger=0)
+
+
+class CallbackWorker:
+    """Calls the application's function in a thread of its own, until there is nothing more to tell."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="statestore-site-callback", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Also if it is the function itself that asks for it."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @staticmethod
+    def check(function: object) -> None:
+        """Raises InvalidArgumentError for what cannot be called here."""
+        check_function("callback", function)
+
+    @staticmethod
+    def call(function: Callable[..., object], *arguments: object) -> None:
+        """What it raises is logged."""
+        try:
+            function(*arguments)
+        except Exception:
+            logger.exception("the callback of a site's client failed")

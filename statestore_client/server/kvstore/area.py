@@ -1,6 +1,6 @@
 """One area at one site: its entries, the keys that the site keeps alive in it, and who follows it.
 
-What is taken, from wherever, goes to the subscribers at once and, if it began here, is waiting to be sent to peers:
+What is taken, from wherever, is published to the subscribers at once and, if it began here, waits to be sent to peers:
 :meth:`Area.take_news`. What a peer has sent is sent on by who received it. Nothing here waits, and an entry that is
 refused, or a subscriber that does not keep up, changes nothing for the others.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
-from statestore_client.server.kvstore.long_polls import LongPoll, LongPolls
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, OwnKeys
 from statestore_client.server.kvstore.store import AreaStore, MergeResult
 from statestore_client.server.kvstore.subscribers import AreaSubscribers
@@ -38,9 +37,6 @@ class Area:
         self.store = AreaStore(name, limits, on_change=on_change)
         self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms)
         self.subscribers = AreaSubscribers(name)
-        self.polls = LongPolls()
-        #: Polls that have their answer.
-        self.answered: list[LongPoll] = []
         self._news: dict[str, Value] = {}
 
     def get(self, key: str) -> Value | None:
@@ -54,7 +50,7 @@ class Area:
     def merge(self, entries: Mapping[str, Value], sender: str | None, now: float) -> MergeResult:
         """Take what a peer has sent, and tell subscribers. What was accepted is the caller's to send on."""
         result = self.store.merge(entries, sender, now)
-        self._tell(result.accepted, (), sender)
+        self.subscribers.publish(result.accepted, (), sender, now)
         return result
 
     def set(self, entries: Mapping[str, Value], now: float) -> MergeResult:
@@ -72,16 +68,11 @@ class Area:
 
     def tick(self, now: float) -> None:
         """Do what is due, some of it: call it again while :meth:`next_deadline` is not later."""
-        self._tell({}, tuple(self.store.expire(now)), None)
+        self.subscribers.publish({}, tuple(self.store.expire(now)), None, now)
         self.own.tick(now)
-        self.answered += self.polls.tick(now)
+        self.subscribers.tick(now)
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`tick`; None if nothing is due ever."""
-        parts = (self.store, self.own, self.polls)
+        parts = (self.store, self.own, self.subscribers)
         return min((at for part in parts if (at := part.next_deadline()) is not None), default=None)
-
-    def _tell(self, entries: Mapping[str, Value], expired_keys: tuple[str, ...], sender: str | None) -> None:
-        publication = self.subscribers.publish(entries, expired_keys, sender)
-        if publication is not None and self.polls:
-            self.answered += self.polls.published(publication)

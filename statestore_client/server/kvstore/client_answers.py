@@ -1,4 +1,4 @@
-"""What a site answers to those that read and set keys: get, get filtered, get hashes, set, and what it keeps alive.
+"""What a site answers to its clients at once: keys are read and set, it keeps some alive, and tells how it is.
 
 Nothing is remembered between two requests. A reply that would be too large, or take too long, ends before the key at
 its ``next``; the same request from that position on goes on there.
@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, TypeAlias
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.server.kvstore.range_sums import position
-from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes, page
+from statestore_client.server.kvstore.slices import LOOKED_AT, PART_BYTES, packed_bytes, page
+from statestore_client.wire.kvstore.client_messages import (
+    ChangeOwnKey,
+    GetOwnKeys,
+    OwnKeyAction,
+    OwnKeyState,
+)
+from statestore_client.wire.kvstore.client_messages import (
+    OwnKeys as OwnKeysReply,
+)
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
-    ChangeOwnKey,
     Failure,
     FailureReason,
     Found,
     Get,
     GetFiltered,
     GetHashes,
-    OwnKeyAction,
     Set,
     SetResult,
 )
@@ -35,12 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientRequest", "answer_client"]
 
-ClientRequest: TypeAlias = Get | GetFiltered | GetHashes | Set | ChangeOwnKey
+ClientRequest: TypeAlias = Get | GetFiltered | GetHashes | Set | ChangeOwnKey | GetOwnKeys
 
 
 def answer_client(
     replica: Replica | None, site: str, request: ClientRequest, now: float
-) -> Found | SetResult | Failure:
+) -> Found | SetResult | OwnKeysReply | Failure:
     """The reply. ``replica``: of the request's area; None if there is no such area."""
     if replica is None:
         return Failure(request.id, FailureReason.UNKNOWN_AREA, f"this site has no area {request.area[:80]!r}")
@@ -48,6 +55,8 @@ def answer_client(
         return _set(replica, site, request, now)
     if isinstance(request, Get):
         return _get(replica, request, now)
+    if isinstance(request, GetOwnKeys):
+        return _own_keys(replica, request)
     try:
         if isinstance(request, ChangeOwnKey):
             return _change_own(replica.contents.own, request, now)
@@ -122,3 +131,22 @@ def _dump(replica: Replica, request: GetFiltered | GetHashes, now: float) -> Fou
     found = page(replica.contents.store, keys, key_filter, now, omit_values=omit_values)
     following = None if found.next_key is None else position(found.next_key)
     return Found(request.id, found.entries, following)
+
+
+def _own_keys(replica: Replica, request: GetOwnKeys) -> OwnKeysReply:
+    """One that is advertised in a moment only is left out: it is not in the store yet."""
+    own = replica.contents.own
+    found: dict[str, OwnKeyState] = {}
+    size = 0
+    for number, (at, key) in enumerate(replica.sums.keys_in(request.start, MAX_POSITION)):
+        if number >= LOOKED_AT:
+            return OwnKeysReply(request.id, found, at)
+        kept = own.get(key)
+        if kept is None:
+            continue
+        more = packed_bytes(key, kept.entry)
+        if found and size + more > PART_BYTES:
+            return OwnKeysReply(request.id, found, at)
+        found[key] = OwnKeyState(kept.entry, kept.is_persisted, kept.is_contested)
+        size += more
+    return OwnKeysReply(request.id, found)

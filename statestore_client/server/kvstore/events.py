@@ -1,4 +1,4 @@
-"""What a site tells the program that runs it. None of these has to be acted upon."""
+"""What a site tells the program that runs it. Only PeerWanted has to be acted upon."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TypeAlias
 
 import attrs
 
+from statestore_client.server.kvstore.links import LinkId
 from statestore_client.server.kvstore.peer_states import PeerState
 
-__all__ = ["HelloRefused", "MalformedMessage", "NameInUse", "PeerChanged", "SiteEvent", "Synced"]
+__all__ = ["HelloRefused", "MalformedMessage", "NameInUse", "PeerChanged", "PeerWanted", "SiteEvent", "Synced"]
 
 
 @attrs.frozen
@@ -51,4 +52,14 @@ class Synced:
     """Every peer that was known at the start has been synced with, or failed once; sent once."""
 
 
-SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | MalformedMessage | Synced
+@attrs.frozen
+class PeerWanted:
+    """A client asks the site to dial an address, or to hang up: do it, and answer request ``id`` on ``link``."""
+
+    link: LinkId
+    id: int
+    url: str
+    is_wanted: bool
+
+
+SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | MalformedMessage | Synced | PeerWanted

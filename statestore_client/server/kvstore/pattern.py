@@ -1,8 +1,8 @@
 """Whether a key begins with a match of a pattern, in time that grows with the length of the key and with nothing else.
 
-Each character that a pattern can take is a *position*, a bit. The automaton (Glushkov's) knows which positions can be
-first, which can follow each other, and which can be the last. All that is still possible after some characters is one
-integer; nothing is tried twice, so there is nothing that a hostile pattern could make slow.
+Each character that the patterns of a filter can take is a *position*, a bit. The automaton (Glushkov's) knows which
+positions can be first, which can follow each other, and which can be the last. All that is still possible after some
+characters is one integer; nothing is tried twice, so there is nothing that a hostile pattern could make slow.
 
 Source: facts §6.2; ``docs/decisions/0044-patterns-of-keys.md``.
 """
@@ -10,7 +10,7 @@ Source: facts §6.2; ``docs/decisions/0044-patterns-of-keys.md``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.pattern_syntax import (
@@ -24,37 +24,50 @@ from statestore_client.server.kvstore.pattern_syntax import (
     parse,
 )
 
-__all__ = ["MAX_POSITIONS", "Pattern"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-#: Characters that a pattern can take, each repetition counted: ``a{100}`` has 100.
-MAX_POSITIONS: Final = 256
+__all__ = ["MAX_PATTERNS", "MAX_POSITIONS", "Patterns"]
+
+#: Patterns of one filter.
+MAX_PATTERNS: Final = 256
+#: Characters that the patterns of a filter can take, each repetition counted: ``a{100}`` has 100.
+MAX_POSITIONS: Final = 512
 #: Steps to put an automaton together: ``(|){1000}`` has no positions.
-_MAX_STEPS: Final = 4096
-#: Steps from one set of positions to the next that are remembered. The memory of a filter stays below some 100 KiB.
+_MAX_STEPS: Final = 8192
+#: Steps from one set of positions to the next that are remembered. The memory of a filter stays below some 300 KiB.
 _REMEMBERED: Final = 512
-_CHUNK: Final = 8
+_CHUNK: Final = 4
 
 
-class Pattern:
-    """A pattern, ready for use. Raises InvalidArgumentError for one that is not allowed."""
+class Patterns:
+    """Patterns, ready for use. Raises InvalidArgumentError for one that is not allowed, or for too many of them.
 
-    __slots__ = ("_automaton", "positions", "text", "text_prefix")
+    All that are more than plain text are one automaton: what a key costs does not grow with their number.
+    """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        node = parse(text)
-        #: What keys begin with, if that is all it says; else None.
-        self.text_prefix = _literal(node)
-        self._automaton = None if self.text_prefix is not None else _Automaton(text, node)
-        #: How much work a character of a key is; 0 if it is a plain text.
-        self.positions = 0 if self._automaton is None else self._automaton.positions
+    __slots__ = ("_automaton", "_prefixes", "texts")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = tuple(texts)
+        if len(self.texts) > MAX_PATTERNS:
+            raise InvalidArgumentError(f"a filter has at most {MAX_PATTERNS} patterns, not {len(self.texts)}")
+        nodes = [parse(text) for text in self.texts]
+        literals = [_literal(node) for node in nodes]
+        #: What keys begin with, where that is all that a pattern says; most are such.
+        self._prefixes = tuple(literal for literal in literals if literal is not None)
+        rest = tuple(node for node, literal in zip(nodes, literals, strict=True) if literal is None)
+        self._automaton = _Automaton(Alternatives(rest)) if rest else None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
 
     def __repr__(self) -> str:
-        return f"Pattern({self.text!r})"
+        return f"Patterns({self.texts!r})"
 
-    def matches(self, key: str) -> bool:
-        """Whether ``key`` begins with a match."""
-        return key.startswith(self.text_prefix or "") if self._automaton is None else self._automaton.matches(key)
+    def match(self, key: str) -> bool:
+        """Whether ``key`` begins with a match of one of them."""
+        return key.startswith(self._prefixes) or (self._automaton is not None and self._automaton.matches(key))
 
 
 def _literal(node: Node) -> str | None:
@@ -71,8 +84,7 @@ def _literal(node: Node) -> str | None:
 class _Automaton:
     """Sets of positions are integers, one bit each."""
 
-    def __init__(self, text: str, node: Node) -> None:
-        self._text = text
+    def __init__(self, node: Node) -> None:
         self._steps = 0
         self._sets: list[CharacterSet | End] = []
         self._follow: list[int] = []
@@ -115,7 +127,7 @@ class _Automaton:
 
     def _too_large(self) -> None:
         raise InvalidArgumentError(
-            f"pattern {self._text!r} takes more than {MAX_POSITIONS} characters, repetitions counted"
+            f"the patterns of a filter take at most {MAX_POSITIONS} characters together, repetitions counted"
         )
 
     def _repetition(self, node: Repetition) -> tuple[bool, int, int]:

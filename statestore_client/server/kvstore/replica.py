@@ -117,6 +117,8 @@ class Replica:
         self.area = area.name
         self.peers: dict[str, SitePeer] = {}
         self.counters = ReplicaCounters()
+        #: How often a peer came, went, or got into another state.
+        self.peer_changes = 0
         self.sync_limit = _FIRST_SYNCS
         self._site = site
         self.contents = area
@@ -136,7 +138,7 @@ class Replica:
         peer = self.peers.get(name)
         if peer is None:
             self.peers[name] = SitePeer(name, PeerStatus(now), has_ranges, turn_at)
-            self._wires.tell(PeerChanged(self.area, name, None, PeerState.IDLE))
+            self._tell(PeerChanged(self.area, name, None, PeerState.IDLE))
             return
         self.disconnect(name, now)
         peer.is_connected, peer.has_ranges, peer.turn_at = True, has_ranges, turn_at
@@ -154,7 +156,7 @@ class Replica:
     def remove(self, name: str) -> None:
         """The peer is not wanted any more."""
         peer = self.peers.pop(name)
-        self._wires.tell(PeerChanged(self.area, name, peer.status.state, None))
+        self._tell(PeerChanged(self.area, name, peer.status.state, None))
 
     def missed(self, name: str, now: float) -> None:
         """Updates of the peer were lost on the way: compare soon."""
@@ -174,7 +176,11 @@ class Replica:
             peer.session = None
             peer.check_at = float("inf")
         if peer.status.happens(event, now):
-            self._wires.tell(PeerChanged(self.area, peer.name, before, peer.status.state))
+            self._tell(PeerChanged(self.area, peer.name, before, peer.status.state))
+
+    def _tell(self, change: PeerChanged) -> None:
+        self.peer_changes += 1
+        self._wires.tell(change)
 
     def fail(self, peer: SitePeer, now: float) -> None:
         """A request to the peer failed."""

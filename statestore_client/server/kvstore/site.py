@@ -15,9 +15,19 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.server.kvstore.client_answers import ClientRequest, answer_client
-from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, SiteEvent, Synced
+from statestore_client.server.kvstore.events import (
+    HelloRefused,
+    MalformedMessage,
+    NameInUse,
+    PeerWanted,
+    SiteEvent,
+    Synced,
+)
+from statestore_client.server.kvstore.held_requests import HeldRequests
 from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINKS, LinkId, Links, SiteLink
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
+from statestore_client.server.kvstore.site_summary import summary_of
+from statestore_client.wire.kvstore.client_messages import ChangePeer, Follow, GetPeers, GetSummary
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
     PROTOCOL_VERSION,
@@ -84,8 +94,8 @@ class Site:
         self._is_synced = False
         self.late_replies = 0
         self.replicas = {area.name: Replica(area, settings.name, self, random, settings.flood_rate) for area in areas}
-
         self._links = Links(settings.name, tuple(self.replicas))
+        self.held = HeldRequests(settings.incarnation, self.replicas, self._links, self.answer)
 
     # -- what replicas need --------------------------------------------------------------------------------------------
 
@@ -110,6 +120,10 @@ class Site:
         if link is not None:
             link.sent += 1
             self._send(link.id, Flood(link.sent, area, path, entries))
+
+    def answer(self, link_id: LinkId, message: Message) -> None:
+        """The reply to a request that waited, or that the shell has carried out."""
+        self._send(link_id, message)
 
     def _send(self, link_id: LinkId, message: Message) -> None:
         self.output.append((link_id, encode(message)))
@@ -221,9 +235,7 @@ class Site:
             self._receive_hello(link_id, message, now)
             return
         link = self._links.get(link_id)
-        if isinstance(message, ClientRequest):
-            reply = answer_client(self.replicas.get(message.area), self.settings.name, message, now)
-            self._send(link_id, reply)
+        if self._receive_of_client(link_id, message, now):
             return
         if isinstance(message, HelloWanted | Refusal):
             if link is not None and link.is_dialled:
@@ -240,6 +252,22 @@ class Site:
             self._receive(link, link.name, message, now)
         except RemoteProtocolError as error:
             self.tell(MalformedMessage(link_id, str(error)))
+
+    def _receive_of_client(self, link_id: LinkId, message: Message, now: float) -> bool:
+        """Whether it is something that clients ask for."""
+        match message:
+            case Follow() | GetPeers():
+                self.held.take(link_id, message, now)
+            case GetSummary():
+                self._send(link_id, summary_of(message.id, self.settings, self.replicas))
+            case ChangePeer():
+                self.tell(PeerWanted(link_id, message.id, message.url, message.is_wanted))
+            case _ if isinstance(message, ClientRequest):
+                reply = answer_client(self.replicas.get(message.area), self.settings.name, message, now)
+                self._send(link_id, reply)
+            case _:
+                return False
+        return True
 
     def _refused(self, link: SiteLink, message: HelloWanted | Refusal, now: float) -> None:
         if link.name is not None:
@@ -305,6 +333,7 @@ class Site:
                     self._send(link.id, Heartbeat(self.settings.incarnation, link.sent))
         for replica in self.replicas.values():
             replica.tick(now)
+        self.held.tick(now)
         if not self._is_synced and self._is_ready(now):
             self._is_synced = True
             self.tell(Synced())
@@ -323,6 +352,9 @@ class Site:
 
     def _deadlines(self, now: float) -> Iterable[float]:
         yield self._heartbeat_at
+        held_at = self.held.next_deadline(now)
+        if held_at is not None:
+            yield held_at
         for link in self._links:
             if link.name is not None:
                 yield link.heard_at + DOWN_S

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from statestore_client.server.kvstore.key_filter import KeyFilter
     from statestore_client.server.kvstore.store import AreaStore
 
-__all__ = ["PART_BYTES", "Page", "packed_bytes", "page", "slices"]
+__all__ = ["LOOKED_AT", "PART_BYTES", "Page", "packed_bytes", "page", "slices"]
 
 #: What is sent, or merged, at once has about this many bytes: a thousand small entries take some 2 ms. A larger entry
 #: goes alone. Far below MAX_MESSAGE.
@@ -25,7 +25,7 @@ _FRAME: Final = 64
 #: Entries that are merged at once: half a millisecond.
 _SLICE: Final = 128
 #: Keys that a dump looks at before it takes a break, and entries in a page.
-_LOOKED_AT: Final = 256
+LOOKED_AT: Final = 256
 
 
 def packed_bytes(key: str, entry: Value) -> int:
@@ -72,7 +72,7 @@ def page(
     found: dict[str, Value] = {}
     size = 0
     for number, key in enumerate(keys):
-        if number >= _LOOKED_AT:
+        if number >= LOOKED_AT:
             return Page(store.leaving(found, now), key)
         entry = store.get(key)
         if entry is None or not key_filter.matches(key, entry):

@@ -1,9 +1,11 @@
-"""Those that follow an area: what is new goes into the queue of each subscriber that wants it. (facts §6.4)
+"""Those that follow an area: all of them read one history of its publications. (facts §6.4)
 
-A subscriber that begins gets the number of the last publication. It reads a snapshot after that, in pages: what changes
-meanwhile is in its queue, so nothing is lost in between, and some of it may come twice. A queue is bounded: a
-subscription that falls behind is ended, its reader is told so after what was queued, and begins again with a snapshot.
-The others notice nothing.
+A publication has a number; a large one is cut, and each part has a number. A subscriber that begins gets the number of
+the last one. It reads a snapshot after that, in pages: what changes meanwhile is in the history, so nothing is lost in
+between, and some of it may come twice. The history is bounded: a subscriber whose next publication is not there any
+more has fallen behind, and begins again with a snapshot. The others notice nothing.
+
+While nobody follows, nothing is kept, and publications are counted only.
 """
 
 from __future__ import annotations
@@ -15,28 +17,37 @@ import attrs
 
 from statestore_client.server.kvstore.admission import entry_bytes
 from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
+from statestore_client.server.kvstore.slices import slices
 from statestore_client.wire.kvstore.value import Publication, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AreaSubscribers", "AreaSubscription", "SubscriberOptions"]
+__all__ = ["KEPT_S", "AreaSubscribers", "AreaSubscription", "HistoryLimits", "SubscriberOptions"]
 
-#: What a key, its entry and its place in a queue take besides their bytes, roughly.
+#: What a key, its entry and its place in the history take besides their bytes, roughly.
 _OVERHEAD: Final = 256
+#: So long after the last request of a client the history is kept for the next one.
+KEPT_S: Final = 60.0
+
+
+@attrs.frozen
+class HistoryLimits:
+    """How far subscribers of an area may fall behind."""
+
+    max_publications: int = 10_000
+    max_bytes: int = 16 << 20
 
 
 @attrs.frozen
 class SubscriberOptions:
-    """What a subscriber wants, and how far it may fall behind."""
+    """What a subscriber wants."""
 
     key_filter: KeyFilter = ALL_KEYS
     #: Leave out entries without a value, which are about TTLs only.
     ignore_ttl: bool = True
     #: Hashes in place of values.
     omit_values: bool = False
-    max_queued: int = 10_000
-    max_queued_bytes: int = 16 << 20
 
     def wanted(self, publication: Publication) -> Publication | None:
         """The part of it that passes; None if nothing does."""
@@ -54,87 +65,110 @@ class SubscriberOptions:
 
 
 class AreaSubscription:
-    """One subscriber. ``began_after``: the number of the last publication before it."""
+    """One subscriber's place in the history: all up to number ``at`` was looked at."""
 
-    __slots__ = ("_bytes", "_is_ended", "_queue", "began_after", "id", "options")
+    __slots__ = ("_history", "at", "options")
 
-    def __init__(self, number: int, began_after: int, options: SubscriberOptions) -> None:
-        self.id = number
-        self.began_after = began_after
+    def __init__(self, history: AreaSubscribers, at: int, options: SubscriberOptions) -> None:
+        self._history = history
+        self.at = at
         self.options = options
-        self._queue: deque[tuple[Publication, int]] = deque()
-        self._bytes = 0
-        self._is_ended = False
-
-    def __len__(self) -> int:
-        """Publications that wait."""
-        return len(self._queue)
-
-    def push(self, publication: Publication) -> None:
-        """Queue what passes. A queue that is full ends the subscription: what is in it is still delivered."""
-        wanted = None if self._is_ended else self.options.wanted(publication)
-        if wanted is None:
-            return
-        size = _OVERHEAD + sum(entry_bytes(key, entry) + _OVERHEAD for key, entry in wanted.entries.items())
-        size += sum(len(key) + _OVERHEAD for key in wanted.expired_keys)
-        is_full = len(self._queue) >= self.options.max_queued or self._bytes + size > self.options.max_queued_bytes
-        if is_full:
-            self._is_ended = True
-            return
-        self._queue.append((wanted, size))
-        self._bytes += size
-
-    def take(self) -> Publication | None:
-        """The next one; None if there is none now."""
-        if not self._queue:
-            return None
-        publication, size = self._queue.popleft()
-        self._bytes -= size
-        return publication
 
     @property
-    def is_over(self) -> bool:
-        """It fell behind and was ended, and all that was queued before is taken. Subscribe again, with a snapshot."""
-        return self._is_ended and not self._queue
+    def is_at_end(self) -> bool:
+        """Whether there is nothing that was not looked at."""
+        return self.at >= self._history.number
 
     @property
     def has_fallen_behind(self) -> bool:
-        """It was ended; what was queued before may still be taken."""
-        return self._is_ended
+        """The next publication is not there any more: subscribe again, with a snapshot."""
+        return not self._history.has_all_after(self.at)
+
+    def next(self) -> Publication:
+        """The next publication, all of it; it must be there. Raise ``at`` once it was looked at."""
+        return self._history.after(self.at)
+
+    def take(self) -> Publication | None:
+        """The next one that is wanted; None if there is none now, or if the subscription has fallen behind."""
+        while not self.is_at_end and not self.has_fallen_behind:
+            wanted = self.options.wanted(self.next())
+            self.at += 1
+            if wanted is not None:
+                return wanted
+        return None
 
 
 class AreaSubscribers:
-    """Numbers the publications of an area, and hands them out."""
+    """Numbers the publications of an area, and keeps the last ones while somebody follows them."""
 
-    def __init__(self, area: str) -> None:
+    def __init__(self, area: str, limits: HistoryLimits = HistoryLimits()) -> None:
         self._area = area
-        self._subscriptions: dict[int, AreaSubscription] = {}
-        self._last_id = 0
+        self._limits = limits
+        self._pieces: deque[tuple[Publication, int]] = deque()
+        self._bytes = 0
+        self._subscriptions: set[AreaSubscription] = set()
+        self._kept_until = float("-inf")
         #: Of the last publication; 0 before the first.
         self.number = 0
 
     def __len__(self) -> int:
+        """Subscriptions inside the server. Clients have none: they say where they are."""
         return len(self._subscriptions)
 
     def subscribe(self, options: SubscriberOptions) -> AreaSubscription:
-        """From the next publication on."""
-        self._last_id += 1
-        subscription = AreaSubscription(self._last_id, self.number, options)
-        self._subscriptions[subscription.id] = subscription
+        """From the next publication on, until :meth:`unsubscribe`."""
+        subscription = AreaSubscription(self, self.number, options)
+        self._subscriptions.add(subscription)
         return subscription
 
     def unsubscribe(self, subscription: AreaSubscription) -> None:
-        """Nothing more is queued; also for one that is gone already."""
-        self._subscriptions.pop(subscription.id, None)
+        """Nothing more is kept for it; also for one that is gone already."""
+        self._subscriptions.discard(subscription)
+
+    def follow(self, options: SubscriberOptions, after: int | None, now: float) -> AreaSubscription:
+        """For one request: after this number, or from the next publication on. What follows is kept for KEPT_S."""
+        self._kept_until = now + KEPT_S
+        return AreaSubscription(self, self.number if after is None else after, options)
+
+    def tick(self, now: float) -> None:
+        """Forget the history if nobody follows any more."""
+        if self._pieces and not self._subscriptions and now >= self._kept_until:
+            self._pieces.clear()
+            self._bytes = 0
+
+    def next_deadline(self) -> float | None:
+        """When to call :meth:`tick`."""
+        return self._kept_until if self._pieces and not self._subscriptions else None
+
+    def has_all_after(self, number: int) -> bool:
+        """Whether everything after this number is there."""
+        return self.number - len(self._pieces) <= number <= self.number
+
+    def after(self, number: int) -> Publication:
+        """The publication that follows it, which must be there."""
+        return self._pieces[number - self.number][0]
 
     def publish(
-        self, entries: Mapping[str, Value], expired_keys: tuple[str, ...], sender: str | None
-    ) -> Publication | None:
+        self, entries: Mapping[str, Value], expired_keys: tuple[str, ...], sender: str | None, now: float
+    ) -> None:
         """What has changed. Nothing changed is not a publication."""
         if not entries and not expired_keys:
-            return None
+            return
+        if not self._subscriptions and now >= self._kept_until:
+            self.number += 1
+            self._pieces.clear()  # what comes after this one is not all that came
+            self._bytes = 0
+            return
+        for piece in slices(entries):
+            self._keep(piece, (), sender)
+        if expired_keys:
+            self._keep({}, expired_keys, sender)
+
+    def _keep(self, entries: dict[str, Value], expired_keys: tuple[str, ...], sender: str | None) -> None:
         self.number += 1
-        publication = Publication(self._area, self.number, entries, expired_keys, sender)
-        for subscription in self._subscriptions.values():
-            subscription.push(publication)
-        return publication
+        size = _OVERHEAD + sum(entry_bytes(key, entry) + _OVERHEAD for key, entry in entries.items())
+        size += sum(len(key) + _OVERHEAD for key in expired_keys)
+        self._pieces.append((Publication(self._area, self.number, entries, expired_keys, sender), size))
+        self._bytes += size
+        while len(self._pieces) > self._limits.max_publications or self._bytes > self._limits.max_bytes:
+            self._bytes -= self._pieces.popleft()[1]

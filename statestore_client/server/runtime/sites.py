@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.errors import InvalidArgumentError
+from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.bridge.names import RESERVED
 from statestore_client.server.checks import check_flag, check_kind, check_text
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.events import (
+    HelloRefused,
+    MalformedMessage,
+    NameInUse,
+    PeerChanged,
+    PeerWanted,
+    Synced,
+)
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
+from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
 from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
 
 if TYPE_CHECKING:
@@ -39,6 +47,9 @@ logger: Final = logging.getLogger("statestore_client.server")
 _MESSAGES_AT_ONCE: Final = 16
 #: The same: a part of a full sync has more, and takes some milliseconds, so it is the last one of its turn.
 _BYTES_AT_ONCE: Final = 32 * 1024
+
+#: Addresses that a site dials; each of them is tried for ever.
+_MAX_DIALLED: Final = 256
 
 DEFAULT_AREA: Final = "default"
 _INCARNATION_BITS: Final = 64
@@ -199,7 +210,7 @@ class SitePeering:
                 self.site.dial(what.link, now)
         self.site.tick(time.monotonic())
         self._carry()
-        if self._sockets.is_readable():
+        if self._sockets.is_readable() or self.site.output:
             self._arm(self._loop.call_soon(self._turn))
         else:
             now = time.monotonic()
@@ -211,6 +222,8 @@ class SitePeering:
             self._sockets.send(link, data)
         events, self.site.events = self.site.events, []
         for event in events:
+            if isinstance(event, PeerWanted):
+                self._change_peer(event)
             self._report(event)
             self._on_event(event)
         for area in self._areas:
@@ -218,6 +231,20 @@ class SitePeering:
             for each in own:
                 self._report_own(area.name, each)
                 self._on_event(each)
+
+    def _change_peer(self, wanted: PeerWanted) -> None:
+        """A client asks for it."""
+        answer: SetResult | Failure = SetResult(wanted.id, {})
+        try:
+            if not wanted.is_wanted:
+                self.remove_peer(wanted.url)
+            elif len(self._sockets.dialled) < _MAX_DIALLED:
+                self.add_peer(wanted.url)
+            else:
+                raise SettingsError(f"this site dials {_MAX_DIALLED} addresses, and no more")
+        except SettingsError as error:
+            answer = Failure(wanted.id, FailureReason.BAD_REQUEST, str(error))
+        self.site.answer(wanted.link, answer)
 
     def _report_own(self, area: str, event: OwnEvent) -> None:
         name = self.site.settings.name
@@ -244,5 +271,7 @@ class SitePeering:
                 logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)
             case MalformedMessage(link=link, error=error):
                 logger.debug("site %s: %s sent what is not of this protocol: %s", name, link, error)
+            case PeerWanted(link=link, url=url, is_wanted=is_wanted):
+                logger.info("site %s: a client has it %s %s", name, "dial" if is_wanted else "hang up", url)
             case Synced():
                 logger.info("site %s: synced with every peer that was known at the start, or tried to", name)

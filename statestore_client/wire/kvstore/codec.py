@@ -13,9 +13,20 @@ import msgpack
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.wire.kvstore import fields
+from statestore_client.wire.kvstore.client_messages import (
+    ChangeOwnKey,
+    ChangePeer,
+    Follow,
+    Followed,
+    GetOwnKeys,
+    GetPeers,
+    GetSummary,
+    OwnKeys,
+    PeersReply,
+    Summary,
+)
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
-    ChangeOwnKey,
     CompareRanges,
     Failure,
     Finalize,
@@ -50,7 +61,11 @@ _ID: Final = _plain("id", fields.integer)
 _AREA: Final = _plain("area", fields.text)
 _NEXT: Final = _plain("next", fields.optional_integer)
 _START: Final = _plain("start", fields.integer)
-_PATTERNS: Final = _plain("patterns", fields.key_names)
+_HISTORY: Final = _plain("history", fields.integer)
+_AFTER: Final = _plain("after", fields.optional_integer)
+_LAST: Final = _plain("last", fields.integer)
+_HOLD: Final = _plain("hold_ms", fields.integer)
+_PATTERNS: Final = _plain("patterns", fields.texts)
 _PATH: Final = _plain("path", fields.path)
 _REASON: Final = _plain("reason", fields.integer)
 _TEXT: Final = _plain("text", fields.text)
@@ -65,9 +80,9 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     3: (Heartbeat, (_plain("incarnation", fields.integer), _plain("floods", fields.integer))),
     4: (Refusal, (_REASON, _TEXT)),
     5: (Flood, (_plain("number", fields.integer), _AREA, _PATH, _ENTRIES)),
-    16: (Get, (_ID, _AREA, _plain("keys", fields.key_names))),
+    16: (Get, (_ID, _AREA, _plain("keys", fields.texts))),
     17: (GetFiltered, (
-        _ID, _AREA, _PATTERNS, _plain("originators", fields.key_names), _plain("match_all", fields.boolean),
+        _ID, _AREA, _PATTERNS, _plain("originators", fields.texts), _plain("match_all", fields.boolean),
         _plain("omit_values", fields.boolean), _START,
     )),
     18: (GetHashes, (_ID, _AREA, _PATTERNS, _START)),
@@ -82,11 +97,28 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
         _ID, _AREA, _plain("action", fields.integer), _plain("key", fields.text), _plain("value", fields.optional_data),
         _plain("version", fields.optional_integer), _plain("ttl_ms", fields.optional_integer),
     )),
+    24: (Follow, (
+        _ID, _AREA, ("wanted", fields.wanted, fields.packed_wanted), _HISTORY, _AFTER, _HOLD,
+    )),
+    25: (GetPeers, (_ID, _AREA, _HISTORY, _AFTER, _HOLD)),
+    26: (GetSummary, (_ID,)),
+    27: (GetOwnKeys, (_ID, _AREA, _START)),
+    28: (ChangePeer, (_ID, _plain("url", fields.text), _plain("is_wanted", fields.boolean))),
     32: (Found, (_ID, _ENTRIES, _NEXT)),
     33: (SetResult, (_ID, _plain("reasons", fields.reasons))),
     34: (RangeSumsReply, (_ID, _plain("is_equal", fields.boolean), ("sums", fields.sums, fields.packed_sums))),
-    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.key_names), _NEXT)),
+    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.texts), _NEXT)),
     36: (Failure, (_ID, _REASON, _TEXT)),
+    37: (Followed, (
+        _ID, _HISTORY, _LAST, _plain("is_gap", fields.boolean), ("pieces", fields.pieces, fields.packed_pieces),
+    )),
+    38: (PeersReply, (
+        _ID, _HISTORY, _LAST, ("peers", fields.peers, fields.packed_peers), _plain("unreached", fields.texts),
+    )),
+    39: (Summary, (
+        _ID, _plain("name", fields.name), _plain("incarnation", fields.integer), _plain("areas", fields.counters),
+    )),
+    40: (OwnKeys, (_ID, ("keys", fields.own_keys, fields.packed_own_keys), _NEXT)),
 }  # fmt: skip
 _CODES: Final = {shape[0]: code for code, shape in _SHAPES.items()}
 

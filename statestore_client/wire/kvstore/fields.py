@@ -10,6 +10,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, Piece, Wanted
 from statestore_client.wire.kvstore.messages import MAX_PATH, MAX_PATH_BYTES, MAX_PREFIXES, path_fits
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "MAX_NAME", "FieldError", "boolean", "entries", "hashes", "integer", "key_names", "name", "names", "numbers",
-    "optional_data", "optional_integer", "packed_entries", "packed_hashes", "packed_sums", "path", "ranges", "reasons",
-    "sums", "text",
+    "MAX_NAME", "FieldError", "boolean", "counters", "entries", "hashes", "integer", "name", "names", "numbers",
+    "optional_data", "optional_integer", "own_keys", "packed_entries", "packed_hashes", "packed_own_keys",
+    "packed_peers", "packed_pieces", "packed_sums", "packed_wanted", "path", "peers", "pieces", "ranges", "reasons",
+    "sums", "text", "texts", "wanted",
 ]  # fmt: skip
 
 #: Characters of the name of a site or area, of an originator, and of a capability.
@@ -95,8 +97,8 @@ def path(value: Any) -> tuple[str, ...]:
     return found
 
 
-def key_names(value: Any) -> tuple[str, ...]:
-    """Keys, or patterns of keys."""
+def texts(value: Any) -> tuple[str, ...]:
+    """Keys, patterns of keys, or addresses."""
     found = _array(value)
     for key in found:
         if type(key) is not str:
@@ -152,7 +154,7 @@ def _mapping(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def reasons(value: Any) -> dict[str, int]:
-    """Key -> the number of a reason."""
+    """Key -> a number: of a reason, say."""
     return _mapping(value, integer)
 
 
@@ -212,3 +214,72 @@ def hashes(value: Any) -> dict[str, Value]:
 def packed_hashes(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:
     """The other way."""
     return {key: (entry.version, entry.originator, entry.ttl_version, entry.hash) for key, entry in value.items()}
+
+
+def _fields(value: Any, count: int, what: str) -> tuple[Any, ...]:
+    """The first ``count`` of an array. Those after them are of a newer release."""
+    if type(value) is not tuple or len(value) < count:
+        raise FieldError(f"must have {what} of {count} fields")
+    return value[:count]
+
+
+def wanted(value: Any) -> Wanted:
+    """Patterns, originators, whether all of both, without TTLs alone, without values."""
+    patterns, originators, match_all, ignore_ttl, omit_values = _fields(value, 5, "a filter")
+    return Wanted(texts(patterns), texts(originators), boolean(match_all), boolean(ignore_ttl), boolean(omit_values))
+
+
+def packed_wanted(value: Wanted) -> tuple[Any, ...]:
+    """The other way."""
+    return value.patterns, value.originators, value.match_all, value.ignore_ttl, value.omit_values
+
+
+def _piece(value: Any) -> Piece:
+    number, sender, found, expired_keys = _fields(value, 4, "publications")
+    return Piece(integer(number), None if sender is None else name(sender), entries(found), texts(expired_keys))
+
+
+def pieces(value: Any) -> tuple[Piece, ...]:
+    """Publications: number, the site that they came from or nil, entries, expired keys."""
+    return tuple(map(_piece, _array(value)))
+
+
+def packed_pieces(value: tuple[Piece, ...]) -> list[tuple[Any, ...]]:
+    """The other way."""
+    return [(each.number, each.sender, packed_entries(each.entries), each.expired_keys) for each in value]
+
+
+def _peer(value: Any) -> PeerInfo:
+    state, since_ms, flaps, is_connected, urls = _fields(value, 5, "peers")
+    return PeerInfo(integer(state), integer(since_ms), integer(flaps), boolean(is_connected), texts(urls))
+
+
+def peers(value: Any) -> dict[str, PeerInfo]:
+    """Name -> state, since when in ms, flaps, whether it is connected, addresses."""
+    return _mapping(value, _peer)
+
+
+def packed_peers(value: Mapping[str, PeerInfo]) -> dict[str, tuple[Any, ...]]:
+    """The other way."""
+    return {name: (each.state, each.since_ms, each.flaps, each.is_connected, each.urls) for name, each in value.items()}
+
+
+def counters(value: Any) -> dict[str, dict[str, int]]:
+    """Area -> counter -> number."""
+    return _mapping(value, reasons)
+
+
+def _own_key(value: Any) -> OwnKeyState:
+    entry, is_persisted, is_contested = _fields(value, 3, "own keys")
+    return OwnKeyState(_entry(entry), boolean(is_persisted), boolean(is_contested))
+
+
+def own_keys(value: Any) -> dict[str, OwnKeyState]:
+    """Key -> entry, whether it is persisted, whether it is contested."""
+    return _mapping(value, _own_key)
+
+
+def packed_own_keys(value: Mapping[str, OwnKeyState]) -> dict[str, tuple[Any, ...]]:
+    """The other way."""
+    entries = packed_entries({key: each.entry for key, each in value.items()})
+    return {key: (entries[key], each.is_persisted, each.is_contested) for key, each in value.items()}

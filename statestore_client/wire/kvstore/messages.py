@@ -1,27 +1,39 @@
 """What sites say to each other, and clients to a site, as values. :mod:`.codec` has the bytes.
 
-=====================  ====  ======  ==================================================================================
-message                code  kind    its fields
-=====================  ====  ======  ==================================================================================
-:class:`Hello`         1     alone   version, name, incarnation, areas, capabilities, is reply
-:class:`HelloWanted`   2     alone   (none)
-:class:`Heartbeat`     3     alone   incarnation, number of the last flood
-:class:`Refusal`       4     alone   reason, text
-:class:`Flood`         5     alone   number, area, path, entries
-:class:`Get`           16    asks    id, area, keys
-:class:`GetFiltered`   17    asks    id, area, patterns, originators, match all, omit values, start
-:class:`GetHashes`     18    asks    id, area, patterns, start
-:class:`Set`           19    asks    id, area, entries, path
-:class:`CompareRanges` 20    asks    id, area, level, prefixes, sum or nil
-:class:`Sync`          21    asks    id, area, ranges, hashes
-:class:`Finalize`      22    asks    id, area, entries, is last
-:class:`ChangeOwnKey`  23    asks    id, area, action, key, value or nil, version or nil, TTL in ms or nil
-:class:`Found`   32    reply   id, entries, next or nil
-:class:`SetResult`     33    reply   id, reasons
-:class:`RangeSumsReply`     34    reply   id, is equal, sums
-:class:`SyncReply`     35    reply   id, entries, keys to be updated, next or nil
-:class:`Failure`       36    reply   id, reason, text
-=====================  ====  ======  ==================================================================================
+======================  ====  ======  =================================================================================
+message                 code  kind    its fields
+======================  ====  ======  =================================================================================
+:class:`Hello`          1     alone   version, name, incarnation, areas, capabilities, is reply
+:class:`HelloWanted`    2     alone   (none)
+:class:`Heartbeat`      3     alone   incarnation, number of the last flood
+:class:`Refusal`        4     alone   reason, text
+:class:`Flood`          5     alone   number, area, path, entries
+:class:`Get`            16    asks    id, area, keys
+:class:`GetFiltered`    17    asks    id, area, patterns, originators, match all, omit values, start
+:class:`GetHashes`      18    asks    id, area, patterns, start
+:class:`Set`            19    asks    id, area, entries, path
+:class:`CompareRanges`  20    asks    id, area, level, prefixes, sum or nil
+:class:`Sync`           21    asks    id, area, ranges, hashes
+:class:`Finalize`       22    asks    id, area, entries, is last
+:class:`ChangeOwnKey`   23    asks    id, area, action, key, value or nil, version or nil, TTL in ms or nil
+:class:`Follow`         24    asks    id, area, what is wanted, history, after or nil, hold
+:class:`GetPeers`       25    asks    id, area, history, after or nil, hold
+:class:`GetSummary`     26    asks    id
+:class:`GetOwnKeys`     27    asks    id, area, start
+:class:`ChangePeer`     28    asks    id, address, is wanted
+:class:`Found`          32    reply   id, entries, next or nil
+:class:`SetResult`      33    reply   id, reasons
+:class:`RangeSumsReply`  34    reply   id, is equal, sums
+:class:`SyncReply`      35    reply   id, entries, keys to be updated, next or nil
+:class:`Failure`        36    reply   id, reason, text
+:class:`Followed`       37    reply   id, history, last, is gap, publications
+:class:`PeersReply`     38    reply   id, history, last, peers, dialled addresses
+:class:`Summary`        39    reply   id, name of the site, incarnation, area -> counter -> number
+:class:`OwnKeys`        40    reply   id, own keys, next or nil
+======================  ====  ======  =================================================================================
+
+*History*: what was published in an area since the site was started; its number is the site's incarnation. *Hold*: how
+many ms a request may wait for something new, before it is answered that there is nothing.
 
 *Position*: of a key, 0 to 2^64 - 1. ``start`` and ``next`` are positions: a reply that does not fit ends before the key
 at ``next``, and the next request starts there. Times are in ms.
@@ -37,13 +49,25 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from statestore_client.wire.kvstore.client_messages import (
+    ChangeOwnKey,
+    ChangePeer,
+    Follow,
+    Followed,
+    GetOwnKeys,
+    GetPeers,
+    GetSummary,
+    OwnKeys,
+    PeersReply,
+    Summary,
+)
 from statestore_client.wire.kvstore.value import Value
 
 __all__ = [
     "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "PROTOCOL_VERSION", "Capability",
-    "ChangeOwnKey", "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered",
-    "GetHashes", "Heartbeat", "Hello", "HelloWanted", "Message", "OwnKeyAction", "RangeSumsReply", "Refusal",
-    "RefusalReason", "Reply", "Request", "Set", "SetResult", "Sync", "SyncReply", "path_fits",
+    "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered", "GetHashes",
+    "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal", "RefusalReason", "Reply", "Request",
+    "Set", "SetResult", "Sync", "SyncReply", "path_fits",
 ]  # fmt: skip
 
 PROTOCOL_VERSION: Final = 1
@@ -92,6 +116,7 @@ class FailureReason(IntEnum):
     UNKNOWN_REQUEST = 1
     UNKNOWN_AREA = 2
     BAD_REQUEST = 3
+    TOO_MANY_HELD = 4
 
 
 @attrs.frozen
@@ -212,34 +237,6 @@ class Finalize:
     is_last: bool
 
 
-class OwnKeyAction(IntEnum):
-    """What a site is to do with a key that it keeps alive for its clients. (facts §5.4)"""
-
-    SET = 1
-    PERSIST = 2
-    REFRESH = 3
-    UNSET = 4
-    CLEAR = 5
-    ERASE = 6
-
-
-@attrs.frozen
-class ChangeOwnKey:
-    """``action`` is an :class:`OwnKeyAction`, or a number that this release does not know.
-
-    SET, PERSIST and UNSET have a value. SET can have a version; without, it is one above that of what is stored. SET
-    can have a TTL, without it is the site's; REFRESH must have one. A :class:`SetResult` answers.
-    """
-
-    id: int
-    area: str
-    action: int
-    key: str
-    value: bytes | None = None
-    version: int | None = None
-    ttl_ms: int | None = None
-
-
 @attrs.frozen
 class Found:
     """Answers :class:`Get`, :class:`GetFiltered` and :class:`GetHashes`."""
@@ -285,6 +282,20 @@ class Failure:
     text: str
 
 
-Request: TypeAlias = Get | GetFiltered | GetHashes | Set | ChangeOwnKey | CompareRanges | Sync | Finalize
-Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure
+Request: TypeAlias = (
+    Get
+    | GetFiltered
+    | GetHashes
+    | Set
+    | ChangeOwnKey
+    | Follow
+    | GetPeers
+    | GetSummary
+    | GetOwnKeys
+    | ChangePeer
+    | CompareRanges
+    | Sync
+    | Finalize
+)
+Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure | Followed | PeersReply | Summary | OwnKeys
 Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Request | Reply

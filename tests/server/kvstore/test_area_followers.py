@@ -1,4 +1,4 @@
-"""Those that follow an area: streams, long polls, dumps in pages, and work in pieces."""
+"""Those that follow an area: streams, dumps in pages, and work in pieces."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from hypothesis import strategies as st
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
-from statestore_client.server.kvstore.long_polls import HOLD_S, LongPoll
 from statestore_client.server.kvstore.slices import PART_BYTES, page, slices
-from statestore_client.server.kvstore.subscribers import AreaSubscription, SubscriberOptions
+from statestore_client.server.kvstore.subscribers import (
+    KEPT_S,
+    AreaSubscribers,
+    AreaSubscription,
+    HistoryLimits,
+    SubscriberOptions,
+)
 from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, Publication, Value, hash_of
 
 EVERYTHING = SubscriberOptions(ignore_ttl=False)
@@ -80,43 +85,66 @@ def test_a_full_entry_that_changes_only_a_ttl_passes(area: Area) -> None:
     assert len(taken(subscription)) == 2
 
 
-@pytest.mark.parametrize("options", [SubscriberOptions(max_queued=2), SubscriberOptions(max_queued_bytes=1100)])
-def test_who_falls_behind_is_ended_and_told_so_after_what_was_queued(area: Area, options: SubscriberOptions) -> None:
-    """A full queue ends a subscription: what is in it still comes, then its end. The others notice nothing."""
-    slow, other = area.subscribers.subscribe(options), area.subscribers.subscribe(EVERYTHING)
-    for number in range(1, 5):
+@pytest.mark.parametrize("limits", [HistoryLimits(max_publications=2), HistoryLimits(max_bytes=1100)])
+def test_who_falls_behind_is_told_so_and_the_others_notice_nothing(area: Area, limits: HistoryLimits) -> None:
+    """The history has an end: a reader that is too slow gets no more, and must begin again with a snapshot."""
+    area.subscribers = AreaSubscribers("north", limits)
+    slow, other = area.subscribers.subscribe(EVERYTHING), area.subscribers.subscribe(EVERYTHING)
+    seen = []
+    for number in range(1, 4):
+        assert not slow.has_fallen_behind
         area.set({"key": Value(number, "a", b"x")}, 0.0)
-    assert len(slow) == 2
+        seen += taken(other)
     assert slow.has_fallen_behind
-    assert not slow.is_over
-    assert [publication.number for publication in taken(slow)] == [1, 2]
-    assert slow.is_over
-    area.set({"key": Value(5, "a", b"x")}, 0.0)
-    assert len(slow) == 0
-    assert [publication.number for publication in taken(other)] == [1, 2, 3, 4, 5]
-    assert not other.is_over
+    assert taken(slow) == []
+    assert [publication.number for publication in seen] == [1, 2, 3]
+    assert not other.has_fallen_behind
 
 
-def test_an_entry_that_is_too_large_for_one_queue_stops_no_other(area: Area) -> None:
-    """The largest value ends a subscription that has no room for it, and is stored, sent on, and seen by the others."""
-    small = area.subscribers.subscribe(SubscriberOptions(max_queued_bytes=1000))
-    other = area.subscribers.subscribe(SubscriberOptions())
+def test_an_entry_that_is_too_large_for_the_history_is_stored_and_sent_on(area: Area) -> None:
+    """Its subscribers have fallen behind, and take it from a snapshot."""
+    area.subscribers = AreaSubscribers("north", HistoryLimits(max_bytes=1000))
+    subscription = area.subscribers.subscribe(SubscriberOptions())
     area.set({"key": Value(1, "a", b"x" * MAX_VALUE_BYTES), "next": Value(1, "a", b"y")}, 0.0)
-    assert small.is_over
-    assert list(taken(other)[0].entries) == ["key", "next"]
+    assert subscription.has_fallen_behind
     assert list(area.take_news()) == ["key", "next"]
+    assert sorted(area.store) == ["key", "next"]
+
+
+def test_a_large_publication_is_cut(area: Area) -> None:
+    """Each part has a number, at most 128 entries, and room in a message."""
+    subscription = area.subscribers.subscribe(EVERYTHING)
+    area.set({str(number): Value(1, "a", b"x") for number in range(300)}, 0.0)
+    parts = taken(subscription)
+    assert [(part.number, len(part.entries)) for part in parts] == [(1, 128), (2, 128), (3, 44)]
+
+
+def test_nothing_is_kept_while_nobody_follows(area: Area) -> None:
+    """What came meanwhile is a gap for who says that he was here before, and not for who begins."""
+    area.set({"key": Value(1, "a", b"x")}, 0.0)
+    assert area.subscribers.follow(EVERYTHING, 0, 0.0).has_fallen_behind
+    area.set({"key": Value(2, "a", b"x")}, KEPT_S - 1)
+    reader = area.subscribers.follow(EVERYTHING, 1, KEPT_S)
+    assert [publication.number for publication in taken(reader)] == [2]
+    assert area.next_deadline() == 2 * KEPT_S
+    area.tick(2 * KEPT_S)
+    assert area.next_deadline() is None
+    area.set({"key": Value(3, "a", b"x")}, 2 * KEPT_S)
+    assert not area.subscribers.follow(EVERYTHING, 3, 200.0).has_fallen_behind
+    assert area.subscribers.follow(EVERYTHING, 2, 200.0).has_fallen_behind
+    assert area.subscribers.follow(EVERYTHING, 4, 200.0).has_fallen_behind
 
 
 def test_who_unsubscribes_gets_nothing_more(area: Area) -> None:
     """Twice is as good as once."""
     area.set({"before": Value(1, "a", b"x")}, 0.0)
     subscription = area.subscribers.subscribe(EVERYTHING)
-    assert subscription.began_after == 1
+    assert subscription.at == 1
     assert len(area.subscribers) == 1
     for _ in range(2):
         area.subscribers.unsubscribe(subscription)
     area.set({"key": Value(1, "a", b"x")}, 0.0)
-    assert len(subscription) == 0
+    assert taken(subscription) == []
     assert len(area.subscribers) == 0
 
 
@@ -213,95 +241,3 @@ def test_a_slice_is_bounded() -> None:
     assert [len(piece) for piece in slices(small)] == [128] * 7 + [104]
     large = {str(number): Value(1, "a", b"x" * 50_000) for number in range(5)}
     assert [len(piece) for piece in slices(large)] == [2, 2, 1]
-
-
-# -- long polls --------------------------------------------------------------------------------------------------------
-
-
-def held(area: Area, snapshot: dict[str, Value], now: float = 0.0) -> LongPoll:
-    """A poll of keys that begin with adj:, compared to its end."""
-    poll = area.polls.hold(KeyFilter(["adj:"]), snapshot, list(area.store), now)
-    while poll.check_some(area.store):
-        pass
-    return poll
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "answer"),
-    [
-        ({"adj:1": Value(1, "a", b"x")}, None),
-        ({"adj:1": Value(1, "a", None, hash=hash_of(1, "a", b"x"))}, None),
-        ({}, True),
-        ({"adj:1": Value(1, "a", b"x"), "adj:2": Value(1, "a", b"x")}, True),
-        ({"adj:1": Value(2, "a", b"x")}, True),
-        ({"adj:1": Value(1, "b", b"x")}, True),
-        ({"adj:1": Value(1, "a", b"y")}, True),
-        ({"adj:1": Value(1, "a", None, hash=7)}, True),
-    ],
-    ids=["equal", "equal hash", "missing", "extra", "version", "originator", "value", "hash"],
-)
-def test_a_poll_is_answered_at_once_if_something_differs(
-    area: Area, snapshot: dict[str, Value], answer: bool | None
-) -> None:
-    """Extra, changed and missing keys are a difference; keys that the poll is not about, and TTLs, are not."""
-    area.set({"adj:1": Value(1, "a", b"x", 5000, 4), "key": Value(1, "a", b"x")}, 0.0)
-    assert held(area, snapshot).answer is answer
-
-
-@pytest.mark.parametrize(
-    ("change", "answer"),
-    [
-        (Value(2, "a", b"y"), True), (Value(1, "a", None, 5000, 1), None), (None, True),
-    ],
-    ids=["value", "TTL", "expired"],
-)  # fmt: skip
-def test_a_held_poll_is_answered_by_the_first_value(area: Area, change: Value | None, answer: bool | None) -> None:
-    """A new value or an expired key answers it; a TTL alone, or another key, does not."""
-    area.set({"adj:1": Value(1, "a", b"x", 4000)}, 0.0)
-    poll = held(area, {"adj:1": Value(1, "a", b"x")})
-    area.set({"other": Value(1, "a", b"x", 1000)}, 0.0)
-    area.tick(1.0)
-    assert poll.answer is None
-    if change is not None:
-        area.set({"adj:1": change}, 1.0)
-    area.tick(4.5)
-    assert poll.answer is answer
-    assert (area.answered == [poll]) is bool(answer)
-    assert len(area.polls) == (0 if answer else 1)
-
-
-def test_a_held_poll_ends_by_its_own_timer(area: Area) -> None:
-    """After 20 s without any change the answer is no, and nothing else is needed for that."""
-    early, late = held(area, {}, 0.0), held(area, {}, 1.0)
-    assert area.next_deadline() == HOLD_S
-    area.tick(HOLD_S)
-    assert (early.answer, late.answer) == (False, None)
-    assert area.answered == [early]
-    area.tick(HOLD_S + 1)
-    assert area.answered == [early, late]
-    assert area.next_deadline() is None
-
-
-def test_a_poll_of_a_large_area_is_compared_in_pieces(area: Area) -> None:
-    """A call compares 256 keys; a change in between answers the poll before all are compared."""
-    entries = {f"adj:{number}": Value(1, "a", b"x") for number in range(2000)}
-    for piece in slices(entries):
-        area.set(piece, 0.0)
-    poll = area.polls.hold(KeyFilter(["adj:"]), entries, list(area.store), 0.0)
-    calls = 1
-    while poll.check_some(area.store):
-        calls += 1
-    assert (poll.answer, calls) == (None, 8)
-    again = area.polls.hold(KeyFilter(["adj:"]), entries, list(area.store), 0.0)
-    assert again.check_some(area.store)
-    area.set({"adj:0": Value(2, "a", b"y")}, 0.0)
-    assert again.answer is True
-    assert not again.check_some(area.store)
-
-
-def test_a_reader_that_leaves_is_dropped(area: Area) -> None:
-    """Twice is as good as once."""
-    poll = held(area, {})
-    for _ in range(2):
-        area.polls.drop(poll)
-    assert len(area.polls) == 0

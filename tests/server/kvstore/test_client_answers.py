@@ -7,10 +7,10 @@ import pytest
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.server.kvstore.range_sums import position
+from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
-    ChangeOwnKey,
     Failure,
     FailureReason,
     Found,
@@ -18,7 +18,6 @@ from statestore_client.wire.kvstore.messages import (
     GetFiltered,
     GetHashes,
     Message,
-    OwnKeyAction,
     Set,
     SetResult,
 )

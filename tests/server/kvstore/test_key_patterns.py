@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.key_filter import ALL_KEYS, MAX_FILTER_POSITIONS, MAX_PATTERNS, KeyFilter
-from statestore_client.server.kvstore.pattern import MAX_POSITIONS, Pattern
+from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
+from statestore_client.server.kvstore.pattern import MAX_PATTERNS, MAX_POSITIONS, Patterns
 from statestore_client.server.kvstore.pattern_syntax import MAX_PATTERN
 from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, Value
 
@@ -42,7 +42,7 @@ ANCHORED = st.tuples(st.sampled_from(["", "^"]), PATTERNS, st.sampled_from(["", 
 @given(ANCHORED, st.text("abc:1", max_size=8))
 def test_a_pattern_matches_what_it_does_elsewhere(pattern: str, key: str) -> None:
     """A pattern of the subset finds a match at the beginning of a key exactly if Python's own engine does."""
-    assert Pattern(pattern).matches(key) is (re.match(pattern, key) is not None)
+    assert Patterns([pattern]).match(key) is (re.match(pattern, key) is not None)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_pattern_matches_what_it_does_elsewhere(pattern: str, key: str) -> Non
 )
 def test_a_pattern_is_anchored_at_the_beginning_only(pattern: str, matching: list[str], others: list[str]) -> None:
     """A key passes if it begins with a match; case counts."""
-    compiled = Pattern(pattern)
-    assert [compiled.matches(key) for key in matching] == [True] * len(matching)
-    assert [compiled.matches(key) for key in others] == [False] * len(others)
+    compiled = Patterns([pattern])
+    assert [compiled.match(key) for key in matching] == [True] * len(matching)
+    assert [compiled.match(key) for key in others] == [False] * len(others)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_a_pattern_is_anchored_at_the_beginning_only(pattern: str, matching: lis
 def test_what_is_not_allowed_says_why(pattern: str, reason: str) -> None:
     """A pattern outside the subset, or one that would be large, is an error of the caller that names the reason."""
     with pytest.raises(InvalidArgumentError, match=re.escape(reason)):
-        Pattern(pattern)
+        Patterns([pattern])
 
 
 @given(st.text(r"()[]{}|*+?^$.\-,:01aAxz", max_size=30))
 def test_any_text_is_a_pattern_or_a_typed_error(text: str) -> None:
     """Whatever a peer sends as a pattern is compiled, or refused with the one typed error."""
     with contextlib.suppress(InvalidArgumentError):
-        assert Pattern(text).matches("a:1") in (True, False)
+        assert Patterns([text]).match("a:1") in (True, False)
 
 
 HOSTILE = [
@@ -110,19 +110,19 @@ HOSTILE = [
 @pytest.mark.parametrize(("pattern", "unit"), HOSTILE, ids=[pattern for pattern, _ in HOSTILE])
 def test_a_hostile_pattern_takes_time_in_proportion_to_the_key(pattern: str, unit: str) -> None:
     """The longest key costs a hostile pattern milliseconds, where trying again would take ages."""
-    compiled = Pattern(pattern)
+    compiled = Patterns([pattern])
     key = (unit * MAX_KEY_BYTES)[:MAX_KEY_BYTES]
     best = float("inf")
     for _ in range(5):
         started = time.thread_time()
-        compiled.matches(key)
+        compiled.match(key)
         best = min(best, time.thread_time() - started)
     assert best < 0.1
 
 
 def test_the_number_of_steps_is_the_length_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of n characters is looked at n times, whatever the pattern; nothing is tried twice."""
-    pattern = Pattern("(a|b)*a(a|b){100}c")
+    pattern = Patterns(["(a|b)*a(a|b){100}c"])
     automaton = pattern._automaton
     assert automaton is not None
     looked_at = []
@@ -133,17 +133,17 @@ def test_the_number_of_steps_is_the_length_of_the_key(monkeypatch: pytest.Monkey
         return take(character)
 
     monkeypatch.setattr(type(automaton), "_that_take", lambda _self, character: counted(character))
-    assert not pattern.matches("ab" * 1000)
+    assert not pattern.match("ab" * 1000)
     assert len(looked_at) == 2000
 
 
 def test_what_is_remembered_is_bounded() -> None:
     """A pattern with more sets of positions than anyone can count keeps a bounded number of them."""
-    pattern = Pattern("(a|b)*a(a|b){60}c")
+    pattern = Patterns(["(a|b)*a(a|b){60}c"])
     automaton = pattern._automaton
     assert automaton is not None
     for number in range(2000):
-        pattern.matches(f"{number:064b}".replace("0", "a").replace("1", "b"))
+        pattern.match(f"{number:064b}".replace("0", "a").replace("1", "b"))
     assert len(automaton._after) <= 512
 
 
@@ -182,8 +182,17 @@ def test_a_filter_has_limits() -> None:
     KeyFilter(["prefix"] * MAX_PATTERNS)
     with pytest.raises(InvalidArgumentError, match=f"at most {MAX_PATTERNS} patterns"):
         KeyFilter(["prefix"] * (MAX_PATTERNS + 1))
-    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_FILTER_POSITIONS} characters"):
-        KeyFilter([f"[ab]{{{MAX_POSITIONS}}}"] * 3)
+    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_POSITIONS} characters"):
+        KeyFilter([f"[ab]{{{MAX_POSITIONS // 2}}}"] * 2 + ["[ab]"])
+
+
+def test_many_patterns_cost_a_key_no_more_than_one() -> None:
+    """A character of a key is looked at once, however many patterns there are; each of them still counts."""
+    patterns = Patterns([f"k{number}-[0-9]+x$" for number in range(64)])
+    automaton = patterns._automaton
+    assert automaton is not None
+    assert [patterns.match(f"k{number}-77x") for number in (0, 31, 63, 64)] == [True, True, True, False]
+    assert not patterns.match("k63-x")
 
 
 def test_an_invalid_pattern_is_an_error_and_not_an_open_filter() -> None:

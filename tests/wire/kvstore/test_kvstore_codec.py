@@ -9,12 +9,27 @@ from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.wire.kvstore import codec
+from statestore_client.wire.kvstore.client_messages import (
+    ChangeOwnKey,
+    ChangePeer,
+    Follow,
+    Followed,
+    GetOwnKeys,
+    GetPeers,
+    GetSummary,
+    OwnKeys,
+    OwnKeyState,
+    PeerInfo,
+    PeersReply,
+    Piece,
+    Summary,
+    Wanted,
+)
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
     MAX_POSITION,
     MAX_PREFIXES,
-    ChangeOwnKey,
     CompareRanges,
     Failure,
     Finalize,
@@ -71,12 +86,35 @@ GOLDEN: list[tuple[Message, str]] = [
     (Finalize(9, "a", {}, True), "95 16 09 a1 61 80 c3"),
     (ChangeOwnKey(9, "a", 1, "k", b"v", 300, 5000), "98 17 09 a1 61 01 a1 6b c4 01 76 cd 012c cd 1388"),
     (ChangeOwnKey(9, "a", 6, "k"), "98 17 09 a1 61 06 a1 6b c0 c0 c0"),
+    (
+        Follow(9, "a", Wanted(("k.*",), ("rome",), True, False, True), 300, 7, 20_000),
+        "97 18 09 a1 61 95 91 a3 6b2e2a 91 a4 726f6d65 c3 c2 c3 cd 012c 07 cd 4e20",
+    ),
+    (Follow(9, "a", Wanted()), "97 18 09 a1 61 95 90 90 c2 c3 c2 00 c0 00"),
+    (GetPeers(9, "a", 300, 7, 1000), "96 19 09 a1 61 cd 012c 07 cd 03e8"),
+    (GetSummary(9), "92 1a 09"),
+    (GetOwnKeys(9, "a", 7), "94 1b 09 a1 61 07"),
+    (ChangePeer(9, "tcp://h:1", True), "94 1c 09 a9 7463703a2f2f683a31 c3"),
     (Found(9, {"k": HASHED}, None), "94 20 09 81 a1 6b 96 03 a4 726f6d65 c0 d2 80000000 02 ff c0"),
     (SetResult(9, {"k": 4}), "93 21 09 81 a1 6b 04"),
     (RangeSumsReply(9, False, (1, MAX_POSITION)), "94 22 09 c2 c4 10 0000000000000001 ffffffffffffffff"),
     (RangeSumsReply(9, True, ()), "94 22 09 c3 c4 00"),
     (SyncReply(9, {}, ("k",), 7), "95 23 09 80 91 a1 6b 07"),
     (Failure(9, 2, "no"), "94 24 09 02 a2 6e6f"),
+    (
+        Followed(9, 300, 8, False, (Piece(8, "rome", {"k": REFRESH}, ("x",)),)),
+        "96 25 09 cd 012c 08 c2 91 94 08 a4 726f6d65 81 a1 6b 95 03 a4 726f6d65 c0 cd 03e8 02 91 a1 78",
+    ),
+    (Followed(9, 300, 8, True), "96 25 09 cd 012c 08 c3 90"),
+    (
+        PeersReply(9, 300, 4, {"rome": PeerInfo(2, 1000, 0, True, ("tcp://h:1",))}, ("ipc://x",)),
+        "96 26 09 cd 012c 04 81 a4 726f6d65 95 02 cd 03e8 00 c3 91 a9 7463703a2f2f683a31 91 a7 6970633a2f2f78",
+    ),
+    (Summary(9, "rome", 300, {"a": {"keys": 5}}), "95 27 09 a4 726f6d65 cd 012c 81 a1 61 81 a4 6b657973 05"),
+    (
+        OwnKeys(9, {"k": OwnKeyState(REFRESH, True, False)}, None),
+        "94 28 09 81 a1 6b 93 95 03 a4 726f6d65 c0 cd 03e8 02 c3 c2 c0",
+    ),
 ]
 
 
@@ -115,6 +153,10 @@ _KEYS = st.lists(_TEXT, max_size=3).map(tuple)
 _RANGES = st.lists(_UINT, unique=True, max_size=8).map(
     lambda ends: tuple(zip(sorted(ends)[::2], sorted(ends)[1::2], strict=False))
 )
+_WANTED = st.builds(Wanted, _KEYS, _KEYS, st.booleans(), st.booleans(), st.booleans())
+_PIECES = st.builds(Piece, _UINT, st.none() | _NAME, _ENTRIES, _KEYS)
+_PEERS = st.builds(PeerInfo, _UINT, _UINT, _UINT, st.booleans(), _KEYS)
+_OWN_KEYS = st.builds(OwnKeyState, _VALUES, st.booleans(), st.booleans())
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Hello, _UINT, _NAME, _UINT, _NAMES, _NAMES, st.booleans()),
     st.builds(Heartbeat, _UINT, _UINT),
@@ -149,6 +191,15 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(RangeSumsReply, _UINT, st.booleans(), st.lists(_UINT, max_size=9).map(tuple)),
     st.builds(SyncReply, _UINT, _ENTRIES, _KEYS, st.none() | _UINT),
     st.builds(Failure, _UINT, _UINT, _TEXT),
+    st.builds(Follow, _UINT, _TEXT, _WANTED, _UINT, st.none() | _UINT, _UINT),
+    st.builds(GetPeers, _UINT, _TEXT, _UINT, st.none() | _UINT, _UINT),
+    st.builds(GetSummary, _UINT),
+    st.builds(GetOwnKeys, _UINT, _TEXT, _UINT),
+    st.builds(ChangePeer, _UINT, _TEXT, st.booleans()),
+    st.builds(Followed, _UINT, _UINT, _UINT, st.booleans(), st.lists(_PIECES, max_size=3).map(tuple)),
+    st.builds(PeersReply, _UINT, _UINT, _UINT, st.dictionaries(_TEXT, _PEERS, max_size=3), _KEYS),
+    st.builds(Summary, _UINT, _NAME, _UINT, st.dictionaries(_TEXT, st.dictionaries(_TEXT, _UINT, max_size=3))),
+    st.builds(OwnKeys, _UINT, st.dictionaries(_TEXT, _OWN_KEYS, max_size=3), st.none() | _UINT),
 )
 
 

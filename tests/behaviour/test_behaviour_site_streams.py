@@ -1,0 +1,349 @@
+"""Clients that follow a site, blocking and asyncio: what there is and what changes, over restarts and slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+from sites_for_clients import SHELLS, Looped, SiteThread
+from waiting import eventually
+
+from statestore_client.errors import (
+    BusyError,
+    ClosedError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+)
+from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, KeyChange, NoMergeReason, SiteClient, Value
+from statestore_client.server.kvstore.held_requests import MAX_HELD_OF_LINK
+from statestore_client.server.kvstore.subscribers import AreaSubscribers, HistoryLimits
+
+
+class LoopedStream:
+    """An asyncio stream, whose coroutines are run one by one."""
+
+    def __init__(self, looped: Looped, stream: Any) -> None:
+        self._run = looped.runner.run
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        what = getattr(self._stream, name)
+        return (lambda *args, **more: self._run(what(*args, **more))) if asyncio.iscoroutinefunction(what) else what
+
+    def __enter__(self) -> Self:
+        self._run(self._stream.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._stream.close())
+
+
+class Shell:
+    """A client of one shell, and streams that are used alike."""
+
+    def __init__(self, kind: Any, url: str, **more: Any) -> None:
+        self.made = kind(url, **more)
+
+    def stream(self, name: str, *args: Any, **more: Any) -> Any:
+        """Not entered yet."""
+        stream = getattr(self.made.client, name)(*args, **more)
+        return LoopedStream(self.made, stream) if isinstance(self.made, Looped) else stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+
+@pytest.fixture
+def site() -> Iterator[SiteThread]:
+    """One site."""
+    with SiteThread() as one:
+        yield one
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell.__name__)
+def client(request: pytest.FixtureRequest, site: SiteThread) -> Iterator[Shell]:
+    """A client of the site."""
+    shell = Shell(request.param, site.url)
+    yield shell
+    shell.close()
+    if isinstance(shell.made, Looped):
+        shell.made.runner.close()
+
+
+def next_of(stream: Any) -> Any:
+    """What comes next, and it comes soon."""
+    found = stream.get(20)
+    assert found is not None
+    return found
+
+
+def test_a_stream_begins_with_what_there_is_and_misses_nothing(client: Shell, site: SiteThread) -> None:
+    """The snapshot first, then each change: new values, other sites' values, and keys that end."""
+    client.set("adj:1", "x")
+    client.set("other", "x")
+    with client.stream("subscribe", "adj:") as changes:
+        assert {key: entry.value for key, entry in changes.snapshot.items()} == {"adj:1": b"x"}
+        client.set("adj:2", "y")
+        client.set("other", "y")
+        client.set("adj:1", "z")
+        assert [(change.key, change.entry.value) for change in (next_of(changes), next_of(changes))] == [
+            ("adj:2", b"y"),
+            ("adj:1", b"z"),
+        ]
+        client.merge({"adj:3": Value(1, "oslo", b"o", 300)})
+        assert next_of(changes).entry.originator == "oslo"
+        assert next_of(changes) == KeyChange("adj:3", None)
+        assert changes.get(0) is None
+
+
+def test_hashes_and_times_to_live_are_told_if_asked_for(client: Shell) -> None:
+    """A refresh is a change only for those that ask for it."""
+    client.set("key", "x")
+    with client.stream("subscribe", hashes=True) as hashes, client.stream("subscribe", "k", ttls=True) as ttls:
+        assert hashes.snapshot["key"].value is None
+        client.refresh("key", 60_000)
+        change = next_of(ttls)
+        assert change.is_ttl_only
+        assert change.entry.ttl_version == 1
+        client.set("key", "y")
+        change = next_of(hashes)
+        assert (change.entry.version, change.entry.value, change.is_ttl_only) == (2, None, False)
+
+
+def test_a_site_that_was_started_again_is_followed_further(client: Shell, site: SiteThread) -> None:
+    """What is not there any more has ended, what is new or other is told, and what is as it was is not."""
+    client.set("gone", "x")
+    client.set("same", "x", version=1)
+    with client.stream("subscribe") as changes:
+        site.stop()
+        site.start()
+        site.set_many({"same": b"x", "new": b"y"})
+        found = {change.key: change.entry for change in (next_of(changes), next_of(changes))}
+        assert {key: entry and entry.value for key, entry in found.items()} == {"new": b"y", "gone": None}
+        site.set_many({"later": b"z"})
+        assert next_of(changes).key == "later"
+        assert changes.is_connected
+
+
+def test_a_site_that_does_not_answer_is_no_end(site: SiteThread) -> None:
+    """The stream says that it is not connected, and goes on when the site is there again."""
+    with SiteClient(site.url, timeout_s=0.2) as client, client.subscribe() as changes:
+        site.stop()
+        assert changes.get(0.1) is None
+        assert not changes.is_connected
+        site.start()
+        site.set_many({"key": b"x"})
+        assert next_of(changes).key == "key"
+
+
+def test_a_reader_that_is_too_slow_gets_the_last_state(client: Shell, site: SiteThread) -> None:
+    """What it missed is not told step by step; in the end it knows what the site has."""
+
+    def forget_soon() -> None:
+        site.peering.site.replicas["default"].contents.subscribers = AreaSubscribers(
+            "default", HistoryLimits(max_publications=3)
+        )
+
+    site.call(forget_soon)
+    with client.stream("subscribe") as changes:
+        for number in range(20):
+            client.set("key", str(number))
+        change = next_of(changes)
+        while change.entry.value != b"19":
+            change = next_of(changes)
+        assert changes.get(0) is None
+
+
+def test_a_large_area_is_followed(client: Shell, site: SiteThread) -> None:
+    """A snapshot of many pages, and a change that is larger than a message."""
+    site.set_many({f"key{number}": bytes(1000) for number in range(3000)})
+    with client.stream("subscribe") as changes:
+        assert len(changes.snapshot) == 3000
+        assert client.merge({f"new{number}": Value(1, "oslo", bytes(1000), 60_000) for number in range(3000)}) == {}
+        seen = {next_of(changes).key for _ in range(3000)}
+        assert seen == {f"new{number}" for number in range(3000)}
+
+
+def test_merge_says_what_was_not_taken(client: Shell) -> None:
+    """One that is refused changes nothing for the others; what cannot be sent at all is an error before anything is."""
+    reasons = client.merge({"good": Value(1, "oslo", b"x", 1000), "bad": Value(1, "oslo", b"x", 0)})
+    assert reasons == {"bad": NoMergeReason.INVALID_TTL}
+    with pytest.raises(InvalidArgumentError, match="more than"):
+        client.merge({"fine": Value(1, "oslo", b"x", 1000), "large": Value(1, "oslo", bytes(1 << 20), 1000)})
+    assert client.get("fine") is None
+
+
+def test_a_long_poll_is_answered_by_a_difference(client: Shell, site: SiteThread) -> None:
+    """At once if there is one, else as soon as there is one; times to live are none."""
+    client.set("adj:1", "x")
+    known = client.hashes("adj:")
+    assert client.differs({}, "adj:")
+    assert client.differs({"adj:1": Value(9, "bonn", b"x")}, "adj:")
+    assert client.differs(known | {"adj:2": Value(9, "bonn", b"x")}, "adj:")
+    with SiteClient(site.url) as other:
+        other.refresh("adj:1", 60_000)
+        other.set("other", "x")
+        assert client.differs(known, "adj:", timeout_s=0.2) is False
+        timer = threading.Timer(0.2, lambda: other.set("adj:1", "y"))
+        timer.start()
+        assert client.differs(known, "adj:")
+        timer.join()
+
+
+def test_callbacks_are_called_one_after_the_other_until_the_stream_is_closed(
+    site: SiteThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is there first, then each change. What a callback raises is logged, and is its own affair."""
+    seen: list[tuple[str, bytes | None]] = []
+
+    def heard(change: KeyChange) -> None:
+        seen.append((change.key, change.entry and change.entry.value))
+        if change.key == "bad":
+            raise ValueError("of the callback")
+
+    with SiteClient(site.url) as client:
+        client.set("first", "x")
+        with client.subscribe(callback=heard):
+            client.set("bad", "y")
+            client.set("last", "z")
+            eventually(lambda: len(seen) == 3)
+        client.set("after", "x")
+        assert seen == [("first", b"x"), ("bad", b"y"), ("last", b"z")]
+        assert [record.exc_info[1].args for record in caplog.records if record.levelno == logging.ERROR] == [  # type: ignore[index, union-attr]
+            ("of the callback",)
+        ]
+        with pytest.raises(InvalidArgumentError, match="coroutine"):
+            client.subscribe(callback=asyncio.sleep)
+
+
+async def test_an_asyncio_callback_may_be_a_coroutine_function_and_may_close_its_stream(site: SiteThread) -> None:
+    """It is awaited, in a task of its own."""
+    seen = asyncio.Event()
+    async with AsyncSiteClient(site.url) as client:
+
+        async def heard(change: KeyChange) -> None:
+            await asyncio.sleep(0)
+            assert change.key == "key"
+            await stream.close()
+            seen.set()
+
+        stream = client.subscribe(callback=heard)
+        async with stream:
+            await client.set("key", "x")
+            await asyncio.wait_for(seen.wait(), 20)
+
+
+async def test_iterating_ends_when_the_stream_is_closed(site: SiteThread) -> None:
+    """Tasks iterate while others use the client; a stream has a connection of its own."""
+    async with AsyncSiteClient(site.url) as client, client.subscribe() as changes:
+        await client.set("key", "x")
+        seen = []
+        async for change in changes:
+            seen.append(change.key)
+            await changes.close()
+        assert seen == ["key"]
+        with pytest.raises(ClosedError):
+            await changes.get()
+
+
+def test_a_blocked_reader_is_released_by_closing(site: SiteThread) -> None:
+    """Another thread closes the stream: the iteration ends."""
+    with SiteClient(site.url) as client:
+        changes = client.subscribe().start()
+        reader = threading.Thread(target=lambda: list(changes))
+        reader.start()
+        changes.close()
+        reader.join(20)
+        assert not reader.is_alive()
+
+
+def test_a_stream_of_a_site_that_is_not_there_does_not_begin(site: SiteThread) -> None:
+    """Entering raises as a request does; what was not entered has no snapshot."""
+    with SiteClient(site.url, timeout_s=0.1) as client:
+        stream = client.subscribe()
+        with pytest.raises(ClosedError):
+            _ = stream.snapshot
+        site.stop()
+        with pytest.raises(RequestTimeoutError):
+            stream.start()
+    with pytest.raises(ClosedError):
+        client.subscribe()
+
+
+@pytest.mark.parametrize(("more", "says"), [({"patterns": ["("]}, "without a"), ({"prefix": "x" * 600}, "allowed")])
+def test_what_cannot_be_followed_is_an_error(client: Shell, more: dict[str, Any], says: str) -> None:
+    """Of the caller, when the stream begins."""
+    with pytest.raises(InvalidArgumentError, match=says):
+        client.stream("subscribe", **more).__enter__()
+
+
+async def test_a_client_that_waits_for_too_much_is_told_so(site: SiteThread) -> None:
+    """One connection has a bounded number of requests that wait; the others are answered."""
+    async with AsyncSiteClient(site.url) as client, client.subscribe() as changes:
+        waiting = [asyncio.ensure_future(changes.get()) for _ in range(MAX_HELD_OF_LINK + 1)]
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION, timeout=20)
+        assert any(isinstance(each.exception(), BusyError) for each in done)
+        assert await client.get("key") is None
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+
+
+def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread) -> None:
+    """The site dials another one, syncs with it, and hangs up; a client that follows sees each step."""
+    assert (client.peers().peers, client.peers().unreached) == ({}, ())
+    with SiteThread("rome") as rome, client.stream("follow_peers") as changes:
+        assert changes.snapshot == {}
+        rome.set_many({"of rome": b"x"})
+        client.add_peer(rome.url)
+        peers = next_of(changes)
+        while peers["rome"].state != 2:
+            peers = next_of(changes)
+        assert (peers["rome"].is_connected, peers["rome"].urls) == (True, (rome.url,))
+        assert client.get("of rome").value == b"x"
+        assert client.summary().areas["default"]["peers_initialized"] == 1
+        client.remove_peer(rome.url)
+        while peers["rome"].is_connected:
+            peers = next_of(changes)
+    client.add_peer("tcp://127.0.0.1:1")
+    assert client.peers().unreached == ("tcp://127.0.0.1:1",)
+    with pytest.raises(InvalidArgumentError, match="addresses are"):
+        client.add_peer("http://nowhere")
+
+
+def test_a_site_dials_a_bounded_number_of_addresses(client: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has it dial more is refused."""
+    monkeypatch.setattr("statestore_client.server.runtime.sites._MAX_DIALLED", 2)
+    for port in (1, 2):
+        client.add_peer(f"tcp://127.0.0.1:{port}")
+    with pytest.raises(InvalidArgumentError, match="dials 2 addresses"):
+        client.add_peer("tcp://127.0.0.1:3")
+
+
+def test_own_keys_and_numbers(client: Shell) -> None:
+    """What the site keeps alive for its clients, and how much there is."""
+    client.persist("persisted", "x")
+    client.set("set", "x")
+    client.merge({"foreign": Value(1, "oslo", b"x", INFINITE_TTL_MS)})
+    eventually(lambda: len(client.own_keys()) == 2)
+    own = client.own_keys()
+    assert {key: (state.entry.value, state.is_persisted, state.is_contested) for key, state in own.items()} == {
+        "persisted": (b"x", True, False),
+        "set": (b"x", False, False),
+    }
+    summary = client.summary()
+    assert summary.name == "bonn"
+    assert (summary.areas["default"]["keys"], summary.areas["default"]["own_keys"]) == (3, 2)
+
+
+def test_both_streams_are_called_alike() -> None:
+    """What is public has one name in both shells."""
+    blocking, asynchronous = (
+        {name for name in dir(kind("tcp://127.0.0.1:1").subscribe()) if not name.startswith("_")}
+        for kind in (SiteClient, AsyncSiteClient)
+    )
+    assert blocking == asynchronous

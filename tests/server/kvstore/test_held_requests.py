@@ -113,7 +113,7 @@ def test_what_the_site_does_not_have_is_a_gap(one: OneSite, history: int, after:
 
 
 def test_a_client_that_is_too_slow_is_told_so(one: OneSite) -> None:
-    """Also one that waits while more comes at once than the history holds."""
+    """One that waits while more comes at once than the history holds is told so, too."""
     one.areas[AREA].subscribers = AreaSubscribers(AREA, HistoryLimits(max_publications=2))
     assert follow(one, None) == [Followed(9, 1, 0, False)]
     assert follow(one, 0) == []

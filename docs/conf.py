@@ -64,6 +64,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(PahoClient|StateListener|Clock|TokenVerifier)"),
     # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
     (r"py:class", r"(.*\.)?(ClientOptions|ConnectionOptions|SharedOptions|PartitionOptions|RowOptions|DefaultTimeout)"),
+    # What a stream of a site begins with, and what comes then.
+    (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.stream\.[ST]"),
     # A tuple of Peer, and pathlib.Path.
     (r"py:class", r"Peers|Path"),
     # What only the server's own rooms handle.

@@ -163,7 +163,7 @@ class PeersReply:
 
 @attrs.frozen
 class Summary:
-    """Answers :class:`GetSummary`. ``docs/reference/kvstore.md`` has the names of the counters."""
+    """How a site is. ``areas``: area, name of a number, number."""
 
     id: int
     name: str

@@ -6,20 +6,20 @@ import re
 from pathlib import Path
 
 from statestore_client.server.kvstore import (
-    key_filter,
-    long_polls,
+    held_requests,
     merge,
     own_key,
     own_keys,
     pattern,
     pattern_syntax,
     store,
+    subscribers,
 )
-from statestore_client.wire.kvstore import value
+from statestore_client.wire.kvstore import client_messages, value
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
-MODULES = (key_filter, long_polls, own_key, own_keys, pattern, pattern_syntax, store, value)
+MODULES = (client_messages, held_requests, own_key, own_keys, pattern, pattern_syntax, store, subscribers, value)
 
 
 def test_every_limit_has_the_value_of_the_code() -> None:

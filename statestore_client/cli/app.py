@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "del": "keys:delete_key",
     "elect": "locking:elect",
     "get": "keys:get_key",
+    "kv": "kv:kv",
     "load": "loading:load",
     "lock": "locking:hold_lock",
     "passwd": "passwords:passwd",

@@ -87,7 +87,8 @@ class Client:
                 self.world.after(self.world.random.uniform(0.005, 0.1), self._connect)
 
     def receive(self, connection: Connection, answer: Answer) -> None:
-        """The answer."""
-        if connection is self.connection and answer.request_id == self.request.id:
+        """The answer. A request that was asked twice is answered twice; the client goes on once."""
+        is_waiting = self.answered_at < self.invoked_at[0]
+        if is_waiting and connection is self.connection and answer.request_id == self.request.id:
             self.answered_at = self.world.now
             self.world.after(self.world.random.expovariate(1 / self.think_s), self.act)

@@ -1,6 +1,7 @@
 """The connections of a site: which of them have said hello, whose they are, which of them live.
 
-A connection that this site dials sends a hello, again every second until it is answered. On a connection that another
+A connection that this site dials sends a hello, again until it is answered: three times after a second, then ever more
+rarely, so that a site that is refused or not heard costs less than one that is a peer. On a connection that another
 site dials nothing is remembered before a good hello has come. One that was silent for 3 s is dead: a dialled one says
 hello again, the other kind is forgotten. Floods are numbered on each connection.
 
@@ -10,11 +11,14 @@ Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, Hello, Refusal, RefusalReason
+
+if TYPE_CHECKING:
+    from random import Random
 
 __all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "LinkId", "Links", "SiteLink"]
 
@@ -24,6 +28,10 @@ LinkId: TypeAlias = str | bytes
 HEARTBEAT_S: Final = 1.0
 #: Silence after which a connection, and an incarnation that has no other one, is taken for dead.
 DOWN_S: Final = 3.0
+#: Hellos that are followed by another one after a second: a site that was started again is refused for 3 s.
+_QUICK_HELLOS: Final = 3
+_LONGEST_HELLO_WAIT_S: Final = 8.0
+_HELLO_JITTER: Final = 0.2
 #: Connections that others may open. A site has some dozen peers.
 MAX_LINKS: Final = 1024
 
@@ -43,6 +51,8 @@ class SiteLink:
     sent: int = 0
     received: int = 0
     hello_at: float = 0.0
+    #: Hellos that were said since somebody answered one.
+    hellos: int = 0
     #: A hello of it was not answered in time, or was refused.
     has_failed: bool = False
 
@@ -50,6 +60,17 @@ class SiteLink:
         """What was said on this connection does not count any more."""
         self.name = None
         self.hello_at = now
+        self.hellos = 0
+
+    def hello_later(self, now: float, random: Random) -> None:
+        """Say hello again some time after the last one, which was refused or not answered. Sites that lost the same
+        peer together come back at different times.
+        """
+        slow = self.hellos - _QUICK_HELLOS
+        wait = HEARTBEAT_S
+        if slow > 0:
+            wait = min(HEARTBEAT_S * 2 ** min(slow, 16), _LONGEST_HELLO_WAIT_S) * (1.0 - _HELLO_JITTER * random.random())
+        self.hello_at = now + wait
 
 
 class Links:
@@ -86,7 +107,7 @@ class Links:
         """The other side's hello is taken: everything begins, and the peer is spoken to on this connection."""
         link.name, link.incarnation = hello.name, hello.incarnation
         link.areas, link.capabilities = hello.areas, hello.capabilities
-        link.sent = link.received = 0
+        link.sent = link.received = link.hellos = 0
         link.heard_at = now
         self._links[link.id] = self._links.pop(link.id)
 

@@ -87,6 +87,7 @@ class Site:
         self.settings = settings
         self.output: list[tuple[LinkId, bytes]] = []
         self.events: list[SiteEvent] = []
+        self._random = random
         self._last_id = random.getrandbits(32)
         self._heartbeat_at = now
         self._known: dict[str, int] = {}  # incarnation of each name that was ever a peer
@@ -178,7 +179,7 @@ class Site:
             self.tell(HelloRefused(link_id, hello.name, refusal.reason, refusal.text))
             if link is not None:
                 link.has_failed = True
-                link.hello_at = now + HEARTBEAT_S
+                link.hello_later(now, self._random)
             if not hello.is_reply:
                 self._send(link_id, refusal)
             return
@@ -275,7 +276,7 @@ class Site:
         if isinstance(message, Refusal):
             link.has_failed = True
             self.tell(HelloRefused(link.id, "", message.reason, message.text))
-            link.hello_at = now + HEARTBEAT_S
+            link.hello_later(now, self._random)
 
     def _receive(self, link: SiteLink, name: str, message: Message, now: float) -> None:
         if isinstance(message, Heartbeat):
@@ -324,7 +325,8 @@ class Site:
                 self._forget(link, now)
             if link.is_dialled and link.name is None and link.hello_at <= now:
                 link.has_failed = link.has_failed or now - link.heard_at >= REQUEST_TIMEOUT_S
-                link.hello_at = now + HEARTBEAT_S
+                link.hellos += 1
+                link.hello_later(now, self._random)
                 self._send(link.id, self._hello(is_reply=False))
         if self._heartbeat_at <= now:
             self._heartbeat_at = now + HEARTBEAT_S

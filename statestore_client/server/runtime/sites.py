@@ -53,6 +53,9 @@ _MAX_DIALLED: Final = 256
 
 DEFAULT_AREA: Final = "default"
 _INCARNATION_BITS: Final = 64
+#: Refusals that are remembered, so each is told once; after an hour they are told again.
+_MOST_REFUSALS: Final = 1_000
+_REFUSALS_S: Final = 3_600.0
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +141,7 @@ class SitePeering:
         #: Hellos that were refused, by this site or another one; two sites with one name among them.
         self.refused = 0
         self._refusals: dict[tuple[object, int], str] = {}
+        self._refusals_since = time.monotonic()
         self._is_closed = False
 
     @classmethod
@@ -256,6 +260,18 @@ class SitePeering:
             case KeyLost(key=key, originator=rival, version=version):
                 logger.info("site %s: %s has set %r in area %r to version %d", name, rival, key, area, version)
 
+    def _is_news(self, who: object, reason: int, text: str) -> bool:
+        """Whether a refusal is told. A stranger that comes with ever new names cannot fill the log."""
+        now = time.monotonic()
+        if now - self._refusals_since >= _REFUSALS_S:
+            self._refusals.clear()
+            self._refusals_since = now
+        is_full = len(self._refusals) >= _MOST_REFUSALS and (who, reason) not in self._refusals
+        if is_full or self._refusals.get((who, reason)) == text:
+            return False
+        self._refusals[who, reason] = text
+        return True
+
     def _report(self, event: SiteEvent) -> None:
         name = self.site.settings.name
         self.refused += isinstance(event, HelloRefused | NameInUse)
@@ -264,8 +280,7 @@ class SitePeering:
                 self._refusals.clear()
                 logger.info("site %s: %s in area %r: %s -> %s", name, peer, area, before, after)
             case HelloRefused(link=link, name=peer, reason=reason, text=text):
-                if self._refusals.get((link, reason)) != text and len(self._refusals) < 1_000:
-                    self._refusals[link, reason] = text
+                if self._is_news(link if isinstance(link, str) else peer, reason, text):
                     logger.warning("site %s: no peering with %s at %s: %s", name, peer or "the site", link, text)
             case NameInUse(name=peer):
                 logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)

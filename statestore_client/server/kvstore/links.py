@@ -69,7 +69,9 @@ class SiteLink:
         slow = self.hellos - _QUICK_HELLOS
         wait = HEARTBEAT_S
         if slow > 0:
-            wait = min(HEARTBEAT_S * 2 ** min(slow, 16), _LONGEST_HELLO_WAIT_S) * (1.0 - _HELLO_JITTER * random.random())
+            wait = min(HEARTBEAT_S * 2 ** min(slow, 16), _LONGEST_HELLO_WAIT_S) * (
+                1.0 - _HELLO_JITTER * random.random()
+            )
         self.hello_at = now + wait
 
 

@@ -19,7 +19,10 @@ from waiting import until
 from statestore_client.errors import SettingsError
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import SiteSettings
+from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.sites import SitePeering
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import Hello
 from statestore_client.wire.kvstore.value import Value
 
 _ANYWHERE = "tcp://127.0.0.1:*"
@@ -140,6 +143,32 @@ async def test_a_site_with_a_name_that_is_taken_is_refused(caplog: pytest.LogCap
         x.set("k2", b"1")
         await until(lambda: y.value("k2") == b"1")
         assert y.value("fake") is None
+
+
+async def test_strangers_with_ever_new_names_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many refusals are told, each once; when they are an hour old they are forgotten, and told again."""
+    monkeypatch.setattr(sites, "_MOST_REFUSALS", 3)
+
+    def refusals() -> int:
+        return sum("no peering with" in record.getMessage() for record in caplog.records)
+
+    async with nodes("x") as (x,):
+
+        async def come(*names: str) -> None:
+            before = x.peering.refused
+            for name in names:
+                hello = encode(Hello(1, name, 1, ("elsewhere",), (), False))
+                x.peering.site.receive(f"route of {name}".encode(), hello, asyncio.get_running_loop().time())
+            x.peering.changed()
+            await until(lambda: x.peering.refused == before + len(names))
+
+        await come("a", "a", "b", "c", "d", "e")
+        assert refusals() == 3
+        monkeypatch.setattr(sites, "_REFUSALS_S", 0.0)
+        await come("d")
+        assert refusals() == 4
 
 
 async def test_a_key_that_two_sites_keep_alive_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,7 @@ def add_client(folder: Path, name: str) -> tuple[str, str]:
     (folder / "clients").mkdir(exist_ok=True)
     zmq.auth.create_certificates(folder / "clients", name)
     secret_file = (folder / "clients" / f"{name}.key_secret").rename(folder.parent / f"{name}.key_secret")
+    secret_file.chmod(0o600)
     return _pair(secret_file)
 
 

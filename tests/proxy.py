@@ -53,6 +53,8 @@ class Proxy:
         #: For the next connections, in order: cut after this many bytes to the server, to the client.
         self.cuts: list[tuple[int | None, int | None]] = []
         self.connections = 0
+        #: Forwarded, in both directions.
+        self.bytes = 0
         self._tls = tls
         self._flows = {"up": asyncio.Event(), "down": asyncio.Event()}
         self._pairs: set[_Pair] = set()
@@ -177,5 +179,6 @@ class Proxy:
                 await writer.drain()
                 raise ConnectionResetError("cut")
             sent += len(data)
+            self.bytes += len(data)
             writer.write(data)
             await writer.drain()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any, Final, Self, TypeVar
 
@@ -24,9 +25,11 @@ T = TypeVar("T")
 class SiteThread:
     """A site in an event loop of its own, which can die and come back at its address."""
 
-    def __init__(self, name: str = "bonn", *peers: str, areas: tuple[str, ...] = ("default",)) -> None:
+    def __init__(
+        self, name: str = "bonn", *peers: str, areas: tuple[str, ...] = ("default",), keys: Path | None = None
+    ) -> None:
         self.url = f"tcp://127.0.0.1:{reserved_port()}"
-        self._endpoints = SiteEndpoints(name=name, listen=self.url, peers=peers, areas=areas)
+        self._endpoints = SiteEndpoints(name=name, listen=self.url, peers=peers, areas=areas, curve_keys=keys)
         self.start()
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,14 +23,27 @@ _OPTIONS: Final = (
     click.option(
         "--site-listen",
         metavar="URL",
-        help="Other sites come in here: tcp://HOST:PORT, * for a free port, or ipc://PATH. Nobody is asked who he is.",
+        help="Other sites come in here: tcp://HOST:PORT, * for a free port, or ipc://PATH. Nobody is asked who he is, "
+        "unless there are --curve-keys.",
     ),
-    click.option("--peer", multiple=True, metavar="URL", help="A site to dial. Can be repeated."),
+    click.option(
+        "--peer",
+        multiple=True,
+        metavar="[NAME=]URL",
+        help="A site to dial; with --curve-keys also its name, whose key is expected there. Can be repeated.",
+    ),
     click.option(
         "--area",
         multiple=True,
         metavar="NAME",
         help=f"What is exchanged with sites that have it, too. Can be repeated. Default: {DEFAULT_AREA}.",
+    ),
+    click.option(
+        "--curve-keys",
+        type=click.Path(path_type=Path),
+        metavar="DIRECTORY",
+        help="Encrypt, and let nobody in whose key is not here: NAME.key_secret of this site, NAME.key of the others, "
+        "clients/*.key.",
     ),
     click.option(
         "--site-export",
@@ -56,14 +70,15 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
     """None for a server that is not a site. Raises click's UsageError."""
     name, listen = options["site"], options["site_listen"]
     if name is None:
-        for option in ("site_listen", "peer", "area", "site_export", "site_import"):
+        for option in ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import"):
             if options[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
         return None
-    if listen is not None and not options["insecure"] and not _is_local(listen):
+    is_open = options["curve_keys"] is None and not options["insecure"]
+    if listen is not None and is_open and not _is_local(listen):
         raise click.UsageError(
-            f"everybody who can reach {listen} could write to the KvStore: listen on this machine and let other sites "
-            "come in through a tunnel, or say --insecure if that is meant"
+            f"everybody who can reach {listen} could write to the KvStore: give keys to those who may with "
+            "--curve-keys, or say --insecure if that is meant"
         )
     try:
         return SiteEndpoints(
@@ -73,6 +88,7 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
             areas=options["area"] or (DEFAULT_AREA,),
             exports=options["site_export"],
             imports=options["site_import"],
+            curve_keys=options["curve_keys"],
         )
     except InvalidArgumentError as error:
         raise click.UsageError(f"--site: {error}") from None

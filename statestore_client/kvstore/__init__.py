@@ -6,6 +6,7 @@ other sites that it can reach. The KvStore is for dissemination, and never for l
 Source: KvStore, "KvStore Client"; ``docs/reference/kvstore.md``.
 """
 
+from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.client import AsyncSiteClient
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
 from statestore_client.kvstore.following import KeyChange
@@ -15,6 +16,6 @@ from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value
 
 __all__ = [
-    "INFINITE_TTL_MS", "AsyncSiteClient", "AsyncSiteStream", "KeyChange", "NoMergeReason", "OwnKeyState", "PeerInfo",
-    "PeersReply", "SiteClient", "SiteStream", "Summary", "Value",
+    "INFINITE_TTL_MS", "AsyncSiteClient", "AsyncSiteStream", "ClientKeys", "KeyChange", "NoMergeReason", "OwnKeyState",
+    "PeerInfo", "PeersReply", "SiteClient", "SiteStream", "Summary", "Value",
 ]  # fmt: skip

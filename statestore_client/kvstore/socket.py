@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from statestore_client.errors import (
     ClosedError,
@@ -18,6 +20,7 @@ from statestore_client.kvstore.calls import hold_s, may_change
 from statestore_client.wire.kvstore.messages import MAX_MESSAGE
 
 if TYPE_CHECKING:
+    from statestore_client.curve_keys import ClientKeys
     from statestore_client.kvstore.calls import ClientRequest
 
 __all__ = ["SiteSocket"]
@@ -26,16 +29,26 @@ __all__ = ["SiteSocket"]
 _MAX_FRAME_BYTES: Final = 2 * MAX_MESSAGE
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 2_000
+_CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_AUTH: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+
+_monitor_numbers = count(1)
 
 
 class SiteSocket:
     """What both shells need to know of their connection."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    _socket: Any  # of the kind of the shell
+
+    def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
         if timeout_s <= 0:
             raise SettingsError(f"timeout_s is {timeout_s}; it must be positive")
         self.url = url
         self.timeout_s = timeout_s
+        self.keys = keys
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._failure = 0
         self._numbers = count(1)
         self._process = os.getpid()
         self._is_closed = False
@@ -43,7 +56,7 @@ class SiteSocket:
     def another(self) -> Self:
         """A further connection to the same site. Raises ClosedError."""
         self.check()
-        return type(self)(self.url, self.timeout_s)
+        return type(self)(self.url, self.timeout_s, self.keys)
 
     def next_id(self) -> int:
         """A request id that this connection has not had."""
@@ -64,17 +77,55 @@ class SiteSocket:
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        if self.keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self.keys.curve_server_key.encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self.keys.curve_public_key.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self.keys.curve_secret_key.encode())
+        self._monitor = _monitor_of(socket)
         try:
             socket.connect(self.url)
         except (zmq.ZMQError, TypeError) as error:
-            socket.close(linger=0)
+            self.hang_up()
             message = f"no site can be at {self.url!r} ({error}): addresses are tcp://host:port or ipc://path"
             raise SettingsError(message) from error
+
+    def hang_up(self) -> None:
+        """Close the socket, and what tells of it."""
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._monitor = None
+        self._socket.close(linger=0)
 
     def late(self, request: ClientRequest, *, was_sent: bool) -> RequestTimeoutError:
         """What a request ends with that was not answered in time."""
         what = "has not answered" if was_sent else "cannot be reached"
         return RequestTimeoutError(
-            f"the site at {self.url} {what} within {self.timeout_s + hold_s(request):g} s",
+            f"the site at {self.url} {what} within {self.timeout_s + hold_s(request):g} s{self._why()}",
             may_have_been_applied=was_sent and may_change(request),
         )
+
+    def _why(self) -> str:
+        """What was wrong with the last handshake. After some of them libzmq does not connect again by itself."""
+        while self._monitor is not None and self._monitor.poll(0):
+            event = int(parse_monitor_message(self._monitor.recv_multipart())["event"])
+            self._failure = 0 if event & _CONNECTED else event
+        if not self._failure:
+            return ""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disconnect(self.url)
+        self._socket.connect(self.url)
+        if self._failure & _AUTH:
+            return ": it does not know the key of this client"
+        if self.keys is None:
+            return ": the handshake fails; does it want a key (keys=ClientKeys.read(...))?"
+        return ": the handshake fails; has it keys, and is curve_server_key its own?"
+
+
+def _monitor_of(socket: zmq.Socket[Any]) -> zmq.Socket[bytes]:
+    """Handshakes are told here. A plain socket, whatever kind the other one is."""
+    address = f"inproc://site-client-monitor-{next(_monitor_numbers)}"
+    socket.monitor(address, _CONNECTED | _AUTH | _FAILED)
+    monitor: zmq.Socket[bytes] = zmq.Context.shadow(socket.context.underlying).socket(zmq.PAIR)
+    monitor.connect(address)
+    return monitor

@@ -69,7 +69,7 @@ EXEMPT: Final = (
     r"zmqraft serve( --[a-z-]+ \S+)+( &)?",
     r"zmqraft (add-peer|remove-peer|transfer) \d( tcp://\S+)?",
     r"export ZMQRAFT_URL=tcp://10\.0\.0\.1:8047",
-    r"statestore serve --port \d+ --site \w+ --site-listen \S+( --peer \S+)? &",
+    r"statestore serve( --port \d+)? --site \w+ --site-listen \S+( --curve-keys \S+)?( --peer \S+)?( &)?",
     r"export (STATESTORE_SITE_URL|ROME)=tcp://127\.0\.0\.1:730[12]",
 )
 

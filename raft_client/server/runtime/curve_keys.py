@@ -130,6 +130,8 @@ def _own_pair(folder: Path, peer_id: str) -> tuple[bytes, bytes]:
             raise ValueError("it has no secret-key")
         if zmq.curve_public(_checked(secret)) != _checked(public):
             raise ValueError("its public-key does not belong to its secret-key")
+    except SettingsError:
+        raise
     except (OSError, ValueError) as error:
         raise SettingsError(_fault(file, error)) from None
     return public, secret

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
+from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.link import SiteLink
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
 from statestore_client.kvstore.calls import SiteCalls, wanted_of
@@ -29,15 +30,17 @@ class AsyncSiteClient:
 
     ``url`` is where the site listens, ``tcp://host:port`` or ``ipc://path``. A request that is not answered within
     ``timeout_s`` seconds raises RequestTimeoutError, whose ``may_have_been_applied`` tells if the site may have done
-    it; repeating a request does no harm.
+    it; repeating a request does no harm. A site with keys needs ``keys``; without them everything is in the clear.
     Any number of tasks of one event loop may share a client; other loops and forked processes may not.
 
     Calls raise InvalidArgumentError for what the site cannot do (an area that it does not have, say), NotMergedError
     for an entry that it did not take, and ClosedError after :meth:`close`.
     """
 
-    def __init__(self, url: str, *, area: str = "default", timeout_s: float = 2.5) -> None:
-        self._link = SiteLink(url, timeout_s)
+    def __init__(
+        self, url: str, *, area: str = "default", timeout_s: float = 2.5, keys: ClientKeys | None = None
+    ) -> None:
+        self._link = SiteLink(url, timeout_s, keys)
         self._calls = SiteCalls(area, self._link.next_id)
 
     def __repr__(self) -> str:

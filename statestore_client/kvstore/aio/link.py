@@ -18,6 +18,7 @@ from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.wire.kvstore.codec import decode, encode
 
 if TYPE_CHECKING:
+    from statestore_client.curve_keys import ClientKeys
     from statestore_client.kvstore.calls import Call, ClientRequest
     from statestore_client.wire.kvstore.messages import Reply
 
@@ -31,8 +32,8 @@ T = TypeVar("T")
 class SiteLink(SiteSocket):
     """Requests of many tasks are on their way at once; a reply goes to the one whose id it has."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        super().__init__(url, timeout_s)
+    def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
+        super().__init__(url, timeout_s, keys)
         self._context: zmq.asyncio.Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._replies: dict[int, asyncio.Future[Reply]] = {}
@@ -104,7 +105,7 @@ class SiteLink(SiteSocket):
         for waiting in self._replies.values():
             if not waiting.done():
                 waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
-        self._socket.close(linger=0)
+        self.hang_up()
         self._context.destroy(linger=0)
 
 

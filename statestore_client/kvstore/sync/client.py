@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
+from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.calls import SiteCalls, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
 from statestore_client.kvstore.sync.link import SiteLink
@@ -30,15 +31,17 @@ class SiteClient:
 
     ``url`` is where the site listens, ``tcp://host:port`` or ``ipc://path``. A request that is not answered within
     ``timeout_s`` seconds raises RequestTimeoutError, whose ``may_have_been_applied`` tells if the site may have done
-    it; repeating a request does no harm.
+    it; repeating a request does no harm. A site with keys needs ``keys``; without them everything is in the clear.
     Any number of threads may share a client; a process forked from this one may not.
 
     Calls raise InvalidArgumentError for what the site cannot do (an area that it does not have, say), NotMergedError
     for an entry that it did not take, and ClosedError after :meth:`close`.
     """
 
-    def __init__(self, url: str, *, area: str = "default", timeout_s: float = 2.5) -> None:
-        self._link = SiteLink(url, timeout_s)
+    def __init__(
+        self, url: str, *, area: str = "default", timeout_s: float = 2.5, keys: ClientKeys | None = None
+    ) -> None:
+        self._link = SiteLink(url, timeout_s, keys)
         self._calls = SiteCalls(area, self._link.next_id)
 
     def __repr__(self) -> str:

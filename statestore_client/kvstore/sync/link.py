@@ -17,6 +17,7 @@ from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.wire.kvstore.codec import decode, encode
 
 if TYPE_CHECKING:
+    from statestore_client.curve_keys import ClientKeys
     from statestore_client.kvstore.calls import Call, ClientRequest
     from statestore_client.wire.kvstore.messages import Reply
 
@@ -33,8 +34,8 @@ _LOOK_MS: Final = 50
 class SiteLink(SiteSocket):
     """One call after the other: threads take turns."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        super().__init__(url, timeout_s)
+    def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
+        super().__init__(url, timeout_s, keys)
         self._turn = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
@@ -90,7 +91,7 @@ class SiteLink(SiteSocket):
         with self._turn:
             context, self._context = self._context, None
             if context is not None:
-                self._socket.close(linger=0)
+                self.hang_up()
                 context.destroy(linger=0)
 
 

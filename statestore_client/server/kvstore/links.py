@@ -122,8 +122,10 @@ class Links:
         link = self.of(name)
         return link.incarnation if link else None
 
-    def objection(self, link_id: LinkId, hello: Hello) -> Refusal | None:
-        """Why a hello cannot be taken."""
+    def objection(self, link_id: LinkId, hello: Hello, user: str | None = None) -> Refusal | None:
+        """Why a hello cannot be taken. ``user`` is the site whose key was proved, see :meth:`Site.receive`."""
+        if user is not None and hello.name != user:
+            return Refusal(RefusalReason.ANOTHER_KEY, f"the key of this connection is not that of {hello.name!r}")
         if hello.name == self._name:
             return Refusal(RefusalReason.OWN_NAME, f"{hello.name!r} is the name of the site that you have reached")
         if hello.version < PROTOCOL_VERSION:

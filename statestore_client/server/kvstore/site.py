@@ -170,11 +170,11 @@ class Site:
             PROTOCOL_VERSION, settings.name, settings.incarnation, tuple(self.replicas), settings.capabilities, is_reply
         )
 
-    def _receive_hello(self, link_id: LinkId, hello: Hello, now: float) -> None:
+    def _receive_hello(self, link_id: LinkId, hello: Hello, now: float, user: str | None) -> None:
         link = self._links.get(link_id)
         if hello.is_reply and (link is None or not link.is_dialled):
             return  # the answer to a hello of a connection that is gone
-        refusal = self._links.objection(link_id, hello)
+        refusal = self._links.objection(link_id, hello, user)
         if refusal is not None:
             self.tell(HelloRefused(link_id, hello.name, refusal.reason, refusal.text))
             if link is not None:
@@ -220,9 +220,10 @@ class Site:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def receive(self, link_id: LinkId, data: bytes, now: float) -> None:
+    def receive(self, link_id: LinkId, data: bytes, now: float, user: str | None = None) -> None:
         """One frame. Whatever it is: nothing is raised, and nothing of it is kept that is not asked for. Requests of
-        clients need no hello; the shell says who may connect.
+        clients need no hello; the shell says who may connect. ``user`` is the site whose key the sender has, empty for
+        a client's key, and None where there are no keys: sites speak in no name but that of their key.
         """
         try:
             message = decode(data)
@@ -233,7 +234,7 @@ class Site:
                 self._send(link_id, Failure(request_id, FailureReason.UNKNOWN_REQUEST, str(error)[:200]))
             return
         if isinstance(message, Hello):
-            self._receive_hello(link_id, message, now)
+            self._receive_hello(link_id, message, now, user)
             return
         link = self._links.get(link_id)
         if self._receive_of_client(link_id, message, now):
@@ -245,6 +246,9 @@ class Site:
         if link is None or link.name is None:
             if link is None:
                 self._send(link_id, HelloWanted())
+            return
+        if user is not None and user != link.name:  # a route that has a new owner
+            self.tell(MalformedMessage(link_id, f"it speaks for {link.name!r}, and has another key"))
             return
         link.heard_at = now
         if self._links.has_rival(link.name):

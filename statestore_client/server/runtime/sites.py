@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -28,6 +29,7 @@ from statestore_client.server.kvstore.events import (
 )
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
 from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
 from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
@@ -65,6 +67,10 @@ class SiteEndpoints:
     ``listen`` is where other sites and clients of the KvStore come in, ``peers`` are the sites that this one dials:
     ``tcp://host:port`` or ``ipc://path``. A connection makes peers of both sides, whoever dialled. Sites exchange the
     ``areas`` that both of them have. The first area carries what is exported and imported.
+
+    ``curve_keys`` is a directory of keys: ``NAME.key_secret`` of this site, ``NAME.key`` of others, and
+    ``clients/*.key``. Everything is encrypted then, nobody comes in whose key is not there, and ``NAME=`` stands before
+    the address of each peer.
     """
 
     name: str
@@ -75,10 +81,13 @@ class SiteEndpoints:
     exports: tuple[str, ...] = ()
     #: Whether what other sites export is in the state store, as ``sites/NAME/KEY``.
     imports: bool = False
+    curve_keys: Path | None = None
 
     def __attrs_post_init__(self) -> None:
         check_kind("peers", self.peers, tuple)
         check_kind("areas", self.areas, tuple)
+        if self.curve_keys is not None:
+            check_kind("curve_keys", self.curve_keys, Path)
         for url in (self.listen or "", *self.peers):
             check_text("an address of a site", url)
         for what, names in (("a site", (self.name,)), ("an area", self.areas)):
@@ -129,6 +138,7 @@ class SitePeering:
         areas: Iterable[Area],
         random: Random,
         on_event: Callable[[SiteEvent | OwnEvent], object] = lambda _event: None,
+        keys: SiteKeys | None = None,
     ) -> None:
         self._areas = tuple(areas)
         self.site = Site(settings, self._areas, random, time.monotonic())
@@ -136,7 +146,7 @@ class SitePeering:
         self.url: str | None = None
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self._sockets = SiteSockets(self._watch, self._loop.remove_reader)
+        self._sockets = SiteSockets(settings.name, self._watch, self._loop.remove_reader, random, keys)
         self._timer: asyncio.Handle | None = None
         #: Hellos that were refused, by this site or another one; two sites with one name among them.
         self.refused = 0
@@ -146,9 +156,12 @@ class SitePeering:
 
     @classmethod
     def of(cls, endpoints: SiteEndpoints, random: Random) -> SitePeering:
-        """A new incarnation of the site, which listens and dials as told. Raises SettingsError for an address."""
+        """A new incarnation of the site, which listens and dials as told. Raises SettingsError for an address or a
+        key.
+        """
+        keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
         settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS))
-        peering = cls(settings, [Area(name, endpoints.name) for name in endpoints.areas], random)
+        peering = cls(settings, [Area(name, endpoints.name) for name in endpoints.areas], random, keys=keys)
         try:
             if endpoints.listen is not None:
                 peering.listen(endpoints.listen)
@@ -163,6 +176,11 @@ class SitePeering:
     def dropped(self) -> int:
         """Messages that were not carried: malformed frames, or a connection that takes no more."""
         return self._sockets.dropped
+
+    @property
+    def refused_handshakes(self) -> int:
+        """Connections that ended before the first message: no key, or not the right one, at either end."""
+        return self._sockets.refused
 
     def listen(self, url: str) -> str:
         """Let other sites dial this one; the address, with the port that a ``*`` has become. Raises SettingsError."""
@@ -208,10 +226,11 @@ class SitePeering:
         now = time.monotonic()
         for what in self._sockets.receive(_MESSAGES_AT_ONCE, _BYTES_AT_ONCE):
             if isinstance(what, Came):
-                self.site.receive(what.link, what.data, now)
+                self.site.receive(what.link, what.data, now, what.user)
             else:  # what was said on the former connection does not count, and hello is due on the new one
                 self.site.lost(what.link, now)
                 self.site.dial(what.link, now)
+        self._sockets.settle(now)
         self.site.tick(time.monotonic())
         self._carry()
         if self._sockets.is_readable() or self.site.output:

@@ -108,6 +108,7 @@ class RefusalReason(IntEnum):
     VERSION = 3
     TOO_MANY_CONNECTIONS = 4
     NO_COMMON_AREA = 5
+    ANOTHER_KEY = 6
 
 
 class FailureReason(IntEnum):

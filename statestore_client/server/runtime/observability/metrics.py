@@ -142,6 +142,12 @@ class Metrics:
             kind="counter",
         )
         yield from _metric(
+            "site_refused_handshakes_total",
+            "Connections that ended without the right keys.",
+            peering.refused_handshakes,
+            kind="counter",
+        )
+        yield from _metric(
             "site_dropped_messages_total", "Messages that were not carried.", peering.dropped, kind="counter"
         )
 

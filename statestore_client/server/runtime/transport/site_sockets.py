@@ -8,7 +8,10 @@ Rules:
   send, must therefore look whether something came before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
 * A message is one frame; what has more is dropped.
 * Every queue has an end. What does not fit is dropped: floods are numbered, and requests are repeated.
-* libzmq connects again by itself. A new connection is told, so that hello is said on it at once.
+* libzmq connects again by itself, but after some handshakes that failed it never does: those are begun again here, ever
+  more slowly. A new connection is told, so that hello is said on it at once.
+* With keys, ``NAME=`` stands before an address that is dialled, and the key of this site is expected there. See
+  :mod:`statestore_client.server.runtime.transport.site_handshakes`.
 
 Source: ``docs/decisions/0045-the-wire-between-sites.md``.
 """
@@ -16,20 +19,23 @@ Source: ``docs/decisions/0045-the-wire-between-sites.md``.
 from __future__ import annotations
 
 import contextlib
-from itertools import count
+import math
+import time
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from statestore_client.errors import SettingsError
+from statestore_client.server.runtime.transport.site_handshakes import REFUSED, SiteHandshakes, events_of, monitored
 from statestore_client.setting_sources import read_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from random import Random
 
     from statestore_client.server.kvstore.links import LinkId
+    from statestore_client.server.runtime.security.site_keys import SiteKeys
 
 __all__ = ["Came", "ConnectionChanged", "SiteSockets"]
 
@@ -42,8 +48,9 @@ _RECONNECT_MAX_MS: Final = 5_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
 _WOULD_BLOCK: Final = (zmq.EAGAIN, zmq.EHOSTUNREACH)
-
-_monitor_numbers = count(1)
+#: Seconds until a handshake that failed is tried again, doubled each time up to the limit, less up to a half of it.
+_REDIAL_S: Final = 1.0
+_REDIAL_MAX_S: Final = 32.0
 
 
 @attrs.frozen
@@ -56,21 +63,44 @@ class ConnectionChanged:
 
 @attrs.frozen
 class Came:
-    """A message."""
+    """A message. With keys, ``user`` is the site whose key the other side has proved to have; empty: a client."""
 
     link: LinkId
     data: bytes
+    user: str | None = None
+
+
+@attrs.define(eq=False)
+class _Dealer:
+    socket: zmq.Socket[bytes]
+    monitor: zmq.Socket[bytes]
+    address: str
+    #: The site whose key is expected; None without keys.
+    name: str | None
+    #: How the last handshake failed, if it has just done so; how many did one after the other; when to try again.
+    failure: int = 0
+    failures: int = 0
+    redial_at: float = math.inf
 
 
 class SiteSockets:
     """All sockets of one site. ``watch`` and ``forget`` are told of descriptors that come into use and leave it."""
 
-    def __init__(self, watch: Callable[[int], object], forget: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        watch: Callable[[int], object],
+        forget: Callable[[int], object],
+        random: Random,
+        keys: SiteKeys | None = None,
+    ) -> None:
         self._watch = watch
         self._forget = forget
+        self._random = random
         self._context = zmq.Context()
+        self._handshakes = SiteHandshakes(self._context, name, keys)
         self._router: zmq.Socket[bytes] | None = None
-        self._dealers: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
+        self._dealers: dict[str, _Dealer] = {}
         self._poller = zmq.Poller()
         #: Messages that were dropped: of several frames, or for a connection that takes no more.
         self.dropped = 0
@@ -80,69 +110,97 @@ class SiteSockets:
         """The addresses."""
         return tuple(self._dealers)
 
+    @property
+    def refused(self) -> int:
+        """Handshakes that failed, at both ends."""
+        return self._handshakes.refused
+
     def bind(self, url: str) -> str:
         """Open the door; what it is called then: a port ``*`` has become a number. Raises SettingsError."""
         _check(f"{url[:-1]}1" if url.endswith(":*") else url)
         router = self._socket(zmq.ROUTER, url)
         try:
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self._handshakes.protect(router)
             router.bind(url)
         except zmq.ZMQError as error:
+            self._handshakes.unprotect()
             router.close(linger=0)
             raise SettingsError(f"cannot listen for sites at {url}: {error}") from error
         self._router = router
-        self._use(router)
+        for socket in (router, *self._handshakes.sockets):
+            self._use(socket)
         return str(router.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 
     def dial(self, url: str) -> None:
         """Connect, now and whenever the connection is lost, until :meth:`hang_up`. Raises SettingsError."""
-        _check(url)
+        name, address = self._parts(url)
+        _check(address)
         if url in self._dealers:
             return
-        dealer = self._socket(zmq.DEALER, url)
+        key = self._key_of(name)
+        dealer = self._socket(zmq.DEALER, address)
         dealer.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that does not stand
         dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        monitor = dealer.get_monitor_socket(_CONNECTED | _LOST, f"inproc://site-monitor-{next(_monitor_numbers)}")
-        self._dealers[url] = (dealer, monitor)
+        if key is not None:
+            self._handshakes.expect(dealer, key)
+        monitor = monitored(dealer, _CONNECTED | _LOST | REFUSED)
+        self._dealers[url] = _Dealer(dealer, monitor, address, name)
         self._use(dealer)
         self._use(monitor)
         try:
-            dealer.connect(url)
+            dealer.connect(address)
         except zmq.ZMQError as error:
             self.hang_up(url)
             raise SettingsError(f"no site can be at {url!r}: {error}") from error
 
     def hang_up(self, url: str) -> None:
         """Close the connection, and dial no more."""
-        sockets = self._dealers.pop(url, None)
-        if sockets is not None:
-            dealer, monitor = sockets
-            for socket in sockets:  # before they go: their numbers are given to others at once
+        dealer = self._dealers.pop(url, None)
+        if dealer is not None:
+            for socket in (dealer.socket, dealer.monitor):  # before they go: their numbers are given to others at once
                 self._poller.unregister(socket)
                 self._forget(socket.fileno())
-            dealer.disable_monitor()
-            monitor.close(linger=0)
-            dealer.close(linger=0)
+            dealer.socket.disable_monitor()
+            dealer.monitor.close(linger=0)
+            dealer.socket.close(linger=0)
+
+    def settle(self, now: float) -> None:
+        """Say to libzmq who may connect, and dial again where a handshake failed, when it is time."""
+        self._handshakes.settle(now)
+        for url, dealer in self._dealers.items():
+            if dealer.failure:
+                self._handshakes.failed(url, dealer.failure)
+                dealer.failure = 0
+                if dealer.redial_at == math.inf:  # else it was the last attempt of libzmq's own
+                    dealer.failures += 1
+                    self._disconnect(dealer)
+                    self._put_off(dealer, now)
+            if dealer.redial_at <= now:
+                self._redial(url, dealer, now)
 
     def receive(self, limit: int, limit_bytes: int) -> Iterator[Came | ConnectionChanged]:
         """What has come; from each socket at most ``limit`` messages, and none after these have ``limit_bytes`` or
         more: one busy site does not hold up the rest.
         """
         readable = {socket for socket, _ in self._poller.poll(0)}
-        for url, (dealer, monitor) in tuple(self._dealers.items()):
-            if monitor in readable:
-                yield from self._changes(url, monitor)
-            if dealer in readable:
-                yield from (Came(url, frames[0]) for frames in self._messages(dealer, limit, limit_bytes, 1))
+        for url, dealer in tuple(self._dealers.items()):
+            if dealer.monitor in readable:
+                yield from self._changes(url, dealer)
+            if dealer.socket in readable:
+                for (frame,) in self._messages(dealer.socket, limit, limit_bytes, 1):
+                    yield Came(url, frame.bytes, dealer.name)
         if self._router is not None and self._router in readable:
-            yield from (Came(route, data) for route, data in self._messages(self._router, limit, limit_bytes, 2))
+            has_keys = self._handshakes.keys is not None
+            for route, frame in self._messages(self._router, limit, limit_bytes, 2):
+                yield Came(route.bytes, frame.bytes, str(frame.get("User-Id")) if has_keys else None)
 
     def send(self, link: LinkId, data: bytes) -> bool:
         """False if the connection is gone, or takes no more."""
         if isinstance(link, str):
-            sockets = self._dealers.get(link)
-            sent = sockets is not None and _try_to_send(sockets[0], [data])
+            dealer = self._dealers.get(link)
+            sent = dealer is not None and _try_to_send(dealer.socket, [data])
         else:
             sent = self._router is not None and _try_to_send(self._router, [link, data])
         self.dropped += not sent
@@ -158,6 +216,10 @@ class SiteSockets:
             self.hang_up(url)
         if self._router is not None:
             self._forget(self._router.fileno())
+        for socket in self._handshakes.sockets if self._router is not None else ():
+            self._forget(socket.fileno())
+        self._handshakes.close()
+        if self._router is not None:
             self._router.close(linger=0)
             self._router = None
         self._context.destroy(linger=0)  # not term(): that waits for ever for a socket that could not connect
@@ -175,18 +237,72 @@ class SiteSockets:
         self._poller.register(socket, zmq.POLLIN)
         self._watch(socket.fileno())
 
-    def _changes(self, url: str, monitor: zmq.Socket[bytes]) -> Iterator[ConnectionChanged]:
-        while monitor.poll(0):
-            event = int(parse_monitor_message(monitor.recv_multipart())["event"])
+    def _parts(self, url: str) -> tuple[str | None, str]:
+        """Whose key is expected, and the address. Raises SettingsError."""
+        if self._handshakes.keys is None:
+            return None, url
+        head, separator, rest = url.partition("://")
+        name, equals, scheme = head.rpartition("=")
+        if not equals:
+            raise SettingsError(f"this site has keys: say whose key is expected at {url!r}, as in NAME=tcp://host:port")
+        return name, f"{scheme}{separator}{rest}"
+
+    def _key_of(self, name: str | None) -> bytes | None:
+        """None without keys. Raises SettingsError."""
+        keys = self._handshakes.keys
+        if keys is None or name is None:
+            return None
+        keys.refresh(time.monotonic())
+        key = keys.of_site(name)
+        if key is None:
+            raise SettingsError(f"there is no {keys.folder / name}.key, the public key of site {name}")
+        return key
+
+    def _disconnect(self, dealer: _Dealer) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up already
+            dealer.socket.disconnect(dealer.address)
+
+    def _put_off(self, dealer: _Dealer, now: float) -> None:
+        delay = min(_REDIAL_MAX_S, _REDIAL_S * 2.0 ** min(dealer.failures - 1, 16))
+        dealer.redial_at = now + delay * self._random.uniform(0.5, 1.0)
+
+    def _redial(self, url: str, dealer: _Dealer, now: float) -> None:
+        """With the key that is in the directory now."""
+        try:
+            key = self._key_of(dealer.name)
+        except SettingsError:
+            self._handshakes.no_key(url, str(dealer.name))
+            dealer.failures += 1
+            self._put_off(dealer, now)
+            return
+        if key is not None:
+            self._handshakes.expect(dealer.socket, key)
+        dealer.redial_at = math.inf
+        try:
+            dealer.socket.connect(dealer.address)
+        except zmq.ZMQError:  # too many files are open, say
+            dealer.failures += 1
+            self._put_off(dealer, now)
+
+    def _changes(self, url: str, dealer: _Dealer) -> Iterator[ConnectionChanged]:
+        for event in events_of(dealer.monitor):
+            if event & REFUSED:
+                dealer.failure = event
+                continue
+            if event & _CONNECTED:
+                dealer.failure = dealer.failures = 0
+                self._handshakes.succeeded(url)
             yield ConnectionChanged(url, is_connected=bool(event & _CONNECTED))
 
-    def _messages(self, socket: zmq.Socket[bytes], limit: int, limit_bytes: int, frames: int) -> Iterator[list[bytes]]:
+    def _messages(
+        self, socket: zmq.Socket[bytes], limit: int, limit_bytes: int, frames: int
+    ) -> Iterator[list[zmq.Frame]]:
         size = 0
         for _ in range(limit):
             if size >= limit_bytes:
                 return
             try:
-                message = socket.recv_multipart(zmq.NOBLOCK)
+                message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             size += sum(map(len, message))

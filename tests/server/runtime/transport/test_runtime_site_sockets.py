@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from random import Random
 
 import pytest
 import zmq
@@ -20,7 +21,7 @@ def test_a_turn_takes_a_bounded_number_of_messages_and_bytes(
     size: int, limit: int, limit_bytes: int, most: int
 ) -> None:
     """After a message that reaches the limit of bytes the rest waits; nothing is lost, and the order stays."""
-    sockets = SiteSockets(lambda _descriptor: None, lambda _descriptor: None)
+    sockets = SiteSockets("bonn", lambda _descriptor: None, lambda _descriptor: None, Random(1))
     with contextlib.closing(sockets), zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
         peer.connect(sockets.bind("tcp://127.0.0.1:*"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from statestore_client.cli.option_types import Seconds
-from statestore_client.kvstore import INFINITE_TTL_MS, SiteClient, Value
+from statestore_client.kvstore import INFINITE_TTL_MS, ClientKeys, SiteClient, Value
 from statestore_client.kvstore.calls import identity
 
 __all__ = [
@@ -28,7 +29,19 @@ _SITE: Final = (
         envvar="STATESTORE_SITE_URL",
         show_envvar=True,
         required=True,
-        help="Where the site listens: tcp://HOST:PORT or ipc://PATH.",
+        help="Where the site listens: tcp://HOST:PORT or ipc://PATH; with --curve-keys NAME=tcp://HOST:PORT.",
+    ),
+    click.option(
+        "--curve-keys",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="For sites with keys: NAME.key in it is the public key of the site NAME.",
+    ),
+    click.option(
+        "--curve-secret-key-file",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="This client's own pair, NAME.key_secret, which the site must know.",
     ),
     click.option("--area", default="default", show_default=True, help="Of the site."),
     click.option(
@@ -59,8 +72,22 @@ def filter_options(command: F) -> F:
 @contextmanager
 def open_site(options: Mapping[str, Any]) -> Iterator[SiteClient]:
     """A client of the site that the options name."""
-    with SiteClient(options["url"], area=options["area"], timeout_s=options["timeout"]) as client:
+    url, keys = _way(options["url"], options["curve_keys"], options["curve_secret_key_file"])
+    with SiteClient(url, area=options["area"], timeout_s=options["timeout"], keys=keys) as client:
         yield client
+
+
+def _way(url: str, folder: Path | None, own: Path | None) -> tuple[str, ClientKeys | None]:
+    """The address, and the keys that are needed there. NAME=URL is what a site with keys calls its peers."""
+    if (folder is None) != (own is None):
+        raise click.UsageError("--curve-keys and --curve-secret-key-file belong together; give both or neither")
+    name, is_named, _ = url.partition("://")[0].rpartition("=")
+    address = url[len(name) + 1 :] if is_named else url
+    if folder is None or own is None:
+        return address, None
+    if not name:
+        raise click.UsageError(f"with --curve-keys say whose key is expected: NAME={address}")
+    return address, ClientKeys.read(own, folder / f"{name}.key")
 
 
 def filter_of(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from curve_files import make_keys
 from ports import reserved_port
 from sites_for_clients import SiteThread
 from waiting import eventually
@@ -144,6 +145,33 @@ def test_what_cannot_be_done_says_why(kv: Kv, site: SiteThread) -> None:
     assert kv("keys", "--pattern", "(")[0] == 2
     assert kv("graph", "--svg", "/nowhere/mesh.svg")[0] == 2
     assert kv("keyvals")[0] == 2
+
+
+def test_a_site_with_keys_is_spoken_to_by_name(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NAME=URL says whose key is expected; a client without keys is told that it may need some."""
+    keys = make_keys(tmp_path / "keys", ["bonn", "rome"])
+    own = ["--curve-keys", str(keys), "--curve-secret-key-file", str(tmp_path / "app.key_secret")]
+    with SiteThread(keys=keys) as bonn, SiteThread("rome", f"bonn={bonn.url}", keys=keys) as rome:
+
+        def run(command: str, *arguments: str) -> tuple[int, list[str], str]:
+            capsysbinary.readouterr()
+            monkeypatch.setattr(sys, "argv", ["statestore", "kv", command, *arguments])
+            with pytest.raises(SystemExit) as end:
+                main()
+            out, complaint = capsysbinary.readouterr()
+            return int(end.value.code or 0), out.decode().splitlines(), complaint.decode()
+
+        assert run("set-key", "key", "x", "--url", f"bonn={bonn.url}", *own)[0] == 0
+        eventually(lambda: run("keys", "--url", f"rome={rome.url}", *own)[1] == ["1 bonn key"])
+        assert run("compare", f"rome={rome.url}", "--url", f"bonn={bonn.url}", *own)[:2] == (0, [])
+        assert run("graph", "--url", f"rome={rome.url}", *own)[1] == ["bonn === rome  in sync"]
+        code, _, complaint = run("keys", "--url", bonn.url, "--timeout", "0.3")
+        assert (code, "does it want a key" in complaint) == (4, True)
+        assert run("keys", "--url", bonn.url, *own)[0] == 2
+        assert run("keys", "--url", f"oslo={bonn.url}", *own)[0] == 2
+        assert run("keys", "--url", f"bonn={bonn.url}", *own[:2])[0] == 2
 
 
 def test_the_help_names_each_command() -> None:

@@ -64,7 +64,7 @@ class DurableWorld(World):
         self._make = lambda journal: Broker(
             random=random.Random(7),
             application=application,
-            limits=BrokerLimits(**self.limits),
+            limits=BrokerLimits(**{"keep_alive_s": 0, **self.limits}),
             gatekeeper=gatekeeper,
             journal=journal,
         )

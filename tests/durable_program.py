@@ -26,11 +26,12 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker import Broker
 from statestore_client.server.broker.message import Message
+from statestore_client.server.broker.session.awaited import GRACE_S
 from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.broker.session.session import Session
 from statestore_client.wire.instant import Instant
 
-__all__ = ["NAMES", "STEPS", "TOPICS", "Program", "broker_state", "left"]
+__all__ = ["NAMES", "STEPS", "TOPICS", "Program", "broker_state", "is_calm", "left"]
 
 NAMES = ("a", "b", "c")
 TOPICS = ("t", "t/1", "t/2", "will")
@@ -149,10 +150,29 @@ class Program:
             self.run(("connect", name, True, DAY, 3))
             self.run(("subscribe", name, "t/#", 2, 0))
 
+    def all_return(self, before: Broker) -> None:
+        """The clients that were connected to another broker are back while they are awaited: no will goes out."""
+        clients, self.clients = self.clients, {}
+        sessions = {name: session for name in clients if (session := before._state.sessions.get(name)) is not None}
+        here = [name for name, session in sessions.items() if session.connection is clients[name].connection]
+        retained = self.world.broker._state.retained
+        will = retained._by_topic.get("will")
+        self.world.sleep(GRACE_S - 0.5)
+        for name in here:
+            self._connect(name, False, sessions[name].expiry_s, 3)
+        self.world.sleep(1)
+        assert "a" not in here or retained._by_topic.get("will") is will
+
     def all_leave(self) -> None:
         """The one with the will last: it goes to those who are away."""
         for name in reversed(NAMES):
             self._leave(name, with_disconnect=False)
+
+
+def is_calm(broker: Broker, now: Instant) -> bool:
+    """Whether no will and no end of a session is due before clients are no longer awaited."""
+    timers = [timer for s in broker._state.sessions.all() for timer in (s.expiry_timer, s.will_timer)]
+    return all(timer is None or timer.when > now.monotonic + GRACE_S for timer in timers)
 
 
 def broker_state(broker: Broker, now: Instant, *, is_exact: bool) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _of_session(state: State, session: Session) -> Iterator[str]:
             yield "its connection is gone"
         if session.expiry_timer is not None or session.left_at is not None:
             yield "it expires with its client here"
-    elif session.left_at is None:
+    elif session.left_at is None and session not in state.awaited.sessions:
         yield "it never expires although its client is away"
     if session.permissions is not None:
         forbidden = [name for name in session.subscriptions if not session.permissions.may_subscribe(name)]
@@ -118,7 +118,7 @@ def _of_subscriptions(state: State, sessions: Iterable[Session]) -> Iterator[str
 
 def _held_bytes(state: State, sessions: Iterable[Session]) -> int:
     holders: Counter[Message] = Counter()
-    total = 0
+    total = state.awaited.held_bytes
     for session in sessions:
         held = (*session.waiting0.items, *session.outbound.waiting.items, *session.outbound.in_flight.values())
         holders.update(delivery.message for delivery in held)

@@ -49,6 +49,7 @@ from statestore_client.server.broker.persistence.output_commit import OutputComm
 from statestore_client.server.broker.persistence.recovery import absorb_retained, recover
 from statestore_client.server.broker.quotas.overflow import OverflowPolicy
 from statestore_client.server.broker.routing.router import Router
+from statestore_client.server.broker.session.awaited import AwaitedClients
 from statestore_client.server.broker.session.lifecycle import SessionLifecycle
 from statestore_client.server.broker.session.permissions import SessionPermissions
 from statestore_client.server.broker.session.session import Session
@@ -90,8 +91,7 @@ class Broker:
         events: BrokerEvents | None = None,
     ) -> None:
         """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
-        ``gatekeeper`` everybody may do everything. What must survive the process goes into the
-        ``journal``. ``events`` is told what clients do.
+        ``gatekeeper`` everybody may do everything. ``journal`` takes what must survive, ``events`` hears of clients.
         """
         self._application = application
         self._journal = journal
@@ -104,13 +104,13 @@ class Broker:
         self._router = Router(state, overflow)
         self._effects = EffectRunner(state, self._router)
         self._sys_topics = SysTopics(state, self._effects.send)
-        wills = Wills(state, self._publish_will)
-        self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
+        self._lifecycle = SessionLifecycle(state, self._router, application, Wills(state, self._publish_will), events)
         self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects, events)
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        takeover = SessionTakeover(state, self._lifecycle)
+        self._awaited = AwaitedClients(state, self._lifecycle, self._permissions.renew)
+        takeover = SessionTakeover(state, self._lifecycle, self._awaited)
         parts = (overflow, self._lifecycle, takeover, self._auth_handler, application, gatekeeper, random)
         self._connect_handler = ConnectHandler(state, *parts)
         acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
@@ -162,7 +162,7 @@ class Broker:
         return tuple(map(view_of, self._state.sessions.all()))
 
     def started(self, now: Instant, *, version: Callable[[], str] = str) -> None:
-        """What ``$SYS`` tells: since when it runs, and which version of which program it is."""
+        """What ``$SYS`` tells: since when it runs, and which version of which program."""
         self._state.started_at, self._state.version = now.monotonic, version
 
     # -- after a restart ----------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Broker:
         """Fill the empty broker with what its journal wrote in an earlier life; ``is_warm``: with all but the retained
         messages, which it has absorbed. Raises DamagedRecordError.
         """
-        recover(self._state, self._lifecycle, self._permissions.renew, storage, now, is_warm=is_warm)
+        recover(self._state, self._lifecycle, self._awaited, storage, now, is_warm=is_warm)
         self._sys_topics.restored(now)
         if self._application is not None:
             # An earlier release may have taken them for messages.
@@ -224,11 +224,12 @@ class Broker:
 
     def shut_down(self) -> None:
         """Say goodbye to everybody. Wills stay unsent: their receivers are leaving, too."""
+        code, reason = ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down"
         for connection in self._state.connections:
             if connection.session is None:
-                connection.close(Ending(ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down"))
+                connection.close(Ending(code, reason))
             else:
-                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down")
+                connection.disconnect(code, reason)
 
     def disconnect_all(self, now: Instant) -> None:
         """As if the server went down and came back with all that it knew: connections end, sessions stay."""

@@ -19,6 +19,7 @@ from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
 from statestore_client.server.broker.reports import Reports
 from statestore_client.server.broker.routing.retained import Retained
 from statestore_client.server.broker.routing.subscriptions import SubscriptionIndex
+from statestore_client.server.broker.session.awaited import Awaited
 from statestore_client.server.broker.session.session import Session, Sessions
 from statestore_client.server.broker.timers import Timers
 from statestore_client.server.journal import Stream
@@ -61,6 +62,7 @@ class State:
     subscriptions: SubscriptionIndex = attrs.Factory(SubscriptionIndex)
     background: BackgroundWork = attrs.Factory(BackgroundWork)
     timers: Timers = attrs.Factory(Timers)
+    awaited: Awaited = attrs.Factory(Awaited)
     counters: Counters = attrs.Factory(Counters)
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     connection_quotas: ConnectionQuotas = attrs.field(init=False)

@@ -108,7 +108,7 @@ class ConnectHandler:
             return
         expiry_s = self._expiry_s(packet)
         session, is_present = self._takeover.session_for(
-            client_id, now, clean_start=packet.clean_start, is_lasting=expiry_s > 0
+            client_id, user, now, clean_start=packet.clean_start, is_lasting=expiry_s > 0
         )
         session.expiry_s = expiry_s
         self._lifecycle.wills.put(session, packet.will)

@@ -1,8 +1,8 @@
 """After a restart: the broker's state from its records.
 
-What was running goes on as if the crash had been a loss of all connections in this moment: the expiry of a session
-whose client was here, and the delay of its will, start now. What was running out before has gone on running out while
-the server was away, and what has run out is ended before the first client comes, in the order of its deadlines.
+Clients that were here are awaited (:mod:`statestore_client.server.broker.session.awaited`). What was running out before
+has gone on running out while the server was away, and what has run out is ended before the first client comes, in the
+order of its deadlines.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from statestore_client.server.broker.persistence.records import (
 )
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import MessageDelivery
+from statestore_client.server.broker.session.wills import will_bytes
 from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load, records_in
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.routing.retained import Retained
+    from statestore_client.server.broker.session.awaited import AwaitedClients, Permit
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
@@ -49,7 +51,7 @@ __all__ = ["absorb_retained", "recover"]
 def recover(
     state: State,
     lifecycle: SessionLifecycle,
-    permit: Callable[[Session], None],
+    awaited: AwaitedClients,
     storage: StoredRecords,
     now: Instant,
     *,
@@ -60,7 +62,8 @@ def recover(
     """
     if state.persistence is None:
         raise InvalidArgumentError("a broker without a journal has nothing to restore")
-    Recovery(state, state.persistence, lifecycle, permit, storage, now, is_warm).run()
+    Recovery(state, state.persistence, lifecycle, awaited.permit, storage, now, is_warm).run()
+    awaited.begin(now)
 
 
 def absorb_retained(retained: Retained, batch: WriteBatch, timeline: Timeline) -> None:
@@ -84,7 +87,7 @@ class Recovery:
     _state: State
     _persistence: BrokerPersistence
     _lifecycle: SessionLifecycle
-    _permit: Callable[[Session], None]
+    _permit: Permit
     _storage: StoredRecords
     _now: Instant
     _is_warm: bool
@@ -146,13 +149,9 @@ class Recovery:
     def _wills(self) -> None:
         """Their sessions ended with the server."""
         for client_id, fields in load(self._storage, Stream.WILLS):
-            record = WillRecord.read(fields)
-            session = self._state.sessions.create(client_id)
-            session.user = record.user
-            self._lifecycle.wills.put(session, record.will)
+            self._state.awaited.wills[client_id] = record = WillRecord.read(fields)
+            self._state.budget.total += will_bytes(record.will)
             self._persistence.will_loaded(client_id)
-            self._permit(session)
-            self._due.append((self._now.monotonic, partial(self._lifecycle.end, session)))
 
     def _named(self, subject: str) -> tuple[Session, SessionPersister, str]:
         number, _, topic_filter = subject.partition(" ")
@@ -249,22 +248,24 @@ class Recovery:
         session.persist(persister)
         self._permit(session)
         self._state.sessions.client_left(session)
-        now, will_at = self._now.monotonic, record.will_at
-        was_connected = record.left_at is None
-        session.left_at = now if record.left_at is None else record.left_at
         # The limit may have become lower since.
         session.expiry_s = min(record.expiry_s, self._state.limits.session_expiry_s)
-        if was_connected:
-            will_at = now if record.will is None else now + (record.will.properties.will_delay or 0)
+        if record.left_at is None:
+            self._state.awaited.sessions[session] = None
+        else:
+            self._run_out(session, record)
+        if session.expiry_s != record.expiry_s:
+            persister.save(session)
+
+    def _run_out(self, session: Session, record: SessionRecord) -> None:
+        session.left_at = record.left_at
         if session.will is not None:
-            session.will_timer = self._at(will_at, partial(self._lifecycle.wills.send, session))
+            session.will_timer = self._at(record.will_at, partial(self._lifecycle.wills.send, session))
         ends_at = session.ends_at
-        if ends_at is not None and ends_at <= now:
+        if ends_at is not None and ends_at <= self._now.monotonic:
             self._at(ends_at, partial(self._lifecycle.end, session))
         else:
             self._lifecycle.watch_end(session, self._now)
-        if was_connected or session.expiry_s != record.expiry_s:
-            persister.save(session)
 
     def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
         """A timer; None for a time that is over: then the action runs as soon as everything is here."""

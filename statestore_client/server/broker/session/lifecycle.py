@@ -87,7 +87,7 @@ class SessionLifecycle:
             self.wills.put(session, None)
         for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
             del session.walks[topic_filter]
-        self._schedule_end(session, now)
+        self.connection_lost(session, now)
 
     def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
         """The broker ends a connection: DISCONNECT with the reason where the version has it, will, close."""
@@ -152,7 +152,8 @@ class SessionLifecycle:
         state.sessions.remove(session)
         state.dropped_messages.ended(session)
 
-    def _schedule_end(self, session: Session, now: Instant) -> None:
+    def connection_lost(self, session: Session, now: Instant) -> None:
+        """From this moment on a will is delayed and the session expires, or it is over."""
         if session.ends_with_connection:
             self.end(session, now)
             return

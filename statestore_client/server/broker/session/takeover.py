@@ -9,6 +9,7 @@ import attrs
 from statestore_client.mqtt.packets import ReasonCode
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.session.awaited import AwaitedClients
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
@@ -23,11 +24,15 @@ class SessionTakeover:
 
     _state: State
     _lifecycle: SessionLifecycle
+    _awaited: AwaitedClients
 
-    def session_for(self, client_id: str, now: Instant, *, clean_start: bool, is_lasting: bool) -> tuple[Session, bool]:
+    def session_for(
+        self, client_id: str, user: str | None, now: Instant, *, clean_start: bool, is_lasting: bool
+    ) -> tuple[Session, bool]:
         """The session and whether it was there before (MQTT-3.1.2-4 to -6). An older connection of it ends
         (MQTT-3.1.4-3). ``is_lasting``: a new one is to outlive its connections.
         """
+        self._awaited.came_back(client_id, user, now)
         sessions = self._state.sessions
         session = sessions.get(client_id)
         was_away = session is not None and session.connection is None

@@ -12,6 +12,7 @@ from statestore_client.mqtt.packets import (
     WillProperties,
 )
 from statestore_client.server.broker.limits import NEVER_EXPIRES
+from statestore_client.server.broker.session.awaited import GRACE_S
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def world() -> DurableWorld:
 
 
 def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
-    """The session of an absent client expires while the server is away, and that of a connected one from the restart
-    on."""
+    """The session of an absent client expires while the server is away, and that of a connected one from the moment on
+    when it is no longer awaited."""
     for name in ("away", "here"):
         world.client(name, session_expiry=100).subscribe("t", qos=1)
     world.client("away", clean_start=False, session_expiry=100).lose()
@@ -37,7 +38,9 @@ def test_sessions_expire_while_the_server_is_away(world: DurableWorld) -> None:
     assert world.client("here", clean_start=False, session_expiry=100).connack.session_present
     world.commit()
     world.crash()
-    world.sleep(101)
+    world.sleep(GRACE_S + 99)
+    assert world.broker.usage.sessions == 1
+    world.sleep(2)
     assert world.broker.usage.sessions == 0
     world.commit()
     assert world.storage.count() == {}
@@ -60,59 +63,23 @@ def test_a_lower_limit_holds_for_sessions_that_are_stored(expiry_s: int) -> None
     world.crash()
     world.sleep(2)
     assert world.broker.usage.sessions == 1
-    world.sleep(60)
+    world.sleep(GRACE_S + 98)
     assert world.broker.usage.sessions == 0
     world.commit()
     assert world.storage.count() == {}
 
 
 def test_a_limit_of_nothing_ends_stored_sessions(world: DurableWorld) -> None:
-    """A limit of zero ends stored sessions at the start, before any client connects."""
+    """A limit of zero ends stored sessions at the start, before any client connects, or when it is not awaited any
+    longer."""
     world.client("here", session_expiry=100)
     world.client("away", session_expiry=100).lose()
     world.commit()
     world.limits["session_expiry_s"] = 0
     world.crash()
+    assert [view.client_id for view in world.broker.sessions()] == ["here"]
+    world.sleep(GRACE_S)
     assert world.broker.usage.sessions == 0
-
-
-def test_wills_of_clients_that_were_connected(world: DurableWorld) -> None:
-    """A crash counts as loss of the connection: wills are sent at the restart, or after their delay."""
-    watcher = world.client("w", session_expiry=DAY)
-    watcher.subscribe("will/#", qos=1)
-    for delay in (0, 30):
-        properties = WillProperties(will_delay=delay)
-        world.client(f"c{delay}", session_expiry=100, will=Will(f"will/{delay}", b"w", 1, properties=properties))
-    world.commit()
-    world.crash(away_s=1000)
-    watcher, packets = world.back("w")
-    assert [m.topic for m in messages_in(packets)] == ["will/0"]
-    world.sleep(29)
-    assert watcher.messages() == []
-    world.sleep(2)
-    assert [m.topic for m in watcher.messages()] == ["will/30"]
-    world.crash()
-    watcher, packets = world.back("w")
-    assert [m.topic for m in messages_in(packets)] == ["will/0", "will/30"]
-    assert world.client("c30", clean_start=False, session_expiry=100).connack.session_present
-
-
-def test_the_will_of_a_session_that_ends_with_its_connection(world: DurableWorld) -> None:
-    """The will of a session that ends with its connection is sent once at the restart, unless the client had
-    disconnected."""
-    watcher = world.client("w", session_expiry=DAY)
-    watcher.subscribe("will/#", qos=1)
-    for name in ("here", "bye"):
-        client = world.client(name, will=Will(f"will/{name}", b"w", 1, retain=True))
-    client.send(Disconnect())
-    client.lose()
-    world.commit()
-    world.crash()
-    assert [m.topic for m in messages_in(world.back("w")[1])] == ["will/here"]
-    world.crash()
-    assert world.broker.usage.sessions == 1
-    assert [m.dup for m in messages_in(world.back("w")[1])] == [True]
-    assert world.storage.count()["retained"] == 1
 
 
 def test_wills_that_were_waiting(world: DurableWorld) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from durable_driver import BOOT, DAY
-from durable_program import NAMES, STEPS, Program, broker_state, left
+from durable_program import NAMES, STEPS, Program, broker_state, is_calm, left
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_world import ServedWorld, answers_of
 
 from statestore_client.server.broker import Broker
+from statestore_client.server.broker.session.awaited import GRACE_S
 from statestore_client.server.journal import (
     Changes,
     DamagedRecordError,
@@ -62,7 +63,11 @@ _steps = st.lists(
         st.tuples(st.just("join")),
         st.tuples(st.just("follow")),
         st.tuples(
-            st.just("fail_over"), st.integers(0, 1), st.sampled_from((0.0, 25.0)), st.sampled_from((-3_600_000, 0, 100))
+            st.just("fail_over"),
+            st.integers(0, 1),
+            st.sampled_from((0.0, 25.0)),
+            st.sampled_from((-3_600_000, 0, 100)),
+            st.booleans(),
         ),
     ),
     min_size=8,
@@ -157,23 +162,20 @@ class _FailoverProgram(Program):
         for follower in self.followers:
             follower.follow()
 
-    def _fail_over(self, chosen: int, away_s: float, step_ms: int) -> None:
-        """Everybody's clients are gone; all of these come to the same: the server that wrote all this and lives on, one
-        that starts from its disk, and those that followed it.
+    def _fail_over(self, chosen: int, away_s: float, step_ms: int, come_back: bool) -> None:
+        """All of these come to the same: one that starts from the disk, and those that followed the server that wrote
+        all this. When clients are not awaited any more, so does that server, if it lives on and they leave it then.
         """
         world = self.world
         world.work()
-        written = world.storage.copy()
+        written, before = world.storage.copy(), world.broker
         self._follow()
         for name in NAMES:
             world.service.client_disconnected(name, world.now)  # whoever watched hears of nothing meanwhile
+        is_exact = not away_s and is_calm(world.broker, world.now)
         world.sleep(away_s)
-        self.all_leave()
-        _settle(world.broker, world.now)
-        living = _visible(world.service, world.broker, world.now, is_exact=not away_s)
-
+        taken_over_at, journal = world.now, Journal(BOOT)
         world.storage = written
-        journal = Journal(BOOT)
         journal.resume(written, world.now)
         fresh_service, fresh_broker = world.machines(journal)
         fresh_service.restore(written, journal.timeline)
@@ -186,23 +188,25 @@ class _FailoverProgram(Program):
             own_times.append(now)
             assert _state(follower.service, follower.broker, follower.journal, now) == expected
             assert follower.broker.audit() == ()
-            _settle(follower.broker, now)
-        if world.persistence is KEEP_ALL:
-            for follower, now in zip(self.followers, own_times, strict=True):
-                assert _visible(follower.service, follower.broker, now, is_exact=not away_s) == living
 
-        follower, now = self.followers[chosen], own_times[chosen]
-        world.wall_ahead_ms += step_ms + int((world.monotonic - now.monotonic) * 1000)
-        world.monotonic = now.monotonic
+        if not come_back:
+            world.sleep(GRACE_S)
+            self.all_leave()
+            living = _visible(world.service, world.broker, world.now, is_exact=is_exact)
+        follower = self.followers[chosen]
         world.service, world.broker, world.journal = follower.service, follower.broker, follower.journal
+        world.monotonic = own_times[chosen].monotonic
+        world.wall_ahead_ms += step_ms + int((taken_over_at.monotonic - world.monotonic) * 1000)
+        if come_back:
+            self.all_return(before)
+        else:
+            world.sleep(GRACE_S)
+            if world.persistence is KEEP_ALL:
+                assert _visible(world.service, world.broker, world.now, is_exact=is_exact) == living
+        assert world.broker.audit() == ()
         world.work()
         self.followers = [_Follower(world, -900.5), _Follower(world, 77.0)]
         self.followers[0].fill()
-
-
-def _settle(broker: Broker, now: Instant) -> None:
-    while (deadline := broker.next_deadline()) is not None and deadline <= now.monotonic:
-        broker.tick(now)
 
 
 def _visible(service: StateStoreService, broker: Broker, now: Instant, *, is_exact: bool) -> dict[str, Any]:
@@ -229,6 +233,7 @@ def _state(service: StateStoreService, broker: Broker, journal: Journal, now: In
     return _visible(service, broker, now, is_exact=True) | {
         "kept": {key: entry.kept for key in _KEYS if (entry := store._keyspace.get(key))},
         "marks": {key: (mark.fence, left(mark.expires_at, now)) for key, mark in store._survival.marks.items()},
+        "awaited": (sorted(s.client_id for s in broker._state.awaited.sessions), broker._state.awaited.wills),
         "clock": (store._clock.last, left(local_ahead_ms, Instant(0.0, 0))),
         "due": {key: left(when, now) for when, key in due},
         "order": [(share.client_id, list(share.responses)) for share in responses._shares.values()],
@@ -249,7 +254,8 @@ def test_what_standbys_absorb_is_what_a_restart_reads(
     program.begin()
     for name in NAMES:
         program.run(("subscribe_to_answers", name))
-    for step in (*steps, ("fail_over", chosen, 0.0, 0), *steps[-5:], ("fail_over", 1 - chosen, 25.0, 0)):
+    fail_overs = ("fail_over", chosen, 0.0, 0, False), ("fail_over", 1 - chosen, 25.0, 0, False)
+    for step in (*steps, fail_overs[0], *steps[-5:], fail_overs[1]):
         program.run(step)
 
 

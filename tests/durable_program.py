@@ -31,10 +31,12 @@ from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.broker.session.session import Session
 from statestore_client.wire.instant import Instant
 
-__all__ = ["NAMES", "STEPS", "TOPICS", "Program", "broker_state", "is_calm", "left"]
+__all__ = ["NAMES", "STEPS", "TOPICS", "UNEVEN_S", "Program", "broker_state", "is_calm", "left"]
 
 NAMES = ("a", "b", "c")
 TOPICS = ("t", "t/1", "t/2", "will")
+#: Deadlines are rounded: of none that a client makes is it in doubt whether it is over when brokers are compared.
+UNEVEN_S = 0.37
 FILTERS = ("t", "t/#", "+/1", "#", "$share/g/t/#")
 
 _name = st.sampled_from(NAMES)

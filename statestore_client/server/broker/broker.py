@@ -46,7 +46,7 @@ from statestore_client.server.broker.packets.disconnect import DisconnectHandler
 from statestore_client.server.broker.packets.publish import PublishHandler
 from statestore_client.server.broker.packets.subscribe import SubscribeHandler
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.broker.persistence.recovery import absorb_retained, recover
+from statestore_client.server.broker.persistence.recovery import Recovery
 from statestore_client.server.broker.quotas.overflow import OverflowPolicy
 from statestore_client.server.broker.routing.router import Router
 from statestore_client.server.broker.session.awaited import AwaitedClients
@@ -109,8 +109,9 @@ class Broker:
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        self._awaited = AwaitedClients(state, self._lifecycle, self._permissions.renew)
-        takeover = SessionTakeover(state, self._lifecycle, self._awaited)
+        awaited = AwaitedClients(state, self._lifecycle, self._permissions.renew)
+        takeover = SessionTakeover(state, self._lifecycle, awaited)
+        self._recovery = Recovery(state, self._lifecycle, awaited)
         parts = (overflow, self._lifecycle, takeover, self._auth_handler, application, gatekeeper, random)
         self._connect_handler = ConnectHandler(state, *parts)
         acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
@@ -168,14 +169,12 @@ class Broker:
     # -- after a restart ----------------------------------------------------------------------------------------------
 
     def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
-        """Follow another broker, which wrote this batch: its retained messages. Raises DamagedRecordError."""
-        absorb_retained(self._state.retained, batch, timeline)
+        """Follow another broker, which wrote this: its sessions and retained messages. Raises DamagedRecordError."""
+        self._recovery.absorb(batch, timeline)
 
     def restore(self, storage: StoredRecords, now: Instant, *, is_warm: bool = False) -> None:
-        """Fill the empty broker with what its journal wrote in an earlier life; ``is_warm``: with all but the retained
-        messages, which it has absorbed. Raises DamagedRecordError.
-        """
-        recover(self._state, self._lifecycle, self._awaited, storage, now, is_warm=is_warm)
+        """Fill it with what its journal wrote in an earlier life, or was not absorbed. Raises DamagedRecordError."""
+        self._recovery.run(storage, now, is_warm=is_warm)
         self._sys_topics.restored(now)
         if self._application is not None:
             # An earlier release may have taken them for messages.

@@ -62,9 +62,11 @@ class SysTopics:
 
     def restored(self, now: Instant) -> None:
         """The subscriptions of an earlier life are here."""
-        for session in self._state.sessions.all():
-            for topic_filter in session.subscriptions:
-                self.subscribed(topic_filter, now)
+        if self._state.limits.sys_interval_s and self._has_listeners():
+            self._renew(now)
+
+    def _has_listeners(self) -> bool:
+        return any(self._state.subscriptions.match(f"{OWN}{name}") for name in _FIGURES)
 
     def _renew(self, now: Instant) -> None:
         state, last = self._state, self._last
@@ -77,7 +79,7 @@ class SysTopics:
 
     def _look(self, now: Instant) -> None:
         self._timer = None
-        if any(self._state.subscriptions.match(f"{OWN}{name}") for name in _FIGURES):
+        if self._has_listeners():
             self._renew(now)
             return
         self._last.clear()

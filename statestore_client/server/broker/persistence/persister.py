@@ -13,6 +13,8 @@ from statestore_client.server.broker.persistence.records import MessageRecord, W
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.journal import Journal
@@ -57,9 +59,9 @@ class BrokerPersistence:
             self._wills.add(client_id)
             self.journal[Stream.WILLS].put(client_id, WillRecord(session.user, will), len(will.payload))
 
-    def will_loaded(self, client_id: str) -> None:
-        """It is in the journal already."""
-        self._wills.add(client_id)
+    def wills_loaded(self, client_ids: Iterable[str]) -> None:
+        """They are in the journal already."""
+        self._wills.update(client_ids)
 
     def forget_will(self, client_id: str) -> None:
         """It went out, or was discarded."""

@@ -19,58 +19,67 @@ from statestore_client.server.broker.persistence.records import (
     CopiesRecord,
     DeliveryRecord,
     DroppedMessagesRecord,
-    GrantRecord,
     MessageRecord,
     ReleaseRecord,
-    SessionRecord,
     WalkRecord,
-    WillRecord,
 )
+from statestore_client.server.broker.persistence.stored_sessions import StoredSessions, named
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import MessageDelivery
-from statestore_client.server.broker.session.wills import will_bytes
-from statestore_client.server.journal import DamagedRecordError, Stream, Timeline, load, records_in
+from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
-    from statestore_client.server.broker.routing.retained import Retained
-    from statestore_client.server.broker.session.awaited import AwaitedClients, Permit
+    from statestore_client.server.broker.persistence.records import SessionRecord
+    from statestore_client.server.broker.persistence.stored_sessions import StoredSession
+    from statestore_client.server.broker.session.awaited import AwaitedClients
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.broker.timers import Timer
-    from statestore_client.server.journal import StoredRecords, WriteBatch
+    from statestore_client.server.journal import Changes, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.instant import Instant
 
-__all__ = ["absorb_retained", "recover"]
+__all__ = ["Recovery"]
 
 
-def recover(
-    state: State,
-    lifecycle: SessionLifecycle,
-    awaited: AwaitedClients,
-    storage: StoredRecords,
-    now: Instant,
-    *,
-    is_warm: bool,
-) -> None:
-    """Fill an empty broker; ``is_warm``: the retained messages are here. Raises DamagedRecordError, or what the storage
-    raises.
-    """
-    if state.persistence is None:
-        raise InvalidArgumentError("a broker without a journal has nothing to restore")
-    Recovery(state, state.persistence, lifecycle, awaited.permit, storage, now, is_warm).run()
-    awaited.begin(now)
+@attrs.define(eq=False)
+class Recovery:
+    """Fills an empty broker. Of a standby, sessions and retained messages are here before: :meth:`absorb`."""
 
+    _state: State
+    _lifecycle: SessionLifecycle
+    _awaited: AwaitedClients
+    _sessions: StoredSessions = attrs.field(init=False)
+    _messages: dict[int, Message] = attrs.field(factory=dict, init=False)
+    _due: list[tuple[float, Callable[[Instant], None]]] = attrs.field(factory=list, init=False)
 
-def absorb_retained(retained: Retained, batch: WriteBatch, timeline: Timeline) -> None:
-    """What another broker has written of its retained messages. Raises DamagedRecordError."""
-    for changes in batch.changes:
-        if changes.stream is not Stream.RETAINED:
-            continue
+    @_sessions.default
+    def _none_yet(self) -> StoredSessions:
+        return StoredSessions(self._state, lambda number: self._persistence.known_persister(number))
+
+    @property
+    def _persistence(self) -> BrokerPersistence:
+        if self._state.persistence is None:
+            raise InvalidArgumentError("a broker without a journal has nothing to restore")
+        return self._state.persistence
+
+    @property
+    def _timeline(self) -> Timeline:
+        return self._persistence.journal.timeline
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """What another broker has written of sessions and retained messages. Raises DamagedRecordError."""
+        for changes in batch.changes:
+            if changes.stream is Stream.RETAINED:
+                self._absorb_retained(changes, timeline)
+            else:
+                self._sessions.absorb(changes, timeline)
+
+    def _absorb_retained(self, changes: Changes, timeline: Timeline) -> None:
+        retained = self._state.retained
         for topic in changes.removals:
             retained.unload(str(topic))
         try:
@@ -79,110 +88,73 @@ def absorb_retained(retained: Retained, batch: WriteBatch, timeline: Timeline) -
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of retained messages: {error!r}") from error
 
-
-@attrs.define(eq=False)
-class Recovery:
-    """Fills an empty broker. The order of the streams matters: what refers to something comes after it."""
-
-    _state: State
-    _persistence: BrokerPersistence
-    _lifecycle: SessionLifecycle
-    _permit: Permit
-    _storage: StoredRecords
-    _now: Instant
-    _is_warm: bool
-    _timeline: Timeline = attrs.field(init=False)
-    _sessions: dict[int, tuple[Session, SessionPersister, SessionRecord]] = attrs.Factory(dict)
-    _messages: dict[int, Message] = attrs.Factory(dict)
-    _due: list[tuple[float, Callable[[Instant], None]]] = attrs.Factory(list)
-
-    @_timeline.default
-    def _of_the_journal(self) -> Timeline:
-        return self._persistence.journal.timeline
-
-    def run(self) -> None:
+    def run(self, storage: StoredRecords, now: Instant, *, is_warm: bool) -> None:
+        """Begin with all this; ``is_warm``: what can be absorbed has been. Raises DamagedRecordError, or what the
+        storage raises.
+        """
         try:
-            self._load_all()
+            if not is_warm:
+                self._load_what_can_be_absorbed(storage)
+            self._load_the_rest(storage)
+            sessions = self._sessions.hand_over()
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedRecordError(f"records do not fit together: {error!r}") from error
+        self._state.retained.sweep(now)
+        self._persistence.wills_loaded(self._state.awaited.wills)
         # Those who left first come first; they make room first.
-        now = self._now.monotonic
-        for session, persister, record in sorted(self._sessions.values(), key=partial(_left_at, now)):
-            self._go_on(session, persister, record)
+        for stored in sorted(sessions, key=partial(_left_at, now.monotonic)):
+            self._go_on(stored, now)
         self._due.sort(key=lambda item: item[0])  # equal moments keep their order: the will before the end
         for _, action in self._due:
-            action(self._now)
+            action(now)
+        self._due.clear()
+        self._messages.clear()
+        self._awaited.begin(now)
 
-    def _load_all(self) -> None:
-        self._retained()
-        self._all_sessions()
-        self._wills()
-        self._subscriptions()
-        self._all_messages()
-        self._deliveries()
-        self._copies()
-        self._releases()
-        self._inbound()
-        self._walks()
-        for client_id, fields in load(self._storage, Stream.LOSSES):
+    def _load_what_can_be_absorbed(self, storage: StoredRecords) -> None:
+        timeline, sessions = self._timeline, self._sessions
+        rows = load(storage, Stream.RETAINED)
+        self._state.retained.fill([MessageRecord.read(fields, timeline).message for _, fields in rows])
+        for client_id, fields in load(storage, Stream.SESSIONS):
+            sessions.put(client_id, fields, timeline)
+        for subject, fields in load(storage, Stream.SUBSCRIPTIONS):
+            sessions.subscribe(subject, fields)
+        for client_id, fields in load(storage, Stream.WILLS):
+            sessions.put_will(client_id, fields)
+
+    def _load_the_rest(self, storage: StoredRecords) -> None:
+        """The order matters: what refers to something comes after it."""
+        self._all_messages(storage)
+        self._deliveries(storage)
+        self._copies(storage)
+        self._releases(storage)
+        self._inbound(storage)
+        self._walks(storage)
+        for client_id, fields in load(storage, Stream.LOSSES):
             self._state.dropped_messages.loaded(client_id, DroppedMessagesRecord.read(fields))
 
     # -- the streams --------------------------------------------------------------------------------------------------
 
-    def _retained(self) -> None:
-        timeline, retained = self._timeline, self._state.retained
-        if not self._is_warm:
-            rows = load(self._storage, Stream.RETAINED)
-            retained.fill([MessageRecord.read(fields, timeline).message for _, fields in rows])
-        retained.sweep(self._now)
-
-    def _all_sessions(self) -> None:
-        state, timeline = self._state, self._timeline
-        for client_id, fields in load(self._storage, Stream.SESSIONS):
-            record = SessionRecord.read(fields, timeline)
-            persister = self._persistence.known_persister(record.number)
-            session = state.sessions.create(client_id)  # nothing is written down while it is read
-            session.expiry_s, session.user = record.expiry_s, record.user
-            self._lifecycle.wills.put(session, record.will)
-            self._sessions[record.number] = (session, persister, record)
-
-    def _wills(self) -> None:
-        """Their sessions ended with the server."""
-        for client_id, fields in load(self._storage, Stream.WILLS):
-            self._state.awaited.wills[client_id] = record = WillRecord.read(fields)
-            self._state.budget.total += will_bytes(record.will)
-            self._persistence.will_loaded(client_id)
-
-    def _named(self, subject: str) -> tuple[Session, SessionPersister, str]:
-        number, _, topic_filter = subject.partition(" ")
-        session, persister, _ = self._sessions[int(number)]
-        return session, persister, topic_filter
-
-    def _subscriptions(self) -> None:
-        subscriptions = self._state.subscriptions
-        for subject, fields in load(self._storage, Stream.SUBSCRIPTIONS):
-            session, _, topic_filter = self._named(subject)
-            subscriptions.put(session, topic_filter, GrantRecord.read(fields).grant)
-
-    def _all_messages(self) -> None:
+    def _all_messages(self, storage: StoredRecords) -> None:
         number = 0
-        for number, fields in load(self._storage, Stream.MESSAGES):
+        for number, fields in load(storage, Stream.MESSAGES):
             self._messages[number] = MessageRecord.read(fields, self._timeline).message
         self._continue(Stream.MESSAGES, number)
 
     def _continue(self, stream: Stream, number: int) -> None:
         self._persistence.journal[stream].next_number = number + 1
 
-    def _deliveries(self) -> None:
+    def _deliveries(self, storage: StoredRecords) -> None:
         last = 0
         in_flight: list[tuple[int, Session, MessageDelivery, int]] = []
-        for number, fields in load(self._storage, Stream.DELIVERIES):
+        for number, fields in load(storage, Stream.DELIVERIES):
             record = DeliveryRecord.read(fields, self._timeline)
-            session, persister, _ = self._sessions[record.session]
+            stored = self._sessions[record.session]
+            session = stored.session
             kept = record.message if isinstance(record.message, int) else None
             message = record.message if isinstance(record.message, Message) else self._messages[record.message]
             delivery = MessageDelivery(message, record.qos, record.retain, record.ids)
-            persister.loaded(delivery, number, kept)
+            stored.persister.loaded(delivery, number, kept)
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
             else:
@@ -192,11 +164,11 @@ class Recovery:
             self._put_in_flight(session, delivery, packet_id)
         self._continue(Stream.DELIVERIES, last)
 
-    def _copies(self) -> None:
+    def _copies(self, storage: StoredRecords) -> None:
         """What was accepted and not yet copied. A session or message that is not there was removed by hand."""
         number, persistence = 0, self._persistence
         stream = persistence.journal[Stream.COPIES]
-        for number, fields in load(self._storage, Stream.COPIES):
+        for number, fields in load(storage, Stream.COPIES):
             record = CopiesRecord.read(fields)
             message = self._messages.get(record.message)
             stream.remove_lazily(number)
@@ -204,10 +176,10 @@ class Recovery:
                 continue
             persistence.hold_loaded(message, record.message)
             for qos, retain, ids, sessions in record.groups:
-                for session, persister, _ in filter(None, map(self._sessions.get, sessions)):
+                for stored in filter(None, map(self._sessions.get, sessions)):
                     delivery = MessageDelivery(message, qos, retain, ids)
-                    session.outbound.waiting.push(delivery)
-                    persister.queued(delivery)
+                    stored.session.outbound.waiting.push(delivery)
+                    stored.persister.queued(delivery)
             persistence.release(message)
         self._continue(Stream.COPIES, number)
 
@@ -218,63 +190,65 @@ class Recovery:
         outbound.bytes += delivery.message.size
         self._state.budget.hold(delivery.message)
 
-    def _releases(self) -> None:
+    def _releases(self, storage: StoredRecords) -> None:
         nothing = Message("", b"", 2, False, NO_PROPERTIES, "", None)
         number = 0
-        for number, fields in load(self._storage, Stream.RELEASES):
+        for number, fields in load(storage, Stream.RELEASES):
             record = ReleaseRecord.read(fields)
-            session, persister, _ = self._sessions[record.session]
+            stored = self._sessions[record.session]
             delivery = MessageDelivery(nothing, 2, False, ())
             delivery.is_released = True
-            persister.release_loaded(record.packet_id, number)
-            self._put_in_flight(session, delivery, record.packet_id)
+            stored.persister.release_loaded(record.packet_id, number)
+            self._put_in_flight(stored.session, delivery, record.packet_id)
         self._continue(Stream.RELEASES, number)
 
-    def _inbound(self) -> None:
-        for subject, _ in load(self._storage, Stream.INBOUND):
-            session = self._sessions[subject >> 16][0]
+    def _inbound(self, storage: StoredRecords) -> None:
+        for subject, _ in load(storage, Stream.INBOUND):
+            session = self._sessions[subject >> 16].session
             session.inbound.unreleased[subject & 0xFFFF] = False
             self._state.budget.total += UNRELEASED_BYTES
 
-    def _walks(self) -> None:
-        for subject, fields in load(self._storage, Stream.WALKS):
-            session, persister, topic_filter = self._named(subject)
-            persister.walk_loaded(topic_filter)
-            session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
+    def _walks(self, storage: StoredRecords) -> None:
+        for subject, fields in load(storage, Stream.WALKS):
+            number, topic_filter = named(subject)
+            stored = self._sessions[number]
+            stored.persister.walk_loaded(topic_filter)
+            stored.session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
 
     # -- time goes on -------------------------------------------------------------------------------------------------
 
-    def _go_on(self, session: Session, persister: SessionPersister, record: SessionRecord) -> None:
-        session.persist(persister)
-        self._permit(session)
+    def _go_on(self, stored: StoredSession, now: Instant) -> None:
+        session, record = stored.session, stored.record
+        session.persist(stored.persister)
+        self._awaited.permit(session)
         self._state.sessions.client_left(session)
         # The limit may have become lower since.
         session.expiry_s = min(record.expiry_s, self._state.limits.session_expiry_s)
         if record.left_at is None:
             self._state.awaited.sessions[session] = None
         else:
-            self._run_out(session, record)
+            self._run_out(session, record, now)
         if session.expiry_s != record.expiry_s:
-            persister.save(session)
+            stored.persister.save(session)
 
-    def _run_out(self, session: Session, record: SessionRecord) -> None:
+    def _run_out(self, session: Session, record: SessionRecord, now: Instant) -> None:
         session.left_at = record.left_at
         if session.will is not None:
-            session.will_timer = self._at(record.will_at, partial(self._lifecycle.wills.send, session))
+            session.will_timer = self._at(record.will_at, partial(self._lifecycle.wills.send, session), now)
         ends_at = session.ends_at
-        if ends_at is not None and ends_at <= self._now.monotonic:
-            self._at(ends_at, partial(self._lifecycle.end, session))
+        if ends_at is not None and ends_at <= now.monotonic:
+            self._at(ends_at, partial(self._lifecycle.end, session), now)
         else:
-            self._lifecycle.watch_end(session, self._now)
+            self._lifecycle.watch_end(session, now)
 
-    def _at(self, when: float | None, action: Callable[[Instant], None]) -> Timer | None:
+    def _at(self, when: float | None, action: Callable[[Instant], None], now: Instant) -> Timer | None:
         """A timer; None for a time that is over: then the action runs as soon as everything is here."""
-        if when is not None and when > self._now.monotonic:
+        if when is not None and when > now.monotonic:
             return self._state.timers.add(when, action)
         self._due.append((when or 0.0, action))
         return None
 
 
-def _left_at(now: float, item: tuple[Session, SessionPersister, SessionRecord]) -> float:
-    left_at = item[2].left_at
+def _left_at(now: float, stored: StoredSession) -> float:
+    left_at = stored.record.left_at
     return now if left_at is None else left_at

@@ -1,8 +1,8 @@
 """Machines that follow the log of another server, batch by batch, and take its place.
 
-Keys, answers and retained messages are in the machines at once: there may be a million, and whoever takes over has no
-time to read them. Of sessions only the records are kept: they are a few thousand, change with each message, and mean
-something only together, so they become sessions when this server takes over.
+Keys, answers, retained messages and sessions are in the machines at once: there may be a million, and a server that
+takes over has no time to read them. Of what sessions are to get only the records are kept: they change with each
+message, and mean something only together, so they become deliveries when this server takes over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Standby"]
 
-_WARM: Final = frozenset((Stream.KEYS, Stream.RESPONSES, Stream.RETAINED))
+_MACHINES: Final = frozenset((Stream.KEYS, Stream.RESPONSES, Stream.RETAINED))
 
 
 class Standby:
@@ -33,7 +33,8 @@ class Standby:
         self._journal = journal
         self._service = service
         self._broker = broker
-        self._tables = StreamTables(stream for stream in ALL_STREAMS if stream not in _WARM)
+        #: Those of sessions also as they are: they are rows of snapshots.
+        self._tables = StreamTables(stream for stream in ALL_STREAMS if stream not in _MACHINES)
 
     def absorb(self, batch: WriteBatch) -> None:
         """The next batch; or rows of a snapshot, without those that a batch has touched since."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker_driver import Client
 from durable_driver import DurableWorld
-from durable_program import NAMES, STEPS, TOPICS, Program, broker_state, is_calm
+from durable_program import NAMES, STEPS, TOPICS, UNEVEN_S, Program, broker_state, is_calm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ class _CrashProgram(Program):
     def _crash(self, away_s: float) -> None:
         """Compare the restored broker with the one whose clients are all gone now."""
         world = self.world
+        world.sleep(UNEVEN_S)
         world.work()
         written = world.storage.copy()
         crashed_at = world.monotonic

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from durable_driver import BOOT, DAY
-from durable_program import NAMES, STEPS, Program, broker_state, is_calm, left
+from durable_program import NAMES, STEPS, UNEVEN_S, Program, broker_state, is_calm, left
+from followers import Follower
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_world import ServedWorld, answers_of
@@ -29,7 +30,6 @@ from statestore_client.server.journal import (
     WriteBatch,
     seal,
 )
-from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence
@@ -75,58 +75,14 @@ _steps = st.lists(
 )
 
 
-class _Follower:
-    """A standby on a machine whose monotonic clock is ahead of the active server's."""
-
-    def __init__(self, world: ServedWorld, ahead_s: float) -> None:
-        self.world, self.ahead_s = world, ahead_s
-        self.journal = Journal(BOOT)
-        self.service, self.broker = world.machines(self.journal)
-        self.standby = Standby(self.journal, self.service, self.broker, self.now)
-        self._position = len(world.storage.batches)
-        self._snapshot = world.storage.copy()
-        self._touched: set[tuple[Stream, Subject]] = set()
-
-    @property
-    def now(self) -> Instant:
-        now = self.world.now
-        return Instant(now.monotonic + self.ahead_s, now.wall_ms)
-
-    def follow(self) -> None:
-        """Absorb what there is."""
-        batches = self.world.storage.batches
-        for batch in batches[self._position :]:
-            self.standby.absorb(batch)
-            for changes in batch.changes:
-                subjects = (*(subject for subject, _ in changes.puts), *changes.removals)
-                self._touched.update((changes.stream, subject) for subject in subjects)
-        self._position = len(batches)
-
-    def fill(self) -> None:
-        """Absorb the rows that were there at the beginning, without those that a batch has touched since."""
-        for stream, rows in self._snapshot.streams.items():
-            for subject, data in rows.items():
-                if (stream, subject) not in self._touched:
-                    self.standby.absorb(WriteBatch((Changes(stream, ((subject, data),), ()),)))
-            rows.clear()
-        self.standby.settle()
-
-    def take_over(self, timeline: Timeline) -> float:
-        """With what has been written so far."""
-        self.follow()
-        self.fill()
-        assert not self.journal  # whoever follows writes nothing
-        return self.standby.take_over(Timeline(timeline.ahead_ms - self.ahead_s * 1000), self.now)
-
-
 class _FailoverProgram(Program):
     world: ServedWorld
 
     def __init__(self, persistence: Persistence, max_answers: int) -> None:
         super().__init__(ServedWorld(persistence=persistence, answers=ResponseCacheLimits(max_answers)))
         self.asked: list[tuple[str, Command, HlcTimestamp, bytes, str]] = []
-        self.late = _Follower(self.world, 0.25)
-        self.followers = [_Follower(self.world, -900.5), self.late]
+        self.late = Follower(self.world, 0.25)
+        self.followers = [Follower(self.world, -900.5), self.late]
 
     def _subscribe_to_answers(self, name: str) -> None:
         client = self.client(name)
@@ -156,7 +112,7 @@ class _FailoverProgram(Program):
     def _join(self) -> None:
         """A standby begins anew, and is to get a snapshot of now."""
         self.world.work()
-        self.followers[1] = _Follower(self.world, self.followers[1].ahead_s + 1000)
+        self.followers[1] = Follower(self.world, self.followers[1].ahead_s + 1000)
 
     def _follow(self) -> None:
         for follower in self.followers:
@@ -167,6 +123,7 @@ class _FailoverProgram(Program):
         all this. When clients are not awaited any more, so does that server, if it lives on and they leave it then.
         """
         world = self.world
+        world.sleep(UNEVEN_S)
         world.work()
         written, before = world.storage.copy(), world.broker
         self._follow()
@@ -205,7 +162,7 @@ class _FailoverProgram(Program):
                 assert _visible(world.service, world.broker, world.now, is_exact=is_exact) == living
         assert world.broker.audit() == ()
         world.work()
-        self.followers = [_Follower(world, -900.5), _Follower(world, 77.0)]
+        self.followers = [Follower(world, -900.5), Follower(world, 77.0)]
         self.followers[0].fill()
 
 
@@ -283,7 +240,7 @@ def test_whatever_a_key_was_it_is_its_last_record(records: tuple[KeyRecord | Non
     world = ServedWorld()
     world.work()
     world.commit()
-    follower = _Follower(world, 0.0)
+    follower = Follower(world, 0.0)
     for record in records:
         world.storage.append(_key_batch(record, follower.journal.timeline), lambda _error: None)
     follower.fill()
@@ -304,11 +261,18 @@ def test_whatever_a_key_was_it_is_its_last_record(records: tuple[KeyRecord | Non
         (Stream.CLOCK, b"", (1,)),
         (Stream.RESPONSES, b"\xc1", (1, b"", None, 1)),
         (Stream.RETAINED, "t", (1,)),
+        (Stream.SESSIONS, "c", (1,)),
+        (Stream.SESSIONS, "c", ("1", 60, None, None, None, None)),
+        (Stream.SESSIONS, "c", (1, 60, None, "soon", None, None)),
+        (Stream.SESSIONS, "c", (1, 60, None, None, (1,), None)),
+        (Stream.SUBSCRIPTIONS, "1 t", (1,)),
+        (Stream.SUBSCRIPTIONS, "t", (1, False, False, ())),
+        (Stream.WILLS, "c", (None, 1)),
     ],
 )
 def test_a_batch_that_is_none_is_refused(stream: Stream, subject: Subject, fields: tuple[object, ...]) -> None:
     """What a standby cannot read stops it: it would not be what it follows."""
-    standby = _Follower(ServedWorld(), 0.0).standby
+    standby = Follower(ServedWorld(), 0.0).standby
     sealed = seal(stream, subject, fields)
     with pytest.raises(DamagedRecordError):
         standby.absorb(WriteBatch((Changes(stream, ((subject, sealed),), ()),)))
@@ -319,7 +283,7 @@ def test_a_batch_that_is_none_is_refused(stream: Stream, subject: Subject, field
 def test_what_is_no_longer_retained_is_gone() -> None:
     """A standby has the retained messages of now: the latest of each topic, and none that was removed."""
     world = ServedWorld()
-    follower = _Follower(world, 0.0)
+    follower = Follower(world, 0.0)
     client = world.client("c")
     for topic, payload in (("t/1", b"1"), ("t/2", b"2"), ("t/1", b""), ("t/2", b"3")):
         client.publish(topic, payload, 1, retain=True)
@@ -333,6 +297,6 @@ def test_what_is_no_longer_retained_is_gone() -> None:
 
 def test_a_removal_without_a_name_is_refused() -> None:
     """The subject of a removed answer is not the name of one."""
-    standby = _Follower(ServedWorld(), 0.0).standby
+    standby = Follower(ServedWorld(), 0.0).standby
     with pytest.raises(DamagedRecordError):
         standby.absorb(WriteBatch((Changes(Stream.RESPONSES, (), (b"\xc1",)),)))

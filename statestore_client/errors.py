@@ -45,6 +45,7 @@
     │   ├── DataInUseError                     by another server
     │   ├── DataDamagedError                   torn, corrupt, or not written by this server
     │   └── DataFormatError                    written by a newer release, or too old
+    ├── ReplicatedLogError                     ``statestore serve --log``: the log cannot be used
     ├── BusyError                              not possible here or now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
     └── ClosedError                            closed by you
@@ -64,9 +65,9 @@ __all__ = [
     "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "LeaseLostError", "LockError",
     "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError",
     "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError",
-    "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError", "Resp3Error", "ServerError",
-    "SessionLostError", "SettingsError", "StateStoreError", "TimestampError", "TooManyKeysError", "TransportError",
-    "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError", "WatchOverflowError",
+    "ReplicatedLogError", "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError", "Resp3Error",
+    "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "TimestampError", "TooManyKeysError",
+    "TransportError", "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError", "WatchOverflowError",
     "WrongArgumentCountError",
 ]  # fmt: skip
 
@@ -120,6 +121,10 @@ class DataDamagedError(DataDirectoryError):
 class DataFormatError(DataDirectoryError):
     """A newer release wrote the data directory: use that release. Or a development version wrote it, in a format that
     no release reads."""
+
+
+class ReplicatedLogError(StateStoreError):
+    """A replicated server stops: its log is of something else, of a newer release, or damaged, or was trimmed."""
 
 
 class BusyError(StateStoreError):
@@ -275,8 +280,7 @@ class SessionLostError(ConnectionLostError):
     """The client is connected again, and the broker has forgotten its session: answers that were due will not come.
 
     Reads were sent anew; writes that were under way fail with this error, and may have been applied. Watches read their
-    keys again. ``on_state`` is told with the state ``connected``.
-    """
+    keys again. ``on_state`` is told with the state ``connected``."""
 
 
 class RequestTimeoutError(TransportError, TimeoutError):
@@ -286,8 +290,7 @@ class RequestTimeoutError(TransportError, TimeoutError):
 class CallbackReplacedError(RequestTimeoutError):
     """No answer came through, because the application has replaced a callback of its paho client after ``over()``.
 
-    The message names the callback. Set callbacks before ``over()``, or let a new one call the one that it replaces.
-    """
+    The message names the callback. Set callbacks before ``over()``, or let a new one call the one that it replaces."""
 
 
 # -- the other side broke the protocol ---------------------------------------------------------------------------------
@@ -346,8 +349,7 @@ class LockError(StateStoreError):
 class LockNotAcquiredError(LockError, TimeoutError):
     """Somebody else still held the lock when the time to wait for it was over.
 
-    A client that cannot reach the server does not know that, and raises :class:`RequestTimeoutError` instead.
-    """
+    A client that cannot reach the server does not know that, and raises :class:`RequestTimeoutError` instead."""
 
 
 class LeaseLostError(LockError):
@@ -371,8 +373,7 @@ class TooManyKeysError(StateStoreError):
     """More keys begin with the prefix than ``watch_prefix`` may watch.
 
     Raise its ``max_keys``, if the server has room for that many watched keys; or watch a longer prefix, or one key that
-    the writers change whenever another one changes.
-    """
+    the writers change whenever another one changes."""
 
 
 class BatchError(StateStoreError):

@@ -1,6 +1,6 @@
 """What must survive the process, as values: streams of records by subject, cut into batches. Pure.
 
-Broker and state store write into a :class:`Journal`; what keeps the batches is a :class:`StreamStorage`: a directory
+Broker and state store write into a :class:`Journal`; what keeps the batches is a :class:`BatchStorage, StreamStorage`: a directory
 today, a replicated log perhaps one day.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
 from statestore_client.server.journal.journal import Journal, JournalStream, Record
 from statestore_client.server.journal.storage import (
+    BatchStorage,
     Changes,
     Done,
     StoredRecords,
@@ -24,6 +25,7 @@ from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 __all__ = [
     "ALL_STREAMS",
     "TIME",
+    "BatchStorage",
     "Changes",
     "DamagedRecordError",
     "Done",

@@ -1,4 +1,4 @@
-"""What keeps the batches. A directory does, in ``server.runtime.storage``; a replicated log could."""
+"""What keeps the batches: a directory (``server.runtime.storage``), or a log (``server.runtime.replication``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.journal.streams import Stream, Subject
 
-__all__ = ["Changes", "Done", "StoredRecords", "StreamStorage", "WriteBatch", "load", "records_in"]
+__all__ = ["BatchStorage", "Changes", "Done", "StoredRecords", "StreamStorage", "WriteBatch", "load", "records_in"]
 
 #: None: the batch is durable. An error: it is not, and nothing after it will be.
 Done: TypeAlias = Callable[[Exception | None], None]
@@ -47,13 +47,17 @@ class StoredRecords(Protocol):
         """All records of a stream, those with numbers in order. Before the next batch."""
 
 
-class StreamStorage(StoredRecords, Protocol):
-    """Keeps batches in order. Invariant: after a crash, what :meth:`load` gives is the outcome of a prefix of the
-    batches that were appended, and at least of those that were done. It is asked before the first :meth:`append`.
-    """
+class BatchStorage(Protocol):
+    """Takes batches in order."""
 
     def append(self, batch: WriteBatch, done: Done) -> None:
         """Make a batch durable, after those before it. ``done`` is called from any thread."""
+
+
+class StreamStorage(StoredRecords, BatchStorage, Protocol):
+    """Keeps batches in order. Invariant: after a crash, what :meth:`load` gives is the outcome of a prefix of the
+    batches that were appended, and at least of those that were done. It is asked before the first :meth:`append`.
+    """
 
     def close(self) -> None:
         """Wait for what was appended, and let go of everything. Safe to call twice."""

@@ -76,7 +76,7 @@ class BrokerDriver:
         call_at: CallAt | None = None,
     ) -> None:
         """``verify`` finds the verdicts that take time, in threads. With a ``group_commit`` nothing is sent
-        before what it depends on is on the disk. ``call_at`` goes with a ``clock`` that is not the event loop's.
+        before what it depends on is durable. ``call_at`` goes with a ``clock`` that is not the event loop's.
         """
         self._broker = broker
         self._clock = clock
@@ -105,8 +105,7 @@ class BrokerDriver:
             else VerifierThreads(loop, verify, self.verified, clock=clock, throttle=throttle, refusals=self.refusals)
         )
         self._group_commit = group_commit
-        if group_commit is not None:
-            group_commit.bind(broker, self._send, self._resume_all)
+        self._bind()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
 
@@ -116,6 +115,10 @@ class BrokerDriver:
     @property
     def broker(self) -> Broker:
         return self._broker
+
+    def _bind(self) -> None:
+        if self._group_commit is not None:
+            self._group_commit.bind(self._broker, self._send, self._resume_all)
 
     def _begin(self) -> None:
         now = self._clock()
@@ -203,8 +206,7 @@ class BrokerDriver:
         self.flush()
 
     def entered(self, connection: Connection) -> None:
-        """It has a session."""
-        log_connected(connection)
+        log_connected(connection)  # it has a session
 
     def review(self, gone: Collection[str]) -> None:
         """The rules have changed; the users ``gone`` are no longer known."""
@@ -343,19 +345,36 @@ class BrokerDriver:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def give_up(self) -> None:
-        """Nothing can be written any more: what waits for the disk is never sent. Say goodbye, and close."""
-        self._is_closing = True
+    def replace_broker(self, broker: Broker, group_commit: GroupCommit | None = None) -> None:
+        """Go on with another broker, which knows nobody here, when the connections have been ended."""
+        self._former |= self._links
+        self._links.clear()
+        self._broker = broker
+        self._group_commit = group_commit
+        self._bind()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._begin()
+        self._arm()
+
+    def dismiss(self, reason: str) -> None:
+        """What waits to be durable is never sent. Say goodbye to all clients, and close."""
         for connection, link in tuple(self._links.items()):
             is_between_packets = not connection.outbox
             connection.discard()
             if is_between_packets and isinstance(connection, OutputCommitConnection):
-                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, "the server's disk failed")
+                connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, reason)
                 connection.seal()
                 connection.release()
                 link.flush()
             else:
                 link.abort()
+
+    def give_up(self) -> None:
+        """Nothing can be written any more."""
+        self._is_closing = True
+        self.dismiss("the server's disk failed")
 
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""

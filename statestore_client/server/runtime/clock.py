@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+import attrs
+
 from statestore_client.wire.instant import Instant
 
-__all__ = ["CallAt", "Clock", "TimerHandle", "monotonic_origin", "system_clock"]
+__all__ = ["CallAt", "Clock", "ElapsedClock", "TimerHandle", "monotonic_origin", "system_clock"]
 
 #: Tests that need another time pass another function.
 Clock: TypeAlias = Callable[[], Instant]
@@ -35,6 +38,39 @@ def system_clock() -> Instant:
     are.
     """
     return Instant(time.monotonic(), time.time_ns() // 1_000_000)
+
+
+#: Also while the machine sleeps, where the system has such a clock.
+_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+class ElapsedClock:
+    """A clock that goes on while the machine sleeps, with timers for an event loop whose own clock does not."""
+
+    def __init__(self) -> None:
+        #: By how much its monotonic time is ahead of the system's.
+        self.ahead_s = 0.0
+
+    def __call__(self) -> Instant:
+        elapsed = time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
+        return Instant(elapsed + self.ahead_s, time.time_ns() // 1_000_000)
+
+    def call_at(self, when: float, action: Callable[[], object]) -> TimerHandle:
+        """In the running event loop. Late by the time that the machine sleeps meanwhile."""
+        delay = max(0.0, when - self().monotonic)
+        return _Timer(when, asyncio.get_running_loop().call_later(delay, action))
+
+
+@attrs.frozen
+class _Timer:
+    _when: float
+    _handle: asyncio.TimerHandle
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self._handle.cancel()
 
 
 #: On Linux: which start of the machine this is, and what a container adds to its clocks (if the kernel can do that).

@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.errors import DataDirectoryError
+from statestore_client.errors import DataDirectoryError, StateStoreError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker, BrokerLimits
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     import ssl
 
     from statestore_client.server.broker import BrokerEvents, Counters
+    from statestore_client.server.journal import Journal
+    from statestore_client.server.runtime.replication.lives import Lives
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.sites import SiteEndpoints
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
@@ -73,10 +76,12 @@ class Server:
         persistence: Persistence = KEEP_ALL,
         events: BrokerEvents | None = None,
         site: SiteEndpoints | None = None,
+        log: ReplicaSettings | None = None,
     ) -> None:
         """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
         ``clock`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
-        With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore, too.
+        With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore, too. With a
+        ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
         and for endpoints that need them.
@@ -92,21 +97,21 @@ class Server:
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
+        self.replication = None if log is None else _lives(log, self)
         self._persistence = persistence
         self._site_endpoints = site
         #: While it runs; None for a server that is not a site.
         self.site: SitePeering | None = None
         self._bridge: SiteBridge | None = None
         self._failed = asyncio.Event()
-        self.failure: DataDirectoryError | None = None
-        self._service, self._broker = self._new_broker()
+        self.failure: StateStoreError | None = None
+        self._service, self._broker = self.new_machines(None if self._disk is None else self._disk.journal)
         self._driver: BrokerDriver | None = None
         self._listeners: Listeners | None = None
         self._look: asyncio.TimerHandle | None = None
 
-    def _new_broker(self) -> tuple[StateStoreService, Broker]:
-        """Empty, with an empty store inside."""
-        journal = None if self._disk is None else self._disk.journal
+    def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
+        """An empty broker with an empty store inside, which write into the journal."""
         has_bridge = self._site_endpoints is not None and self._site_endpoints.has_bridge
         store = self._store = (SiteStore if has_bridge else StateStore)(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
@@ -163,13 +168,18 @@ class Server:
                 self.site = SitePeering.of(self._site_endpoints, random.SystemRandom())
             await self._listen(loop, group_commit)
         except BaseException:
-            self._close_parts()
+            await self._close_parts()
             raise
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> None:
         driver = self._new_driver(loop, group_commit)
         metrics = Metrics(driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge)
-        listeners = Listeners(driver, self._tls, partial(self._new_connection, driver), render=metrics.render)
+        replication = self.replication
+        guard = None if replication is None else replication.doors.guard
+        connect = partial(self._new_connection, driver)
+        listeners = Listeners(driver, self._tls, connect, render=metrics.render, guard=guard)
+        if replication is not None:
+            await replication.open(driver)
         self._endpoints = await listeners.open(self._endpoints)
         self._driver, self._listeners = driver, listeners
         self._open_bridge(driver)
@@ -186,7 +196,11 @@ class Server:
             self._bridge = SiteBridge(store, self._service, driver, site, endpoints, self._clock)
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
-        return BrokerDriver(self._broker, self._clock, loop, verify=self._security.verify, group_commit=group_commit)
+        verify = self._security.verify
+        if self.replication is not None:
+            clock = self.replication.clock
+            return BrokerDriver(self._broker, clock, loop, verify=verify, call_at=clock.call_at)
+        return BrokerDriver(self._broker, self._clock, loop, verify=verify, group_commit=group_commit)
 
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
         return ServerConnection(driver)
@@ -237,12 +251,20 @@ class Server:
             return "this takes a user, with an 'admin' line in the server's access rules"
         return f"the server's access rules have no 'admin' line for the user {permissions.user!r}"
 
-    # -- the disk -----------------------------------------------------------------------------------------------------
+    # -- what keeps the data ------------------------------------------------------------------------------------------
+
+    def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
+        """This server is active now, with these."""
+        self._service, self._broker = service, broker
 
     def _fail(self, error: Exception) -> None:
+        """The disk cannot be written any more."""
+        self.cannot_go_on(error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error)))
+
+    def cannot_go_on(self, error: StateStoreError) -> None:
         """Nothing can be written any more. The owner of the server is to stop it."""
-        self.failure = error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error))
-        log_event(logging.CRITICAL, "disk failed", reason=self.failure.message)
+        self.failure = error
+        log_event(logging.CRITICAL, "the server cannot go on", reason=error.message)
         if self._listeners is not None:
             self._listeners.close()
         if self._driver is not None:
@@ -264,13 +286,17 @@ class Server:
         if self._look is not None:
             self._look.cancel()
         await listeners.stop_accepting()
+        if self.replication is not None:
+            await self.replication.close()
         await driver.close(self._grace_s)
         await listeners.wait_closed()
-        self._close_parts()
+        await self._close_parts()
         log_event(logging.INFO, "stopped", urls=listeners.urls)
 
-    def _close_parts(self) -> None:
+    async def _close_parts(self) -> None:
         """What is not a listener."""
+        if self.replication is not None:
+            await self.replication.close()
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None
@@ -279,3 +305,10 @@ class Server:
             self.site = None
         if self._disk is not None:
             self._disk.close()
+
+
+def _lives(log: ReplicaSettings, server: Server) -> Lives:
+    # The client of the log takes a while to import, and most servers do without.
+    from statestore_client.server.runtime.replication.lives import Lives
+
+    return Lives(log, server)

@@ -29,21 +29,12 @@ class ControlledDriver(BrokerDriver):
                 self._timer.cancel()
             self._tick()
 
-    def replace_broker(self, broker: Broker, *, tell: bool) -> None:
-        """Go on with another broker, which knows nobody. Connections end, with a DISCONNECT if ``tell``. There must be
-        no group commit.
-        """
+    def start_anew(self, broker: Broker, *, tell: bool) -> None:
+        """Go on with another broker. Connections end, with a DISCONNECT if ``tell``. There must be no group commit."""
         if tell:
             self._broker.shut_down()
             self.flush()
         for connection, link in self._links.items():
             if connection.outbox or not tell:
                 link.abort()
-        self._former |= self._links
-        self._links.clear()
-        self._broker = broker
-        self._begin()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._arm()
+        self.replace_broker(broker)

@@ -130,7 +130,7 @@ class ControlledServer(Server):
 
     def start_anew(self, *, tell: bool) -> None:
         """As if the server had been stopped and started, empty. Clients get a DISCONNECT if ``tell``."""
-        self._service, self._broker = self._new_broker()
+        self._service, self._broker = self.new_machines(None)
         driver = self._running()
-        driver.replace_broker(self._broker, tell=tell)
+        driver.start_anew(self._broker, tell=tell)
         self._open_bridge(driver)

@@ -1,5 +1,8 @@
 """Output commit and group commit: what the broker says waits until what it has written down is durable.
 
+With a replicated log, what is durable may be said only while this server is known to be the active one
+(:class:`SpeakingRight`); otherwise it waits until it is known again.
+
 One batch is on its way to the disk at a time. What happens meanwhile goes into the next one, however much it is: so the
 slower the disk, the larger the batches, and the rate of messages hardly depends on it. When nothing has to be written,
 nothing waits; nor does anything while a batch is on its way that nobody has to wait for.
@@ -7,19 +10,19 @@ nothing waits; nor does anything while a batch is on its way that nobody has to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from statestore_client.server.broker import Broker, Connection
-    from statestore_client.server.journal import Journal, StreamStorage
+    from statestore_client.server.journal import BatchStorage, Journal
     from statestore_client.server.runtime.clock import Clock
 
-__all__ = ["GroupCommit"]
+__all__ = ["GroupCommit", "SpeakingRight"]
 
 #: What nobody waits for is written together with something else, or after this time, in seconds.
 _LAZY_WRITE_S: Final = 0.05
@@ -28,27 +31,50 @@ _LAZY_WRITE_S: Final = 0.05
 _TIME_S: Final = 60.0
 
 
+class SpeakingRight(Protocol):
+    """Whether anything may be said to clients, at this moment."""
+
+    def may_speak(self) -> bool:
+        """By the clock, read now."""
+
+    def ask_to_speak(self) -> None:
+        """There is something to be said. :meth:`GroupCommit.flush` is called when it may be."""
+
+
+class _Always:
+    """A data directory has one server."""
+
+    def may_speak(self) -> bool:
+        return True
+
+    def ask_to_speak(self) -> None:
+        pass
+
+
 class GroupCommit:
     """Between the broker's connections and their links. Belongs to the thread of the event loop.
 
     Invariant: a connection's bytes are released in the order in which they were staged, and none before the batch that
-    was cut when they were sealed.
+    was cut when they were sealed. While some wait for the right to speak, no batch is cut.
     """
 
     def __init__(
         self,
         journal: Journal,
-        storage: StreamStorage,
+        storage: BatchStorage,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[Exception], None],
+        right: SpeakingRight | None = None,
     ) -> None:
-        """``failed`` is told once that nothing can be written any more."""
+        """``failed`` is told once that nothing can be written any more. Without a ``right`` it may always speak."""
         self._journal = journal
         self._storage = storage
         self._clock = clock
         self._loop = loop
         self._failed = failed
+        self._right = right or _Always()
+        self._silent: list[OutputCommitConnection] = []  # what they say is durable, and waits for the right
         self._broker: Broker | None = None
         self._send: Callable[[Connection], None] = _nowhere
         self._go_on: Callable[[], None] = _nothing
@@ -57,6 +83,7 @@ class GroupCommit:
         self._is_awaited = False  # whether what is said depends on the batch that is on its way
         self._is_scheduled = False
         self._is_over = False
+        self._resting: asyncio.Future[None] | None = None  # somebody waits for that
         self._timer: asyncio.TimerHandle | None = None
         self._time_timer = loop.call_later(_TIME_S, self._note_time)
 
@@ -67,14 +94,20 @@ class GroupCommit:
     @property
     def is_idle(self) -> bool:
         """Whether all is written, and nothing waits."""
-        return not self._is_writing and not self._is_scheduled and not self._journal
+        return not (self._is_writing or self._is_scheduled or self._silent or self._journal)
+
+    async def wait_idle(self) -> None:
+        """Until it is."""
+        while not (self.is_idle or self._is_over):
+            self._resting = self._loop.create_future()
+            await self._resting
 
     def flush(self) -> None:
         """Write and send what there is, now or soon."""
         if self._is_scheduled or self._is_over or self._broker is None or (self._is_writing and self._is_awaited):
             return  # it will be looked at afterwards
         self._release_free(self._broker)
-        if self._is_writing:
+        if self._is_writing or self._silent:
             return
         if self._journal.is_urgent or self._journal.is_full:
             # Soon: after what has come in on other connections in the same moment.
@@ -85,7 +118,7 @@ class GroupCommit:
 
     def _write_lazily(self) -> None:
         self._timer = None
-        if not self._is_writing and not self._is_scheduled:
+        if not (self._is_writing or self._is_scheduled or self._silent):
             self._write()
 
     def _note_time(self) -> None:
@@ -111,13 +144,24 @@ class GroupCommit:
 
     def _release_free(self, broker: Broker) -> None:
         """Send what depends on nothing that is still to be written."""
-        while broker.has_dirty and not self._journal.is_urgent:
+        self._release([])
+        while broker.has_dirty and not (self._silent or self._journal.is_urgent):
             self._release(self._seal(broker))
 
-    def _release(self, connections: Iterable[OutputCommitConnection]) -> None:
+    def _release(self, connections: list[OutputCommitConnection]) -> None:
+        if self._silent:
+            connections, self._silent = self._silent + connections, []
+        if not connections:
+            return
+        if not self._right.may_speak():
+            self._silent = connections
+            self._right.ask_to_speak()
+            return
         for connection in connections:
             connection.release()
             self._send(connection)
+        if self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
 
     def _write(self) -> None:
         self._is_scheduled = False
@@ -127,6 +171,8 @@ class GroupCommit:
         if self._broker is None or self._is_over:
             return
         self._release_free(self._broker)
+        if self._silent:
+            return  # the next flush goes on
         self._is_awaited = self._journal.is_urgent
         self._sealed = self._seal(self._broker)
         if not self._journal:

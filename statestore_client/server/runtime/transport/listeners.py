@@ -50,8 +50,12 @@ class Listeners:
         connect: Callable[[], ServerConnection],
         *,
         render: Callable[[], bytes],
+        guard: Callable[[str, Callable[[], asyncio.Protocol]], Callable[[], asyncio.Protocol]] | None = None,
     ) -> None:
-        """``connect`` makes the connection of a client, ``render`` the page of figures."""
+        """``connect`` makes the connection of a client, ``render`` the page of figures. ``guard`` stands in front of
+        the endpoint of a scheme, if somebody else may have to serve those who come in there.
+        """
+        self._guard = guard or _open_to_all
         self._driver = driver
         self._connect = connect
         self._render = render
@@ -103,6 +107,9 @@ class Listeners:
             make = TlsAcceptor(self._tls, self._driver, make)
             self._tls_acceptors.append(make)
         loop = asyncio.get_running_loop()
+        is_tls = isinstance(make, TlsAcceptor)
+        if scheme != "http":
+            make = self._guard(scheme, make)
         try:
             server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
         except UnicodeError as error:
@@ -113,7 +120,7 @@ class Listeners:
                 raise
             # From Python 3.13 on, asyncio passes over addresses of others, and has no code when none is left.
             raise OSError(error.errno or errno.EADDRNOTAVAIL, f"{error.strerror or error}; {advice}") from error
-        self._add(server, None if isinstance(make, TlsAcceptor) else make)
+        self._add(server, None if is_tls else make)
         chosen: int = server.sockets[0].getsockname()[1]
         path = _PATHS.get(scheme, "")
         self.urls.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{chosen}{path}")
@@ -123,11 +130,12 @@ class Listeners:
         path, loop = Path(name), asyncio.get_running_loop()
         try:
             _remove_stale(path)
-            server = await loop.create_unix_server(self._connect, name, backlog=_ACCEPTED_AT_ONCE)
+            make = self._guard("unix", self._connect)
+            server = await loop.create_unix_server(make, name, backlog=_ACCEPTED_AT_ONCE)
         except OSError as error:
             code = error.errno or errno.ENAMETOOLONG
             raise OSError(code, f"Unix socket {name}: {error.strerror or error}") from error
-        self._add(server, self._connect)
+        self._add(server, make)
         self._unix = (path, _inode(path))
         self.urls.append(f"unix:{name}")
 
@@ -174,6 +182,11 @@ class Listeners:
         """When all connections are gone."""
         for server in self._servers:
             await server.wait_closed()
+
+
+def _open_to_all(scheme: str, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+    del scheme
+    return make
 
 
 def _advice(error: OSError) -> str | None:

@@ -53,12 +53,10 @@ class Peer:
     held_bytes: int = 0
 
     @classmethod
-    def of(cls, transport: asyncio.BaseTransport, link: Member, now: float) -> Peer:
-        """``link`` is who has to end it."""
-        name = peer_name(transport)
-        # TLS puts another transport in front of the same socket.
-        key = transport.get_extra_info("socket") or transport
-        return cls(name, network_of(name) or _NO_ADDRESS, now, link, key)
+    def of(cls, transport: asyncio.BaseTransport, link: Member, now: float, origin: str | None = None) -> Peer:
+        """``link`` is who has to end it. ``origin``: where it comes from, if another server passes it on."""
+        name = origin or peer_name(transport)
+        return cls(name, network_of(name) or _NO_ADDRESS, now, link, _key_of(transport))
 
 
 @attrs.define(eq=False)
@@ -120,6 +118,7 @@ class Peers:
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._by_socket: dict[object, Peer] = {}
+        self._origins: dict[object, str] = {}
         files = file_limit()
         most = limits.unauthenticated_connections
         self._most = most if files is None else max(1, min(most, files // _PART_OF_FILES))
@@ -135,11 +134,15 @@ class Peers:
         """Of packets that are not complete, or not carried out."""
         return self.unauthenticated.held_bytes + self.clients.held_bytes
 
+    def came_from(self, transport: asyncio.BaseTransport, address: tuple[str, int]) -> None:
+        """Call it before :meth:`accepted`, for a client that another server passes on."""
+        self._origins[_key_of(transport)] = _name_of(address)
+
     def accepted(self, transport: asyncio.BaseTransport, link: Member, now: float) -> Peer:
         """A new socket; or one whose handshake of TLS is over, which goes on as who it is. ``link`` is who has to end
         it. Call :meth:`make_room` when that can be done.
         """
-        peer = Peer.of(transport, link, now)
+        peer = Peer.of(transport, link, now, self._origins.get(_key_of(transport)))
         known = self._by_socket.setdefault(peer.key, peer)
         known.link = link
         if known is peer:
@@ -178,6 +181,7 @@ class Peers:
         """Its socket is closed. Safe to call twice."""
         self._forget(peer)
         self._by_socket.pop(peer.key, None)
+        self._origins.pop(peer.key, None)
 
     def _forget(self, peer: Peer) -> None:
         if peer.group is not None:
@@ -190,5 +194,13 @@ class Peers:
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
     """Address and port of the other end, for the log."""
-    address = transport.get_extra_info("peername")
+    return _name_of(transport.get_extra_info("peername"))
+
+
+def _name_of(address: object) -> str:
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) and len(address) >= 2 else str(address)
+
+
+def _key_of(transport: asyncio.BaseTransport) -> object:
+    """TLS puts another transport in front of the same socket."""
+    return transport.get_extra_info("socket") or transport

@@ -1,0 +1,1 @@
+"""A server that shares a log with others: it follows the active one, takes its place, and is replaced."""

@@ -1,0 +1,208 @@
+"""From one life of a replicated server to the next: it follows, serves, is deposed, and follows again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from statestore_client.errors import ReplicatedLogError, StateStoreError
+from statestore_client.server.cluster.entries import Life
+from statestore_client.server.cluster.roles import Role
+from statestore_client.server.journal import Journal
+from statestore_client.server.runtime.clock import ElapsedClock
+from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.replication.inner_door import InnerDoor
+from statestore_client.server.runtime.replication.pulse import PulseListener, PulseThread
+from statestore_client.server.runtime.replication.replica import Replica
+from statestore_client.server.runtime.replication.splice import Doors
+from statestore_client.server.runtime.storage.group_commit import GroupCommit
+from statestore_client.server.runtime.storage.standby import Standby
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker import Broker
+    from statestore_client.server.journal import Timeline, WriteBatch
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.service.service import StateStoreService
+
+__all__ = ["Lives", "MachineOwner"]
+
+_INCARNATION_BITS: Final = 64
+#: A handed-over epoch comes back within a commit.
+_HAND_OVER_S: Final = 2.0
+#: An active server that may not speak for so long closes its clients: they find another door, or try again.
+_SILENCE_S: Final = 5.0
+
+
+class MachineOwner(Protocol):
+    """The server."""
+
+    def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
+        """Empty ones, which write into the journal."""
+
+    def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
+        """This server is active, with these."""
+
+    def cannot_go_on(self, error: StateStoreError) -> None:
+        """The owner of the server is to stop it."""
+
+
+class Lives:
+    """Of one replicated server. Belongs to the event loop."""
+
+    def __init__(self, settings: ReplicaSettings, owner: MachineOwner) -> None:
+        self._settings = settings
+        self._owner = owner
+        #: What the machines go by. Log time is no wall clock; this is put right when this server takes over.
+        self.clock = ElapsedClock()
+        self._elapsed = ElapsedClock()
+        self.doors = Doors(settings.key)
+        self._pulse = PulseThread(self._may_pulse)
+        self._inner_door = InnerDoor(self.doors, settings.key, self._pulse.add)
+        self._driver: BrokerDriver | None = None
+        self._url = ""
+        self._replica: Replica | None = None
+        self._journal = Journal()
+        self._machines: tuple[StateStoreService, Broker] | None = None
+        self._standby: Standby | None = None
+        self._group_commit: GroupCommit | None = None
+        self._listener: PulseListener | None = None
+        self._former: set[asyncio.Task[None]] = set()
+        self._is_over = False
+
+    async def open(self, driver: BrokerDriver) -> None:
+        """Let the others in, and begin to follow. Raises OSError."""
+        settings = self._settings
+        self._driver = driver
+        self.doors.bind(driver)
+        port = await self._inner_door.open(settings.inner_host, settings.inner_port)
+        host = f"[{settings.inner_host}]" if ":" in settings.inner_host else settings.inner_host
+        self._url = settings.inner_address or f"{host}:{port}"
+        self._pulse.start()
+        self._begin_life()
+
+    @property
+    def url(self) -> str:
+        """Where the others come in, as ``host:port``."""
+        return self._url
+
+    @property
+    def role(self) -> Role:
+        return Role.STANDBY if self._replica is None else self._replica.role
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self._replica is None else self._replica.epoch
+
+    def _may_pulse(self) -> int | None:
+        replica = self._replica
+        return replica.epoch if replica is not None and replica.may_pulse else None
+
+    # -- a life -------------------------------------------------------------------------------------------------------
+
+    def _begin_life(self) -> None:
+        """With nothing, and an incarnation that no other life has."""
+        self._journal = Journal()
+        service, broker = self._owner.new_machines(self._journal)
+        self._standby = Standby(self._journal, service, broker, self._elapsed())
+        self._machines = service, broker
+        life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
+        loop = asyncio.get_running_loop()
+        self._replica = Replica(self._settings, life, self._url, self, self._elapsed, loop)
+        self._replica.open()
+
+    def replicated(self, batch: WriteBatch) -> None:
+        if self._standby is not None:
+            self._standby.absorb(batch)
+
+    def settled(self) -> None:
+        if self._standby is not None:
+            self._standby.settle()
+
+    def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
+        is_own = self._replica is not None and owner == self._replica.life
+        log_event(
+            logging.INFO, "active server", epoch=epoch, id="" if owner is None else owner.id, url="" if is_own else url
+        )
+        self._listen_to(None if owner is None or is_own else url)
+        self.doors.shut(None if owner is None or is_own else url)
+
+    def _listen_to(self, url: str | None) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        replica, key = self._replica, self._settings.key
+        self._listener = None if url is None or replica is None else PulseListener(url, key, replica)
+
+    def promoted(self, epoch: int, timeline: Timeline) -> None:
+        replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines
+        if replica is None or driver is None or standby is None or machines is None:
+            raise RuntimeError("a life that has not begun")
+        self._standby = self._machines = None
+        self.clock.ahead_s = standby.take_over(timeline, self._elapsed())
+        loop = asyncio.get_running_loop()
+        self._group_commit = GroupCommit(self._journal, replica, self.clock, loop, self.failed, replica)
+        service, broker = machines
+        driver.replace_broker(broker, self._group_commit)
+        self._owner.machines_serve(service, broker)
+        log_event(logging.INFO, "promoted", epoch=epoch, index=replica.index)
+        self.doors.open()
+        driver.flush()  # what was due while nobody was active
+
+    def deposed(self, epoch: int) -> None:
+        log_event(logging.WARNING, "deposed", epoch=epoch)
+        self._end_life()
+        if not self._is_over:
+            self._begin_life()
+
+    def _end_life(self) -> None:
+        """Nothing of it is said any more."""
+        replica, self._replica = self._replica, None
+        self._standby = self._machines = None
+        if self._group_commit is not None:
+            self._group_commit.close()
+            self._group_commit = None
+            if self._driver is not None:
+                self._driver.dismiss("another server is active")
+                self._driver.replace_broker(self._owner.new_machines(None)[1])
+        if replica is not None:
+            task = asyncio.get_running_loop().create_task(replica.close())
+            self._former.add(task)
+            task.add_done_callback(self._former.discard)
+
+    def may_speak_again(self) -> None:
+        if self._driver is not None and self._group_commit is not None:
+            self._driver.flush()
+
+    def failed(self, error: Exception) -> None:
+        """The log cannot be read."""
+        if self._is_over:
+            return
+        if not isinstance(error, StateStoreError):
+            error = ReplicatedLogError(f"the replicated log cannot be used: {error}")
+        self._owner.cannot_go_on(error)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def hand_over(self, next_id: str = "") -> None:
+        """If this server is active: let another one be, at once, when all that waits is said."""
+        replica, group_commit = self._replica, self._group_commit
+        if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
+            return
+        self.doors.shut(None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HAND_OVER_S):
+                await group_commit.wait_idle()
+        await replica.hand_over(next_id, _HAND_OVER_S)
+
+    async def close(self) -> None:
+        """Safe to call twice."""
+        self._is_over = True
+        self._inner_door.close()
+        self.doors.close()
+        self._listen_to(None)
+        self._end_life()
+        await asyncio.gather(*self._former, return_exceptions=True)
+        self._pulse.close()

@@ -1,0 +1,153 @@
+"""The replicated log through a ØMQ Raft client: entries in order, and appends that are tried until they are in.
+
+A log has entries of its peers as well, such as new leaders' marks; those of servers are the ones that clients append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from raft_client import AsyncRaftClient, LogEntry, RaftError, RaftSettings
+from statestore_client.errors import ReplicatedLogError
+from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.turns import TURN_S
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from raft_client import AsyncSubscriber
+    from statestore_client.server.cluster.events import Append
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+__all__ = ["LogLink", "LogReader"]
+
+#: Own peers broadcast every 0.1 s, Node peers every 0.5 s.
+_SILENCE_S: Final = 0.7
+#: An append that has found no leader by then is told as failed, and sent again.
+_APPEND_TIMEOUT_S: Final = 5.0
+#: Between two attempts to learn where the log ends.
+_AGAIN_S: Final = 0.2
+
+
+class LogReader(Protocol):
+    """Who reads the log."""
+
+    def read(self, entries: list[tuple[int, bytes]]) -> None:
+        """The next ones, with their indexes. What raises ends the server."""
+
+    def caught_up(self) -> None:
+        """What there was at the start has been read."""
+
+    def append_failed(self, ticket: int) -> None:
+        """It was given up, and may be in the log nevertheless."""
+
+    def log_failed(self, error: Exception) -> None:
+        """Nothing can be read any more."""
+
+
+class LogLink:
+    """Of one life. Belongs to the event loop."""
+
+    def __init__(self, settings: ReplicaSettings, reader: LogReader) -> None:
+        """Raises SettingsError for URLs that are none."""
+        self._reader = reader
+        try:
+            self._client = AsyncRaftClient(RaftSettings(seeds=settings.log, cluster=settings.cluster))
+        except RaftError as error:
+            raise ReplicatedLogError(f"the log: {error}") from error
+        self._subscriber: AsyncSubscriber | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def open(self, after: int = 0) -> None:
+        """Begin to read behind this index."""
+        self._start(self._follow(after))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Read and append nothing any more. Safe to call twice."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._subscriber is not None:
+            await self._subscriber.close()
+        await self._client.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, after: int) -> None:
+        try:
+            end = await self._end_of_log()
+            self._subscriber = self._client.subscribe(after, silence=_SILENCE_S)
+            await self._subscriber.start()
+            if end <= after:
+                self._reader.caught_up()
+            await self._read(self._subscriber, end)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot know any more what is valid
+            if not self._is_closed:
+                self._reader.log_failed(error)
+
+    async def _end_of_log(self) -> int:
+        """What is committed and applied now. Waits for a leader."""
+        while True:
+            try:
+                await self._client.open()
+                return (await self._client.log_info()).last_applied
+            except TimeoutError as error:
+                LOGGER.warning("no leader of the replicated log was found: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _read(self, subscriber: AsyncSubscriber, end: int) -> None:
+        is_behind = True
+        while True:
+            batch = await subscriber.next_batch()
+            if batch is None:
+                continue
+            if not isinstance(batch, list | tuple):
+                raise ReplicatedLogError("the log was trimmed, and no snapshot says what there was")
+            await self._hand_on(batch)
+            if is_behind and batch and batch[-1].index >= end:
+                is_behind = False
+                self._reader.caught_up()
+
+    async def _hand_on(self, batch: list[LogEntry] | tuple[LogEntry, ...]) -> None:
+        """Never for longer than a turn at once."""
+        entries: list[tuple[int, bytes]] = []
+        ends = time.monotonic() + TURN_S
+        for entry in batch:
+            if entry.is_state:
+                entries.append((entry.index, entry.data))
+            if len(entries) >= 64:
+                self._reader.read(entries)
+                entries = []
+                if time.monotonic() >= ends:
+                    await asyncio.sleep(0)
+                    ends = time.monotonic() + TURN_S
+        self._reader.read(entries)
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append(self, append: Append) -> None:
+        """In the order in which it is called, as long as the leader stays."""
+        if not self._is_closed:
+            self._start(self._append(append))
+
+    async def _append(self, append: Append) -> None:
+        try:
+            index = await self._client.append(append.data, timeout=_APPEND_TIMEOUT_S)
+        except RaftError as error:
+            LOGGER.info("an append to the replicated log failed: %s", error)
+            if not self._is_closed:
+                self._reader.append_failed(append.ticket)
+        else:
+            if self._subscriber is not None:
+                self._subscriber.expect(index)

@@ -1,0 +1,264 @@
+"""One life of a replicated server: the pure core, the log, and machines that follow or serve."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from statestore_client.server.cluster.entries import Life
+from statestore_client.server.cluster.events import (
+    BatchReplicated,
+    BatchWritten,
+    Deposed,
+    IdInUse,
+    OwnerChanged,
+    Promoted,
+    RowsRestored,
+    SnapshotRestored,
+)
+from statestore_client.server.cluster.member import ClusterMember
+from statestore_client.server.cluster.roles import ClusterSettings, Role
+from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.replication.log_link import LogLink
+
+if TYPE_CHECKING:
+    from statestore_client.server.cluster.events import ClusterEvent
+    from statestore_client.server.journal import Done, Timeline, WriteBatch
+    from statestore_client.server.runtime.clock import ElapsedClock
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+__all__ = ["Replica", "ReplicaOwner"]
+
+
+class ReplicaOwner(Protocol):
+    """What a life tells. It may be closed from inside any of these."""
+
+    def replicated(self, batch: WriteBatch) -> None:
+        """A standby's machines have these rows from now on."""
+
+    def settled(self) -> None:
+        """All rows of a snapshot are here."""
+
+    def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
+        """Another server is active, or none."""
+
+    def promoted(self, epoch: int, timeline: Timeline) -> None:
+        """This one is."""
+
+    def deposed(self, epoch: int) -> None:
+        """This life is over."""
+
+    def may_speak_again(self) -> None:
+        """Or so it may be: something came back from the log."""
+
+    def failed(self, error: Exception) -> None:
+        """The server cannot go on."""
+
+
+class Replica:
+    """For the active server it is :class:`~statestore_client.server.journal.BatchStorage` and
+    :class:`~statestore_client.server.runtime.storage.group_commit.SpeakingRight`. Belongs to the event loop.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        life: Life,
+        url: str,
+        owner: ReplicaOwner,
+        clock: ElapsedClock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """``url`` is where the others pass clients on to while this one is active."""
+        self.life = life
+        self._owner = owner
+        self._clock = clock
+        self._loop = loop
+        self._link = LogLink(settings, self)
+        self._member = ClusterMember(ClusterSettings(life, url), clock())
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._done: Done | None = None
+        self._is_handing_over: asyncio.Future[None] | None = None
+        self._is_over = False
+
+    def open(self) -> None:
+        """Begin to follow."""
+        self._link.open()
+
+    async def close(self) -> None:
+        """Write, say and read nothing any more. Safe to call twice."""
+        self._end()
+        await self._link.close()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_handing_over is not None and not self._is_handing_over.done():
+            self._is_handing_over.set_result(None)
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        return self._member.role
+
+    @property
+    def epoch(self) -> int:
+        return self._member.fence.epoch
+
+    @property
+    def index(self) -> int:
+        """Of the last entry that was read."""
+        return self._member.fence.index
+
+    # -- from the log -------------------------------------------------------------------------------------------------
+
+    def read(self, entries: list[tuple[int, bytes]]) -> None:
+        for index, data in entries:
+            if self._is_over:
+                return
+            self._member.receive(index, data, self._clock())
+            if self._member.events:
+                self._tell()
+        self._turn()
+        if not self._is_over and self._member.role is Role.ACTIVE:
+            self._owner.may_speak_again()
+
+    def caught_up(self) -> None:
+        self._member.catch_up()
+        self._turn()
+
+    def append_failed(self, ticket: int) -> None:
+        self._member.failed(ticket, self._clock())
+        self._turn()
+
+    def log_failed(self, error: Exception) -> None:
+        if not self._is_over:
+            self._end()
+            self._owner.failed(error)
+
+    # -- from the others ----------------------------------------------------------------------------------------------
+
+    def hear(self, epoch: int) -> None:
+        """A pulse of the server that owns this epoch."""
+        self._member.hear(epoch, self._clock())
+        self._turn()
+
+    def suspect(self) -> None:
+        """The active server's machine says that there is no such process."""
+        self._member.suspect(self._clock())
+        self._turn()
+
+    @property
+    def may_pulse(self) -> bool:
+        """Whether to give signs of life."""
+        return not self._is_over and self._member.may_pulse(self._clock())
+
+    # -- each turn ----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Do what is due, and set the timer for what is next."""
+        if self._is_over:
+            return
+        self._member.tick(self._clock())
+        self._tell()
+        self._hand_on()
+        self._arm()
+
+    def _tell(self) -> None:
+        member = self._member
+        while member.events and not self._is_over:
+            events, member.events = member.events, []
+            for event in events:
+                if not self._is_over:
+                    self._tell_one(event)
+
+    def _tell_one(self, event: ClusterEvent) -> None:
+        owner = self._owner
+        match event:
+            case BatchReplicated(batch=batch) | RowsRestored(batch=batch):
+                owner.replicated(batch)
+            case BatchWritten():
+                done, self._done = self._done, None
+                if done is not None:
+                    done(None)
+            case SnapshotRestored():
+                owner.settled()
+            case OwnerChanged():
+                owner.owner_changed(event.epoch, event.owner, event.url)
+            case Promoted():
+                owner.promoted(event.epoch, event.timeline)
+            case Deposed():
+                self._end()
+                owner.deposed(event.epoch)
+            case IdInUse():
+                LOGGER.error("another server has the id %r, too: give each of them an id of its own", event.life.id)
+
+    def _hand_on(self) -> None:
+        output = self._member.output
+        for append in output:
+            self._link.append(append)
+        output.clear()
+
+    def _arm(self) -> None:
+        now = self._clock()
+        at = self._member.next_deadline(now)
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at < math.inf:
+            self._timer_at = at
+            self._timer = self._loop.call_later(max(0.0, at - now.monotonic), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._turn()
+        if not self._is_over and self._member.role is Role.ACTIVE:
+            self._owner.may_speak_again()
+
+    # -- the storage of the active server -----------------------------------------------------------------------------
+
+    def append(self, batch: WriteBatch, done: Done) -> None:
+        """One at a time. ``done`` is called when the batch came back valid, or never: then this life is over."""
+        if self._is_over or not self._member.may_write:
+            return
+        self._done = done
+        self._member.write(batch, self._clock())
+        self._hand_on()
+        self._arm()
+
+    def may_speak(self) -> bool:
+        return not self._is_over and self._member.may_speak(self._clock())
+
+    def ask_to_speak(self) -> None:
+        if not self._is_over:
+            self._member.ask_to_speak(self._clock())
+            self._hand_on()
+            self._arm()
+
+    # -- by people ----------------------------------------------------------------------------------------------------
+
+    async def hand_over(self, next_id: str, timeout: float) -> bool:
+        """Give up the epoch, when nothing waits to be said. Returns whether that came back in time."""
+        if self._is_over or not self._member.hand_over(next_id, self._clock()):
+            return False
+        self._is_handing_over = self._loop.create_future()
+        self._turn()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_handing_over
+        except TimeoutError:
+            return False
+        return True
+
+    def promote(self) -> bool:
+        """Claim regardless of the active server."""
+        is_done = not self._is_over and self._member.promote(self._clock())
+        self._turn()
+        return is_done

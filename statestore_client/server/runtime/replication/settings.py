@@ -1,0 +1,65 @@
+"""Where a replicated server finds the log and the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from statestore_client.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ReplicaSettings"]
+
+_MAX_ID_BYTES: Final = 64
+_MIN_KEY_BYTES: Final = 16
+
+
+def _urls(value: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else tuple(value)
+
+
+def _is_id(_settings: object, _field: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not 1 <= len(value.encode()) <= _MAX_ID_BYTES or not value.isprintable():
+        raise SettingsError(f"the id of a server has 1 to {_MAX_ID_BYTES} bytes, all printable; not {value!r}")
+
+
+def _is_port(_settings: object, field: attrs.Attribute[int], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65_535:
+        raise SettingsError(f"{field.name} is a port from 0 to 65535, not {value!r}")
+
+
+def _is_key(_settings: object, _field: attrs.Attribute[bytes], value: object) -> None:
+    if not isinstance(value, bytes) or (value and len(value) < _MIN_KEY_BYTES):
+        raise SettingsError(f"the key of the replicated servers has at least {_MIN_KEY_BYTES} bytes")
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaSettings:
+    """``log``: URLs of the peers of a ØMQ Raft cluster that belongs to these servers alone. ``id``: of this server,
+    different from those of the others. ``cluster``: the name (ident) of the Raft cluster.
+
+    The others come in at ``inner_host:inner_port`` (0 for a free port), and are told ``inner_address`` if that is
+    another one, as ``host:port``. ``key`` is a secret that all of them have; empty only if the host is this machine.
+
+    Raises SettingsError for what cannot work.
+    """
+
+    log: tuple[str, ...] = attrs.field(converter=_urls)
+    id: str = attrs.field(validator=_is_id)
+    cluster: str = ""
+    inner_host: str = "127.0.0.1"
+    inner_port: int = attrs.field(default=0, validator=_is_port)
+    inner_address: str = ""
+    key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
+
+    @classmethod
+    def key_in(cls, file: str | Path) -> bytes:
+        """The key that a file has, without spaces around it. Raises SettingsError."""
+        try:
+            return Path(file).read_bytes().strip()
+        except OSError as error:
+            raise SettingsError(f"the key file {file} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,348 @@
+"""A client's connection on its way to the server that is active: bytes are passed on as they are, both ways.
+
+While nobody is active the client waits. When another server becomes active its connection is cut, so that it connects
+again and finds that one: a packet that the former one did not answer would be lost in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, cast
+
+from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.replication.inner_hello import CHALLENGE_BYTES, GREETING, InnerHello
+from statestore_client.server.runtime.transport.peers import Peer, peer_name
+from statestore_client.server.runtime.transport.sockets import set_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from statestore_client.errors import PacketError
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
+
+__all__ = ["Doors"]
+
+#: What a client may send before it is passed on.
+_MOST_EARLY_BYTES: Final = 64 * 1024
+#: How long the active server may take to let a client in.
+_DIAL_S: Final = 2.0
+
+
+class Doors:
+    """The endpoints of a replicated server: they serve while it is active, and pass on to the active one otherwise.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
+        self._clients: set[_SplicedClient] = set()
+        self._driver: BrokerDriver | None = None
+        self._is_open = False
+        self._address: str | None = None
+        self.is_closing = False
+
+    def bind(self, driver: BrokerDriver) -> None:
+        """It counts the sockets."""
+        self._driver = driver
+
+    @property
+    def driver(self) -> BrokerDriver:
+        if self._driver is None:
+            raise RuntimeError("the doors belong to no server yet")
+        return self._driver
+
+    @property
+    def spliced(self) -> int:
+        """How many clients are passed on, or wait."""
+        return len(self._clients)
+
+    def guard(self, scheme: str, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        """``make`` makes the protocol of a client that comes in at this endpoint."""
+        self._makes[scheme] = make
+        return lambda: make() if self._is_open else _SplicedClient(self, scheme)
+
+    def protocol(self, scheme: str) -> asyncio.Protocol | None:
+        """Of a client that another server passes on; None if this one is not active, or has no such endpoint."""
+        make = self._makes.get(scheme)
+        return make() if make is not None and self._is_open else None
+
+    # -- who is active ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """This server is: whoever waits comes in."""
+        self._is_open, self._address = True, None
+        self._place_all()
+
+    def shut(self, address: str | None) -> None:
+        """Another one is, at its inner door ``host:port``; or nobody. Whoever was passed on is cut."""
+        self._is_open, self._address = False, address
+        self._place_all()
+
+    def close(self) -> None:
+        """Nobody waits any longer."""
+        self.is_closing = True
+        for client in tuple(self._clients):
+            client.cut()
+
+    def _place_all(self) -> None:
+        for client in tuple(self._clients):
+            self.place(client)
+
+    def place(self, client: _SplicedClient) -> None:
+        """A client that waits, or was passed on elsewhere."""
+        if client.is_passed_on or self.is_closing:
+            client.cut()
+        elif self._is_open:
+            client.come_in(self._makes[client.scheme]())
+        elif self._address is not None:
+            client.pass_on(self._address)
+
+    def joined(self, client: _SplicedClient) -> None:
+        self._clients.add(client)
+        self.place(client)
+
+    def left(self, client: _SplicedClient) -> None:
+        self._clients.discard(client)
+
+    @property
+    def key(self) -> bytes:
+        return self._key
+
+
+class _SplicedClient(asyncio.Protocol):
+    """The client's side."""
+
+    def __init__(self, doors: Doors, scheme: str) -> None:
+        self.scheme = scheme
+        self._doors = doors
+        self._transport: asyncio.Transport | None = None
+        self._peer: Peer | None = None
+        self._early = bytearray()
+        self._server: _SplicedServer | None = None
+        self._has_ended = False
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast("asyncio.Transport", transport)
+        driver = self._doors.driver
+        self._peer = driver.peers.accepted(stream, self, driver.now)
+        if self._doors.is_closing:
+            stream.abort()
+            return
+        set_options(stream)
+        driver.peers.make_room(self._peer)
+        if not stream.is_closing():
+            # Not in this moment: a transport expects the protocol that it was made with to stay until it is.
+            asyncio.get_running_loop().call_soon(self._join)
+
+    def _join(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._doors.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._server is not None and self._server.is_ready:
+            self._server.send(data)
+            return
+        self._early += data
+        if len(self._early) > _MOST_EARLY_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        if self._server is not None:
+            self._server.end()
+        return self._server is not None
+
+    def pause_writing(self) -> None:
+        if self._server is not None:
+            self._server.pause()
+
+    def resume_writing(self) -> None:
+        if self._server is not None:
+            self._server.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._leave()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def drop(self, error: PacketError) -> None:
+        """Chosen to go, among those who have not said who they are."""
+        if self._transport is not None:
+            self._doors.driver.refusals.line(
+                "refused",
+                peer_name(self._transport),
+                code=f"{error.reason_code:#04x}",
+                reason=error.message,
+                by="server",
+            )
+            self.cut()
+
+    # -- from the doors -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_passed_on(self) -> bool:
+        return self._server is not None
+
+    def cut(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def come_in(self, protocol: asyncio.Protocol) -> None:
+        """This server is active: from here on the connection hears everything itself."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._leave()
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        protocol.connection_made(transport)
+        if self._early:
+            protocol.data_received(bytes(self._early))
+        if self._has_ended:
+            transport.close()
+
+    def pass_on(self, address: str) -> None:
+        """To the active server."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._server = _SplicedServer(self, self._doors.key)
+            self._server.dial(address, self._hello())
+
+    def _hello(self) -> InnerHello:
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        if isinstance(address, tuple) and len(address) >= 2:
+            return InnerHello("splice", self.scheme, str(address[0]), int(address[1]))
+        return InnerHello("splice", self.scheme)
+
+    def _leave(self) -> None:
+        self._doors.left(self)
+        if self._peer is not None:
+            self._doors.driver.peers.gone(self._peer)
+
+    # -- from the server's side ---------------------------------------------------------------------------------------
+
+    def let_in(self) -> None:
+        """What was sent so far goes on its way."""
+        if self._peer is not None:
+            self._doors.driver.peers.authenticated(self._peer)
+        if self._server is not None and self._transport is not None:
+            self._server.send(bytes(self._early))
+            self._early.clear()
+            self._transport.resume_reading()
+            if self._has_ended:
+                self._server.end()
+
+    def receive(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """The server says no more."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def server_left(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+
+class _SplicedServer(asyncio.Protocol):
+    """The side of the active server."""
+
+    def __init__(self, client: _SplicedClient, key: bytes) -> None:
+        self._client = client
+        self._key = key
+        self._hello = InnerHello("splice")
+        self._greeting = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.is_ready = False
+
+    def dial(self, address: str, hello: InnerHello) -> None:
+        self._hello = hello
+        self._task = asyncio.get_running_loop().create_task(self._dial(address))
+
+    async def _dial(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(_DIAL_S):
+                await asyncio.get_running_loop().create_connection(lambda: self, host.strip("[]"), int(port))
+        except (OSError, TimeoutError) as error:
+            log_event(logging.INFO, "not passed on", to=address, reason=str(error) or "no answer")
+            self._client.server_left()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._is_closed:
+            self._transport.abort()
+        else:
+            set_options(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_ready:
+            self._client.receive(data)
+            return
+        greeting = self._greeting
+        greeting += data
+        if not GREETING.startswith(bytes(greeting[: len(GREETING)])):
+            log_event(logging.WARNING, "not passed on", reason="there is no server of this log")
+            self.close()
+        elif len(greeting) >= len(GREETING) + CHALLENGE_BYTES:
+            challenge = bytes(greeting[len(GREETING) : len(GREETING) + CHALLENGE_BYTES])
+            self.send(self._hello.encode(challenge, self._key))
+            self.is_ready = True
+            self._client.let_in()
+
+    def eof_received(self) -> bool:
+        self._client.end()
+        return self.is_ready
+
+    def pause_writing(self) -> None:
+        self._client.pause()
+
+    def resume_writing(self) -> None:
+        self._client.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._client.server_left()
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """The client says no more."""
+        if self._transport is not None and self.is_ready and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+        elif self._task is not None:
+            self._task.cancel()

@@ -34,6 +34,7 @@ from statestore_client.errors import (
     DataDirectoryError,
     InvalidArgumentError,
     LockNotAcquiredError,
+    ReplicatedLogError,
     StateStoreError,
     TransportError,
 )
@@ -160,6 +161,6 @@ def _exit_code(error: StateStoreError) -> int:
         return exits.NEGATIVE
     if isinstance(error, InvalidArgumentError):
         return exits.USAGE
-    if isinstance(error, DataDirectoryError):
+    if isinstance(error, DataDirectoryError | ReplicatedLogError):
         return exits.DATA
     return exits.NO_CONNECTION if isinstance(error, TransportError) else exits.REFUSED

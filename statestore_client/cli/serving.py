@@ -13,6 +13,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_line
+from statestore_client.cli.replica_options import replica_of, replica_options
 from statestore_client.cli.serving_options import (
     access_options,
     broker_limits_of,
@@ -57,6 +58,7 @@ _SWITCH_S: Final = 0.0005
     help="Answer as the real service does, or to the letter of the published document.",
 )
 @data_option
+@replica_options
 @access_options
 @limit_options
 @site_options
@@ -72,7 +74,8 @@ def serve(
     """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
-    and all of it is there again after a restart; --persist can exempt some or all keys.
+    and all of it is there again after a restart; --persist can exempt some or all keys. With --log the same holds when
+    a machine is lost: another server goes on.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
@@ -80,6 +83,7 @@ def serve(
     check_exposure(options)
     check_anonymous(options)
     raise_file_limit()
+    log = replica_of(options, data)
     server = Server(
         endpoints=endpoints_of(options),
         dialect=dialect,
@@ -92,8 +96,9 @@ def serve(
             passwords=options["password_file"], acl=options["acl_file"], allow_anonymous=options["allow_anonymous"]
         ),
         site=site_of(options),
+        log=log,
     )
-    if data is not None:
+    if data is not None or log is not None:
         sys.setswitchinterval(_SWITCH_S)
     asyncio.run(_serve(server))
     return exits.DONE
@@ -133,6 +138,8 @@ async def _serve(server: Server) -> None:
             print_line(f"listening on {url}")
         if server.site is not None and server.site.url is not None:
             print_line(f"listening for sites on {server.site.url}")
+        if server.replication is not None:
+            print_line(f"listening for servers on {server.replication.url}")
     loop = asyncio.get_running_loop()
     with short_pauses(loop), memory_given_back(loop):
         failing = asyncio.ensure_future(server.wait_for_failure())

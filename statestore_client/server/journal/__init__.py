@@ -1,7 +1,7 @@
 """What must survive the process, as values: streams of records by subject, cut into batches. Pure.
 
-Broker and state store write into a :class:`Journal`; what keeps the batches is a :class:`BatchStorage, StreamStorage`: a directory
-today, a replicated log perhaps one day.
+Broker and state store write into a :class:`Journal`; what keeps the batches is a :class:`BatchStorage`: a
+directory, or a replicated log.
 """
 
 from __future__ import annotations

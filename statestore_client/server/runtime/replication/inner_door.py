@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.replication.inner_hello import (
+    ACCEPTED,
     CHALLENGE_BYTES,
-    GREETING,
+    Greeting,
     InnerHello,
     hello_size,
 )
@@ -34,7 +35,7 @@ _MOST_STRANGERS: Final = 256
 class InnerDoor:
     """Belongs to the event loop."""
 
-    def __init__(self, doors: Doors, key: bytes, add_pulse: Callable[[socket.socket], None]) -> None:
+    def __init__(self, doors: Doors, key: bytes, add_pulse: Callable[[socket.socket, str], None]) -> None:
         """``add_pulse`` takes the socket of a server that listens for signs of life."""
         self._doors = doors
         self._key = key
@@ -72,8 +73,9 @@ class InnerDoor:
     def let_in(self, hello: InnerHello, transport: asyncio.Transport, rest: bytes) -> bool:
         """Returns whether the connection is somebody else's from now on."""
         if hello.purpose == "pulse":
+            transport.write(ACCEPTED)
             sock = cast("socket.socket", transport.get_extra_info("socket"))
-            self._add_pulse(sock.dup())
+            self._add_pulse(sock.dup(), hello.id)
             transport.abort()
             return True
         protocol = self._doors.protocol(hello.door)
@@ -81,6 +83,7 @@ class InnerDoor:
             return False
         if hello.host:
             self._doors.driver.peers.came_from(transport, (hello.host, hello.port))
+        transport.write(ACCEPTED)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if rest and not transport.is_closing():
@@ -102,7 +105,7 @@ class _InnerConnection(asyncio.Protocol):
         self._transport = stream = cast("asyncio.Transport", transport)
         set_options(stream)
         self._timer = asyncio.get_running_loop().call_later(_HELLO_S, self.abort)
-        stream.write(GREETING + self._challenge)
+        stream.write(Greeting(self._challenge).encode())
         self._door.came(self)
 
     def abort(self) -> None:

@@ -3,7 +3,8 @@
 ::
 
     active   "statestore inner 1\\n"  challenge (32 bytes)
-    other    length (2 bytes)  [purpose, door, host, port] in MessagePack  HMAC-SHA256 (32 bytes)
+    other    length (2 bytes)  [purpose, id, door, host, port] in MessagePack  HMAC-SHA256 (32 bytes)
+    active   "+", or the end
 
 The code is over the challenge and the array, with the key that all these servers have. Then, for ``splice``, the bytes
 of a client go both ways, as its own connection has them: who came in by which door, from where, is in the array. For
@@ -20,10 +21,12 @@ import msgpack
 
 from statestore_client.errors import RemoteProtocolError
 
-__all__ = ["CHALLENGE_BYTES", "EPOCH_BYTES", "GREETING", "InnerHello", "hello_size"]
+__all__ = ["ACCEPTED", "CHALLENGE_BYTES", "EPOCH_BYTES", "GREETING_BYTES", "Greeting", "InnerHello", "hello_size"]
 
-GREETING: Final = b"statestore inner 1\n"
+_MAGIC: Final = b"statestore inner 1\n"
 CHALLENGE_BYTES: Final = 32
+GREETING_BYTES: Final = len(_MAGIC) + CHALLENGE_BYTES
+ACCEPTED: Final = b"+"
 EPOCH_BYTES: Final = 8
 _LENGTH_BYTES: Final = 2
 _CODE_BYTES: Final = 32
@@ -32,18 +35,43 @@ _PURPOSES: Final = ("splice", "pulse")
 
 
 @attrs.frozen
+class Greeting:
+    """What the active server says first; ``rest`` is what comes behind its acceptance."""
+
+    challenge: bytes
+    is_accepted: bool = False
+    rest: bytes = b""
+
+    def encode(self) -> bytes:
+        return _MAGIC + self.challenge
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray) -> Greeting | None:
+        """Of all that was received; None if it is not complete. Raises RemoteProtocolError."""
+        if not _MAGIC.startswith(bytes(data[: len(_MAGIC)])):
+            raise RemoteProtocolError("what listens there is no server of this log")
+        if len(data) < GREETING_BYTES:
+            return None
+        rest = bytes(data[GREETING_BYTES:])
+        if rest and not rest.startswith(ACCEPTED):
+            raise RemoteProtocolError("the active server speaks as a newer release does")
+        return cls(bytes(data[len(_MAGIC) : GREETING_BYTES]), bool(rest), rest[1:])
+
+
+@attrs.frozen
 class InnerHello:
-    """``door`` is the scheme of the endpoint at which a client came in, such as ``mqtts``; ``host`` and ``port`` are
-    the client's own, empty and 0 for one without an address.
+    """``id`` is the name of the server that comes. ``door`` is the scheme of the endpoint at which a client came in,
+    such as ``mqtts``; ``host`` and ``port`` are the client's own, empty and 0 for one without an address.
     """
 
     purpose: str
+    id: str
     door: str = ""
     host: str = ""
     port: int = 0
 
     def encode(self, challenge: bytes, key: bytes) -> bytes:
-        packed: bytes = msgpack.packb([self.purpose, self.door, self.host, self.port])
+        packed: bytes = msgpack.packb([self.purpose, self.id, self.door, self.host, self.port])
         return len(packed).to_bytes(_LENGTH_BYTES, "big") + packed + _code(challenge, packed, key)
 
     @classmethod
@@ -54,13 +82,13 @@ class InnerHello:
             raise RemoteProtocolError("it has another key: give all servers of one log the same --cluster-key-file")
         try:
             fields: Any = msgpack.unpackb(packed, use_list=False)
-            purpose, door, host, port = fields
+            purpose, server_id, door, host, port = fields
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise RemoteProtocolError(f"a hello that is none: {error}") from error
-        is_good = purpose in _PURPOSES and type(door) is str and type(host) is str and type(port) is int
-        if not is_good:
+        has_texts = all(type(text) is str for text in (server_id, door, host))
+        if purpose not in _PURPOSES or not has_texts or type(port) is not int:
             raise RemoteProtocolError("a hello of a newer release")
-        return cls(purpose, door, host, port)
+        return cls(purpose, server_id, door, host, port)
 
 
 def hello_size(data: bytes | bytearray) -> int | None:

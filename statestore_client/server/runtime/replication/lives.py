@@ -59,7 +59,7 @@ class Lives:
         #: What the machines go by. Log time is no wall clock; this is put right when this server takes over.
         self.clock = ElapsedClock()
         self._elapsed = ElapsedClock()
-        self.doors = Doors(settings.key)
+        self.doors = Doors(settings.id, settings.key)
         self._pulse = PulseThread(self._may_pulse)
         self._inner_door = InnerDoor(self.doors, settings.key, self._pulse.add)
         self._driver: BrokerDriver | None = None
@@ -97,8 +97,25 @@ class Lives:
     def epoch(self) -> int:
         return 0 if self._replica is None else self._replica.epoch
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is active, or could be at once."""
+        return self._replica is not None and self._replica.is_ready
+
+    @property
+    def may_speak(self) -> bool:
+        """Whether it is active, and known to be."""
+        return self._replica is not None and self._replica.may_speak()
+
+    def promote(self) -> bool:
+        """Be the active server, whatever the present one does. Returns False if this one is not ready, or active."""
+        return self._replica is not None and self._replica.promote()
+
     def _may_pulse(self) -> int | None:
+        """Asked often, so this is where it is noticed that clients wait in vain."""
         replica = self._replica
+        if replica is not None and self._driver is not None and replica.silent_s > _SILENCE_S:
+            self._driver.dismiss("the replicated log cannot be reached")
         return replica.epoch if replica is not None and replica.may_pulse else None
 
     # -- a life -------------------------------------------------------------------------------------------------------
@@ -133,8 +150,9 @@ class Lives:
     def _listen_to(self, url: str | None) -> None:
         if self._listener is not None:
             self._listener.close()
-        replica, key = self._replica, self._settings.key
-        self._listener = None if url is None or replica is None else PulseListener(url, key, replica)
+        self._listener = None
+        if url is not None and self._replica is not None:
+            self._listener = PulseListener(url, self._settings.id, self._settings.key, self._replica)
 
     def promoted(self, epoch: int, timeline: Timeline) -> None:
         replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines
@@ -187,7 +205,9 @@ class Lives:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def hand_over(self, next_id: str = "") -> None:
-        """If this server is active: let another one be, at once, when all that waits is said."""
+        """If this server is active: let another one be, at once, when all that waits is said. Without an id it is one
+        that listens.
+        """
         replica, group_commit = self._replica, self._group_commit
         if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
             return
@@ -195,11 +215,12 @@ class Lives:
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
                 await group_commit.wait_idle()
-        await replica.hand_over(next_id, _HAND_OVER_S)
+        await replica.hand_over(next_id or next(reversed(self._pulse.listeners), ""), _HAND_OVER_S)
 
     async def close(self) -> None:
-        """Safe to call twice."""
+        """Let another server be the active one, if this one is. Safe to call twice."""
         self._is_over = True
+        await self.hand_over()
         self._inner_door.close()
         self.doors.close()
         self._listen_to(None)

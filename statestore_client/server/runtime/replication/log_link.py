@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client import AsyncRaftClient, LogEntry, RaftError, RaftSettings
+from raft_client import AsyncRaftClient, LogEntry, RaftError
 from statestore_client.errors import ReplicatedLogError
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.turns import TURN_S
@@ -52,12 +52,8 @@ class LogLink:
     """Of one life. Belongs to the event loop."""
 
     def __init__(self, settings: ReplicaSettings, reader: LogReader) -> None:
-        """Raises SettingsError for URLs that are none."""
         self._reader = reader
-        try:
-            self._client = AsyncRaftClient(RaftSettings(seeds=settings.log, cluster=settings.cluster))
-        except RaftError as error:
-            raise ReplicatedLogError(f"the log: {error}") from error
+        self._client = AsyncRaftClient(settings.raft)
         self._subscriber: AsyncSubscriber | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False

@@ -9,13 +9,15 @@ import asyncio
 import socket
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
+from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.inner_hello import (
-    CHALLENGE_BYTES,
+    ACCEPTED,
     EPOCH_BYTES,
-    GREETING,
+    GREETING_BYTES,
+    Greeting,
     InnerHello,
 )
 
@@ -30,6 +32,8 @@ _HUNG_S: Final = 0.5
 #: Between two attempts to reach an active server that is there.
 _AGAIN_S: Final = 0.1
 _CONNECT_S: Final = 1.0
+#: A connection on which nothing comes for so long is tried anew: its other end may be gone without a word.
+_SILENCE_S: Final = 1.0
 
 
 class PulseThread:
@@ -40,7 +44,7 @@ class PulseThread:
         self._may_pulse = may_pulse
         self._epoch: int | None = None
         self._seen_at = 0.0
-        self._sockets: list[socket.socket] = []
+        self._sockets: dict[socket.socket, str] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -51,11 +55,17 @@ class PulseThread:
         self._thread = threading.Thread(target=self._run, name="statestore-pulse", daemon=True)
         self._thread.start()
 
-    def add(self, sock: socket.socket) -> None:
+    def add(self, sock: socket.socket, server_id: str) -> None:
         """Another server listens on it. It is closed here."""
         sock.setblocking(False)
         with self._lock:
-            self._sockets.append(sock)
+            self._sockets[sock] = server_id
+
+    @property
+    def listeners(self) -> list[str]:
+        """The ids of the servers that listen, those that came last at the end."""
+        with self._lock:
+            return list(self._sockets.values())
 
     def close(self) -> None:
         self._is_over.set()
@@ -87,7 +97,7 @@ class PulseThread:
                 except BlockingIOError:
                     pass  # it does not listen at the moment
                 except OSError:
-                    self._sockets.remove(sock)
+                    del self._sockets[sock]
                     sock.close()
 
 
@@ -102,14 +112,16 @@ class Listener(Protocol):
 
 
 async def dial(address: str, hello: InnerHello, key: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Come in at the inner door ``host:port`` of another server. Raises OSError, and EOFError."""
+    """Come in at the inner door ``host:port`` of another server. Raises OSError, EOFError, and
+    RemoteProtocolError.
+    """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     try:
-        greeting = await reader.readexactly(len(GREETING) + CHALLENGE_BYTES)
-        if not greeting.startswith(GREETING):
-            raise ConnectionAbortedError(f"{address} is not the inner door of a server of this log")
-        writer.write(hello.encode(greeting[len(GREETING) :], key))
+        greeting = Greeting.decode(await reader.readexactly(GREETING_BYTES))
+        if greeting is not None:
+            writer.write(hello.encode(greeting.challenge, key))
+        await reader.readexactly(len(ACCEPTED))
     except BaseException:
         writer.close()
         raise
@@ -119,8 +131,10 @@ async def dial(address: str, hello: InnerHello, key: bytes) -> tuple[asyncio.Str
 class PulseListener:
     """Listens to one active server until it is closed."""
 
-    def __init__(self, address: str, key: bytes, listener: Listener) -> None:
+    def __init__(self, address: str, server_id: str, key: bytes, listener: Listener) -> None:
+        """``server_id`` is the own one."""
         self._address = address
+        self._hello = InnerHello("pulse", server_id)
         self._key = key
         self._listener = listener
         self._task = asyncio.get_running_loop().create_task(self._listen())
@@ -131,27 +145,26 @@ class PulseListener:
     async def _listen(self) -> None:
         while True:
             try:
-                await self._hear_all()
+                if await self._hear_all():
+                    continue  # gone a moment ago: the next attempt tells whether its process is
             except ConnectionRefusedError:
                 self._listener.suspect()
-                await asyncio.sleep(_AGAIN_S)
-            except (OSError, EOFError, TimeoutError):
-                # Gone a moment ago, mostly: the next attempt tells whether its process is.
-                await asyncio.sleep(0)
+            except (OSError, EOFError, RemoteProtocolError) as error:
+                LOGGER.debug("no pulse from %s: %r", self._address, error)
+            await asyncio.sleep(_AGAIN_S)
 
-    async def _hear_all(self) -> None:
+    async def _hear_all(self) -> bool:
+        """Until the connection ends, or nothing comes. Whether something came."""
         async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await dial(self._address, InnerHello("pulse"), self._key)
-        with suppress(OSError):
-            _keep_alive(cast("socket.socket", writer.get_extra_info("socket")))
+            reader, writer = await dial(self._address, self._hello, self._key)
+        has_heard = False
         try:
             while True:
-                pulses = await reader.readexactly(EPOCH_BYTES)
-                self._listener.hear(int.from_bytes(pulses, "big"))
+                async with asyncio.timeout(_SILENCE_S):
+                    pulse = await reader.readexactly(EPOCH_BYTES)
+                self._listener.hear(int.from_bytes(pulse, "big"))
+                has_heard = True
+        except (OSError, EOFError):
+            return has_heard
         finally:
             writer.close()
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    """A host that is gone says nothing; the next listener must not wait for it for hours."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

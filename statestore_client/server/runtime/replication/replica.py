@@ -82,6 +82,7 @@ class Replica:
         self._done: Done | None = None
         self._is_handing_over: asyncio.Future[None] | None = None
         self._is_over = False
+        self._asked_at: float | None = None
 
     def open(self) -> None:
         """Begin to follow."""
@@ -114,6 +115,11 @@ class Replica:
     def index(self) -> int:
         """Of the last entry that was read."""
         return self._member.fence.index
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has read all that there was."""
+        return self._member.is_ready
 
     # -- from the log -------------------------------------------------------------------------------------------------
 
@@ -234,13 +240,25 @@ class Replica:
         self._arm()
 
     def may_speak(self) -> bool:
-        return not self._is_over and self._member.may_speak(self._clock())
+        may = not self._is_over and self._member.may_speak(self._clock())
+        if may:
+            self._asked_at = None
+        return may
 
     def ask_to_speak(self) -> None:
-        if not self._is_over:
-            self._member.ask_to_speak(self._clock())
-            self._hand_on()
-            self._arm()
+        if self._is_over:
+            return
+        now = self._clock()
+        if self._asked_at is None:
+            self._asked_at = now.monotonic
+        self._member.ask_to_speak(now)
+        self._hand_on()
+        self._arm()
+
+    @property
+    def silent_s(self) -> float:
+        """How long clients have been waiting for the right to speak."""
+        return 0.0 if self._asked_at is None else self._clock().monotonic - self._asked_at
 
     # -- by people ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client import RaftError, RaftSettings
 from statestore_client.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ class ReplicaSettings:
     inner_port: int = attrs.field(default=0, validator=_is_port)
     inner_address: str = ""
     key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
+
+    def __attrs_post_init__(self) -> None:
+        if self.raft.seeds != self.log:
+            raise SettingsError(f"the log: {self.log!r} are not URLs")
+
+    @property
+    def raft(self) -> RaftSettings:
+        """Of the log's client."""
+        try:
+            return RaftSettings(seeds=self.log, cluster=self.cluster)
+        except RaftError as error:
+            raise SettingsError(f"the log: {error}") from error
 
     @classmethod
     def key_in(cls, file: str | Path) -> bytes:

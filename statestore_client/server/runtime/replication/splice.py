@@ -10,8 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
+from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.inner_hello import CHALLENGE_BYTES, GREETING, InnerHello
+from statestore_client.server.runtime.replication.inner_hello import Greeting, InnerHello
 from statestore_client.server.runtime.transport.peers import Peer, peer_name
 from statestore_client.server.runtime.transport.sockets import set_options
 
@@ -25,8 +26,9 @@ __all__ = ["Doors"]
 
 #: What a client may send before it is passed on.
 _MOST_EARLY_BYTES: Final = 64 * 1024
-#: How long the active server may take to let a client in.
+#: How long the active server may take to let a client in, and when to try again if it does not.
 _DIAL_S: Final = 2.0
+_AGAIN_S: Final = 0.1
 
 
 class Doors:
@@ -35,7 +37,8 @@ class Doors:
     Belongs to the event loop.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, server_id: str, key: bytes) -> None:
+        self._id = server_id
         self._key = key
         self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
         self._clients: set[_SplicedClient] = set()
@@ -100,6 +103,14 @@ class Doors:
         elif self._address is not None:
             client.pass_on(self._address)
 
+    def place_later(self, client: _SplicedClient) -> None:
+        """The active server did not let it in: mostly, that one is gone, and another one will be active."""
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._place_again, client)
+
+    def _place_again(self, client: _SplicedClient) -> None:
+        if client in self._clients and not client.is_passed_on:
+            self.place(client)
+
     def joined(self, client: _SplicedClient) -> None:
         self._clients.add(client)
         self.place(client)
@@ -107,9 +118,12 @@ class Doors:
     def left(self, client: _SplicedClient) -> None:
         self._clients.discard(client)
 
-    @property
-    def key(self) -> bytes:
-        return self._key
+    def pass_on(self, client: _SplicedClient, address: str) -> _SplicedServer:
+        """To the active server."""
+        host, port = client.address
+        server = _SplicedServer(client, InnerHello("splice", self._id, client.scheme, host, port), self._key)
+        server.dial(address)
+        return server
 
 
 class _SplicedClient(asyncio.Protocol):
@@ -122,7 +136,8 @@ class _SplicedClient(asyncio.Protocol):
         self._peer: Peer | None = None
         self._early = bytearray()
         self._server: _SplicedServer | None = None
-        self._has_ended = False
+        self._has_ended = False  # the client says no more
+        self._is_answered = False  # the server says no more
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -155,7 +170,7 @@ class _SplicedClient(asyncio.Protocol):
         self._has_ended = True
         if self._server is not None:
             self._server.end()
-        return self._server is not None
+        return self._server is not None and not self._is_answered
 
     def pause_writing(self) -> None:
         if self._server is not None:
@@ -212,14 +227,13 @@ class _SplicedClient(asyncio.Protocol):
     def pass_on(self, address: str) -> None:
         """To the active server."""
         if self._transport is not None and not self._transport.is_closing():
-            self._server = _SplicedServer(self, self._doors.key)
-            self._server.dial(address, self._hello())
+            self._server = self._doors.pass_on(self, address)
 
-    def _hello(self) -> InnerHello:
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the client; empty and 0 for one on a Unix socket."""
         address = None if self._transport is None else self._transport.get_extra_info("peername")
-        if isinstance(address, tuple) and len(address) >= 2:
-            return InnerHello("splice", self.scheme, str(address[0]), int(address[1]))
-        return InnerHello("splice", self.scheme)
+        return (str(address[0]), int(address[1])) if isinstance(address, tuple) and len(address) >= 2 else ("", 0)
 
     def _leave(self) -> None:
         self._doors.left(self)
@@ -244,13 +258,24 @@ class _SplicedClient(asyncio.Protocol):
             self._transport.write(data)
 
     def end(self) -> None:
-        """The server says no more."""
-        if self._transport is not None and self._transport.can_write_eof():
+        """The server says no more. If the client does not either, that is all."""
+        self._is_answered = True
+        if self._transport is None:
+            return
+        if self._has_ended:
+            self._transport.close()
+        elif self._transport.can_write_eof():
             self._transport.write_eof()
 
-    def server_left(self) -> None:
-        if self._transport is not None:
+    def server_left(self, server: _SplicedServer) -> None:
+        """If nothing was passed on yet, the client waits on."""
+        if self._transport is None or server is not self._server:
+            return
+        if server.is_ready:
             self._transport.close()
+        else:
+            self._server = None
+            self._doors.place_later(self)
 
     def pause(self) -> None:
         if self._transport is not None:
@@ -264,18 +289,18 @@ class _SplicedClient(asyncio.Protocol):
 class _SplicedServer(asyncio.Protocol):
     """The side of the active server."""
 
-    def __init__(self, client: _SplicedClient, key: bytes) -> None:
+    def __init__(self, client: _SplicedClient, hello: InnerHello, key: bytes) -> None:
         self._client = client
+        self._hello = hello
         self._key = key
-        self._hello = InnerHello("splice")
         self._greeting = bytearray()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._is_introduced = False
         self.is_ready = False
 
-    def dial(self, address: str, hello: InnerHello) -> None:
-        self._hello = hello
+    def dial(self, address: str) -> None:
         self._task = asyncio.get_running_loop().create_task(self._dial(address))
 
     async def _dial(self, address: str) -> None:
@@ -285,7 +310,7 @@ class _SplicedServer(asyncio.Protocol):
                 await asyncio.get_running_loop().create_connection(lambda: self, host.strip("[]"), int(port))
         except (OSError, TimeoutError) as error:
             log_event(logging.INFO, "not passed on", to=address, reason=str(error) or "no answer")
-            self._client.server_left()
+            self._client.server_left(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -298,19 +323,29 @@ class _SplicedServer(asyncio.Protocol):
         if self.is_ready:
             self._client.receive(data)
             return
-        greeting = self._greeting
-        greeting += data
-        if not GREETING.startswith(bytes(greeting[: len(GREETING)])):
-            log_event(logging.WARNING, "not passed on", reason="there is no server of this log")
+        self._greeting += data
+        try:
+            self._greet()
+        except RemoteProtocolError as error:
+            log_event(logging.WARNING, "not passed on", reason=error.message)
             self.close()
-        elif len(greeting) >= len(GREETING) + CHALLENGE_BYTES:
-            challenge = bytes(greeting[len(GREETING) : len(GREETING) + CHALLENGE_BYTES])
-            self.send(self._hello.encode(challenge, self._key))
+
+    def _greet(self) -> None:
+        greeting = Greeting.decode(self._greeting)
+        if greeting is None:
+            return
+        if not self._is_introduced:
+            self._is_introduced = True
+            self.send(self._hello.encode(greeting.challenge, self._key))
+        if greeting.is_accepted:
             self.is_ready = True
             self._client.let_in()
+            if greeting.rest:
+                self._client.receive(greeting.rest)
 
     def eof_received(self) -> bool:
-        self._client.end()
+        if self.is_ready:
+            self._client.end()
         return self.is_ready
 
     def pause_writing(self) -> None:
@@ -321,7 +356,7 @@ class _SplicedServer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._client.server_left()
+        self._client.server_left(self)
 
     def send(self, data: bytes) -> None:
         if self._transport is not None and data:

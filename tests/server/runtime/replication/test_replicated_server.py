@@ -1,0 +1,231 @@
+"""Two servers on one log: one is active, the other one follows, passes on, and takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgpack
+import pytest
+from certificates import Certificates
+from replicated_servers import KEY, replication, servers
+from waiting import until
+
+from raft_client import AsyncRaftClient
+from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
+from statestore_client import AsyncStateStoreClient, ReplicatedLogError, SettingsError
+from statestore_client.server.cluster.roles import Role
+from statestore_client.server.runtime.replication.settings import ReplicaSettings
+from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.tls import ServerTls
+
+
+async def test_both_doors_lead_to_one_store() -> None:
+    """The standby passes its clients on."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(active) as here, pair.client(standby) as there:
+            await here.set("k", "1")
+            item = await there.get("k")
+            assert item is not None
+            assert item.value == b"1"
+            await there.set("k", "2")
+            item = await here.get("k")
+            assert item is not None
+            assert item.value == b"2"
+        assert replication(active).role is Role.ACTIVE
+        assert replication(standby).role is Role.STANDBY
+
+
+async def test_a_server_that_stops_hands_over() -> None:
+    """With all that it had; who was connected goes on."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(standby) as client:
+            written = await client.set("k", "1")
+            await active.stop()
+            item = await client.get("k")
+            assert item is not None
+            assert item.value == b"1"
+            assert item.version == written.version
+            later = await client.set("k", "2")
+            assert later.version is not None
+            assert written.version is not None
+            assert later.version > written.version
+        assert replication(standby).role is Role.ACTIVE
+        assert replication(standby).epoch == 2
+
+
+async def test_a_lock_survives() -> None:
+    """The same holder, the same token; another one has to wait."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(standby) as client, pair.client(standby) as other:
+            async with client.lock("l", lease=5.0) as lease:
+                token = lease.fencing_token
+                await active.stop()
+                assert await other.lock("l", lease=5.0).try_acquire() is None
+                assert lease.fencing_token == token
+            assert await other.lock("l", lease=5.0).try_acquire() is not None
+
+
+async def test_who_is_forced_out_follows_again() -> None:
+    """It says nothing any more, throws away what it has, and passes its clients on."""
+    async with servers("a", "b") as pair:
+        former, standby = await pair.active(), await pair.standby()
+        async with pair.client(former) as client:
+            await client.set("k", "1")
+            assert replication(standby).promote()
+            await until(lambda: replication(standby).role is Role.ACTIVE)
+            await until(lambda: replication(former).role is Role.STANDBY)
+            await client.set("k", "2")
+            item = await client.get("k")
+            assert item is not None
+            assert item.value == b"2"
+        assert replication(standby).epoch == 2
+
+
+async def test_clients_wait_while_nobody_is_active() -> None:
+    """The only server has to find the log first; who connects meanwhile is served then."""
+    async with servers("a") as pair:
+        first = await pair.active()
+        async with pair.client(first) as client:
+            await client.set("k", "1")
+        await pair.cluster.kill("1")
+        second = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="b", key=KEY))
+        await second.start()
+        pair.closing.push_async_callback(second.stop)
+        client = pair.client(second)
+        waiting = asyncio.ensure_future(client.open())
+        await until(lambda: replication(second).doors.spliced == 1, "the client waits")
+        stopping = asyncio.ensure_future(first.stop())
+        await pair.cluster.restart("1")
+        await stopping
+        await waiting
+        item = await client.get("k")
+        assert item is not None
+        assert item.value == b"1"
+        await client.close()
+
+
+async def test_nothing_is_said_without_the_log() -> None:
+    """What was written is not acknowledged, what is asked for is not answered; with the log both are."""
+    async with servers("a") as pair:
+        active = await pair.active()
+        async with pair.client(active) as client:
+            await client.set("k", "1")
+            await pair.cluster.kill("1")
+            await until(lambda: not replication(active).may_speak, "the lease is over")
+            asked = asyncio.ensure_future(client.get("k"))
+            written = asyncio.ensure_future(client.set("k", "2"))
+            done, _ = await asyncio.wait((asked, written), timeout=0.5)
+            assert not done
+            await pair.cluster.restart("1")
+            assert (await asked) is not None
+            assert (await written).applied
+
+
+async def test_clients_that_wait_for_long_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another door may be better."""
+    monkeypatch.setattr("statestore_client.server.runtime.replication.lives._SILENCE_S", 0.2)
+    async with servers("a") as pair:
+        active = await pair.active()
+        async with pair.client(active) as client:
+            await client.set("k", "1")
+            await pair.cluster.kill("1")
+            await until(lambda: not replication(active).may_speak, "the lease is over")
+            asked = asyncio.ensure_future(client.get("k"))
+            await until(lambda: "suspended" in str(client.state).lower(), "the connection was closed")
+            await pair.cluster.restart("1")
+            assert (await asked) is not None
+
+
+@pytest.mark.parametrize("endpoint", ["mqtts", "ws"])
+async def test_every_endpoint_passes_on(endpoint: str, tmp_path: Path) -> None:
+    """TLS goes on to its end, which is the active server."""
+    certificates = Certificates(tmp_path)
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+
+    async with servers() as pair:
+        active = await pair.start("a", tls=tls, endpoints=Endpoints(tls_port=0, ws_port=0))
+        await pair.active()
+        standby = await pair.start("b", tls=tls, endpoints=Endpoints(tls_port=0, ws_port=0))
+        url = next(url for url in standby.urls if url.startswith(f"{endpoint}:"))
+        plain = next(url for url in active.urls if url.startswith("mqtt:"))
+        more = {"tls_ca_file": certificates.ca_file} if endpoint == "mqtts" else {}
+        async with AsyncStateStoreClient(url, **more) as client, AsyncStateStoreClient(plain) as other:
+            await client.set("k", "1")
+            item = await other.get("k")
+            assert item is not None
+            assert item.value == b"1"
+
+
+async def test_the_active_server_knows_where_clients_come_from(caplog: pytest.LogCaptureFixture) -> None:
+    """Not the standby's address, but their own."""
+    caplog.set_level(logging.INFO)
+    async with servers("a", "b") as pair:
+        standby = await pair.standby()
+        async with pair.client(standby, client_id="me"):
+            line = next(record.message for record in caplog.records if "connected client='me'" in record.message)
+        await until(lambda: replication(standby).doors.spliced == 0)
+        assert "127.0.0.1:" in line
+
+
+async def test_without_the_key_nobody_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
+    """And the operator hears of it."""
+    async with servers("a") as pair:
+        await pair.active()
+        stranger = await pair.start("b", key=b"another key, by mistake")
+        async with asyncio.timeout(20):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", stranger.endpoints.port)
+            writer.write(b"\x10")
+            await until(lambda: "--cluster-key-file" in caplog.text)
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"something else", "not MessagePack"),
+        (msgpack.packb([2, 1]), "version 2"),
+        (msgpack.packb({"a": 1}), "not of servers of the state store"),
+    ],
+)
+async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -> None:
+    """Nothing is written into it."""
+    async with AsyncEmbeddedCluster(1, machine=BroadcastStateMachine) as cluster, AsyncRaftClient(cluster.url) as log:
+        index = await log.append(data)
+        server = Server(log=ReplicaSettings(log=cluster.seeds, id="a"))
+        await server.start()
+        await server.wait_for_failure()
+        await server.stop()
+        assert isinstance(server.failure, ReplicatedLogError)
+        assert why in server.failure.message
+        assert (await log.log_info()).last_applied == index
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"log": "tcp://"}, "tcp://host:port"),
+        ({"log": ""}, "at least one peer"),
+        ({"id": ""}, "id of a server"),
+        ({"id": "x" * 65}, "id of a server"),
+        ({"inner_port": 70_000}, "inner_port"),
+        ({"key": b"short"}, "at least 16 bytes"),
+    ],
+)
+def test_settings_that_cannot_work(options: dict[str, object], why: str) -> None:
+    """A typed error says which."""
+    with pytest.raises(SettingsError, match=why):
+        ReplicaSettings(**({"log": "tcp://127.0.0.1:1", "id": "a"} | options))  # type: ignore[arg-type]
+
+
+def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
+    """Says so."""
+    with pytest.raises(SettingsError, match="cannot be read"):
+        ReplicaSettings.key_in(tmp_path / "none")
+    (tmp_path / "key").write_text("0123456789abcdef\n")
+    assert ReplicaSettings.key_in(tmp_path / "key") == b"0123456789abcdef"

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Protocol
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -35,6 +36,13 @@ from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 TIMEOUT_S = 60.0  # on a machine that does other things as well
 _DAY = 86_400
+
+
+class Address(Protocol):
+    """Where peers connect."""
+
+    @property
+    def port(self) -> int: ...
 
 
 class Server:
@@ -79,15 +87,18 @@ class Peer:
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def meet(self, server: Server) -> None:
-        """Connect, resume, and go on in the background."""
+    async def meet(self, server: Address) -> None:
+        """Connect, resume, and go on in the background. Raises ConnectionError."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", server.port)
         decoder = PacketDecoder(version=5, max_packet_size=1 << 20)
         wanted = ConnectProperties(session_expiry=_DAY, receive_maximum=100)
         self.send(Connect(self.name, clean_start=self.is_new, properties=wanted))
         packets: list[Packet] = []
         while not packets:
-            packets = decoder.feed(await reader.read(65536))
+            data = await reader.read(65536)
+            if not data:
+                raise ConnectionAbortedError(f"no CONNACK for {self.name}")
+            packets = decoder.feed(data)
         connack, *rest = packets
         assert isinstance(connack, Connack)
         assert connack.session_present == (not self.is_new), f"the session of {self.name} is lost"
@@ -295,7 +306,7 @@ class Writer(Publisher):
         return self.read[key]
 
 
-async def retained(server: Server) -> dict[str, int]:
+async def retained(server: Address) -> dict[str, int]:
     """What a new subscriber gets, by topic."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:

@@ -13,6 +13,7 @@ from statestore_client.errors import DataDirectoryError, StateStoreError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker, BrokerLimits
+from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import Clock, system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
@@ -173,11 +174,18 @@ class Server:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> None:
         driver = self._new_driver(loop, group_commit)
-        metrics = Metrics(driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge)
         replication = self.replication
-        guard = None if replication is None else replication.doors.guard
-        connect = partial(self._new_connection, driver)
-        listeners = Listeners(driver, self._tls, connect, render=metrics.render, guard=guard)
+        metrics = Metrics(
+            driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge, replication
+        )
+        listeners = Listeners(
+            driver,
+            self._tls,
+            partial(self._new_connection, driver),
+            render=metrics.render,
+            is_ready=self._is_ready,
+            guard=None if replication is None else replication.doors.guard,
+        )
         if replication is not None:
             await replication.open(driver)
         self._endpoints = await listeners.open(self._endpoints)
@@ -186,6 +194,9 @@ class Server:
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
         driver.flush()  # what was due while the server was away
+
+    def _is_ready(self) -> bool:
+        return self.replication is None or self.replication.role is Role.ACTIVE
 
     def _open_bridge(self, driver: BrokerDriver) -> None:
         """To the present store. What the site exports is published again from it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.cluster.roles import Role
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.replica import ReplicaCounters
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.site_bridge import SiteBridge
     from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
@@ -46,11 +48,21 @@ class Metrics:
     version: Callable[[], str]
     site: Callable[[], SitePeering | None]
     bridge: Callable[[], SiteBridge | None]
+    replication: Lives | None = None
 
     def render(self) -> bytes:
         """All of them, now: about two hundred lines."""
         return "\n".join(
-            (*self._broker(), *self._counters(), *self._store(), *self._site(), *self._bridge(), *_process(), "")
+            (
+                *self._broker(),
+                *self._counters(),
+                *self._store(),
+                *self._site(),
+                *self._bridge(),
+                *self._log(),
+                *_process(),
+                "",
+            )
         ).encode()
 
     def _broker(self) -> Iterable[str]:
@@ -169,6 +181,22 @@ class Metrics:
         yield from _metric(
             "site_bridge_unexported_keys", "Chosen keys that do not cross, by what does not fit.", refused
         )
+
+    def _log(self) -> Iterable[str]:
+        """Nothing for a server that shares no log."""
+        lives = self.replication
+        if lives is None:
+            return
+        roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
+        yield from _metric("log_role", "What this server is among those of its log.", roles)
+        for name, text, value in (
+            ("epoch", "How often another server has become the active one.", lives.epoch),
+            ("index", "Of the last entry that was read.", lives.index),
+            ("silence_seconds", "How long clients have been waiting because the log does not answer.", lives.silent_s),
+            ("passed_on_clients", "Clients here whom another server serves, or who wait for one.", lives.doors.spliced),
+            ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
+        ):
+            yield from _metric(f"log_{name}", text, value)
 
 
 def _by_area(values: Mapping[str, float]) -> dict[str, float]:

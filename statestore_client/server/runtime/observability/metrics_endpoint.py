@@ -1,4 +1,4 @@
-"""An HTTP server that knows one page, ``/metrics``, for one kind of reader, Prometheus.
+"""An HTTP server that knows two pages: ``/metrics`` for Prometheus, and ``/ready`` for load balancers.
 
 It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time (of more, the
 oldest of the address with most goes), one request for each. Answers are small enough for the socket's own buffer.
@@ -31,8 +31,10 @@ _FRESH_S: Final = 0.05
 class MetricsEndpoint:
     """Makes the protocol of a new socket."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(self, render: Callable[[], bytes], is_ready: Callable[[], bool]) -> None:
+        """``is_ready``: whether clients had better come here than elsewhere."""
         self._render = render
+        self.is_ready = is_ready
         self._page = b""
         self._rendered_at = float("-inf")
         self._peers: dict[_Request, Peer] = {}
@@ -97,9 +99,13 @@ class _Request(asyncio.Protocol):
             return HTTPStatus.BAD_REQUEST, b""
         if words[0] not in (b"GET", b"HEAD"):
             return HTTPStatus.METHOD_NOT_ALLOWED, b""
-        if words[1].partition(b"?")[0] != b"/metrics":
+        path = words[1].partition(b"?")[0]
+        if path == b"/metrics":
+            return HTTPStatus.OK, self._endpoint.page()
+        if path != b"/ready":
             return HTTPStatus.NOT_FOUND, b"The figures are at /metrics\n"
-        return HTTPStatus.OK, self._endpoint.page()
+        is_ready = self._endpoint.is_ready()
+        return (HTTPStatus.OK, b"ready\n") if is_ready else (HTTPStatus.SERVICE_UNAVAILABLE, b"stands by\n")
 
     def _answer(self, status: HTTPStatus, body: bytes) -> None:
         self._is_answered = True

@@ -98,6 +98,21 @@ class Lives:
         return 0 if self._replica is None else self._replica.epoch
 
     @property
+    def index(self) -> int:
+        """Of the last entry that was read."""
+        return 0 if self._replica is None else self._replica.index
+
+    @property
+    def silent_s(self) -> float:
+        """How long clients have been waiting for the log."""
+        return 0.0 if self._replica is None else self._replica.silent_s
+
+    @property
+    def listeners(self) -> list[str]:
+        """The ids of the servers that listen whether this one lives."""
+        return self._pulse.listeners
+
+    @property
     def is_ready(self) -> bool:
         """Whether it is active, or could be at once."""
         return self._replica is not None and self._replica.is_ready

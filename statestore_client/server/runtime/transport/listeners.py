@@ -50,15 +50,18 @@ class Listeners:
         connect: Callable[[], ServerConnection],
         *,
         render: Callable[[], bytes],
+        is_ready: Callable[[], bool] = lambda: True,
         guard: Callable[[str, Callable[[], asyncio.Protocol]], Callable[[], asyncio.Protocol]] | None = None,
     ) -> None:
-        """``connect`` makes the connection of a client, ``render`` the page of figures. ``guard`` stands in front of
+        """``connect`` makes the connection of a client, ``render`` the page of figures; ``is_ready``: whether
+        clients had better come here than to another server of the same log. ``guard`` stands in front of
         the endpoint of a scheme, if somebody else may have to serve those who come in there.
         """
         self._guard = guard or _open_to_all
         self._driver = driver
         self._connect = connect
         self._render = render
+        self._is_ready = is_ready
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._tls = tls
         self._servers: list[asyncio.Server] = []
@@ -89,7 +92,7 @@ class Listeners:
             wss_port = await self._tcp_if(endpoints.host, wss_port, "wss", make)
         if endpoints.unix_socket is not None:
             await self._unix_socket(endpoints.unix_socket)
-        self._metrics_endpoint = MetricsEndpoint(self._render)
+        self._metrics_endpoint = MetricsEndpoint(self._render, self._is_ready)
         metrics_port = await self._tcp_if(
             endpoints.metrics_host, endpoints.metrics_port, "http", self._metrics_endpoint
         )

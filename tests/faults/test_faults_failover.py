@@ -1,0 +1,103 @@
+"""Servers of one log are killed, stopped and paused under load: nothing that was acknowledged is lost, and the next one
+goes on.
+
+``STATESTORE_FAILOVERS`` says how often; 300 take ten minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from random import Random
+from statistics import median
+
+import pytest
+from broker_audit import BrokerAudit
+from killed_server import TIMEOUT_S, Peer
+from replicated_processes import ReplicatedServer, ReplicatedServers
+
+from raft_client.server import BroadcastStateMachine, EmbeddedCluster
+
+_FAILOVERS = int(os.environ.get("STATESTORE_FAILOVERS", "10"))
+_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+#: What happens to the active server, and how often.
+_FATES = {"kill": 5, "stop": 2, "pause": 2, "kill standby": 1}
+
+
+async def _meet(peer: Peer, servers: ReplicatedServers) -> None:
+    """Until a door lets it in: its connection is cut when another server becomes active."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            return await peer.meet(servers)
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            await peer.part()
+            await asyncio.sleep(0.02)
+
+
+async def _strike(servers: ReplicatedServers, active: ReplicatedServer, fate: str) -> float:
+    """Returns when another one is active, and how long that took."""
+    standby = next(each for each in servers.servers.values() if each is not active)
+    began = time.monotonic()
+    if fate == "kill standby":
+        await standby.end(signal.SIGKILL)
+        return 0.0
+    if fate == "pause":
+        active.signal(signal.SIGSTOP)
+        servers.paused.add(active)
+    else:
+        active.signal(signal.SIGKILL if fate == "kill" else signal.SIGTERM)
+        servers.paused.add(active)  # nobody connects there
+    assert await servers.active() is standby
+    gap = time.monotonic() - began
+    if fate != "pause":
+        servers.paused.discard(active)
+        await active.end(signal.SIGKILL if fate == "kill" else signal.SIGTERM)
+    return gap
+
+
+async def _rounds(audit: BrokerAudit, servers: ReplicatedServers, random: Random) -> dict[str, list[float]]:
+    gaps: dict[str, list[float]] = {fate: [] for fate in _FATES}
+    for _ in range(_FAILOVERS):
+        await servers.start_all()
+        active = await servers.active()
+        for peer in (audit.subscriber, *audit.senders):
+            await _meet(peer, servers)
+        await audit.check(random)
+        audit.load(goes_on=True)
+        await asyncio.sleep(random.uniform(0.0, 0.3))
+        fate = random.choices(list(_FATES), list(_FATES.values()))[0]
+        gaps[fate].append(await _strike(servers, active, fate))
+        audit.load(goes_on=False)
+        if fate == "pause":
+            servers.paused.discard(active)
+            active.signal(signal.SIGCONT)
+        if fate == "kill standby":
+            await active.end(signal.SIGKILL)
+        await audit.part()
+    return gaps
+
+
+@pytest.mark.timeout(120 + 10 * _FAILOVERS)
+async def test_failovers_lose_nothing() -> None:
+    """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back."""
+    random = Random(_SEED)
+    with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster:
+        servers = ReplicatedServers(cluster.url, random, "a", "b")
+        audit = BrokerAudit(servers)
+        try:
+            gaps = await _rounds(audit, servers, random)
+        finally:
+            await servers.end_all()
+            await audit.part()
+    for fate, times in gaps.items():
+        if times:
+            sys.stdout.write(f"{fate}: {len(times)} times, until another one is active {median(times):.3f} s\n")
+    counts = [len(sender.acknowledged) for sender in audit.senders]
+    sys.stdout.write(f"{_FAILOVERS} failovers; acknowledged (QoS 1, QoS 2, retained, keys): {counts}\n")
+    assert all(count > _FAILOVERS for count in counts), counts

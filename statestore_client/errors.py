@@ -379,8 +379,7 @@ class TooManyKeysError(StateStoreError):
 class BatchError(StateStoreError):
     """Some items of a batch failed; the others were done.
 
-    ``results`` has one entry per item, in order: the result, or the exception of that item.
-    """
+    ``results`` has one entry per item, in order: the result, or the exception of that item."""
 
     def __init__(self, message: str = "", *, results: tuple[Any, ...] = ()) -> None:
         super().__init__(message)

@@ -26,14 +26,14 @@ _OPTIONS: Final = (
     click.option("--id", metavar="NAME", help="Of --log: the name of this server. Each of them has another one."),
     click.option("--log-cluster", metavar="NAME", help="Of --log: the name of the peers' cluster.", default=""),
     click.option(
-        "--inner",
+        "--internal",
         metavar="HOST:PORT",
         default="127.0.0.1:0",
         show_default=True,
         help="Of --log: the other servers come in here. Port 0 for a free one.",
     ),
     click.option(
-        "--inner-address",
+        "--internal-address",
         metavar="HOST:PORT",
         default="",
         help="Of --log: where the others reach that, if it is another address.",
@@ -42,7 +42,7 @@ _OPTIONS: Final = (
         "--cluster-key-file",
         type=click.Path(dir_okay=False),
         metavar="FILE",
-        help="Of --log: a secret that all these servers have. Needed if --inner can be reached from other machines.",
+        help="Of --log: a secret that all these servers have. Needed if --internal can be reached from other machines.",
     ),
 )
 
@@ -57,7 +57,7 @@ def replica_options(command: Callable[..., int]) -> Callable[..., int]:
 def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | None:
     """None for a server without a log. Raises click's UsageError."""
     if options["log"] is None:
-        for option in ("id", "log_cluster", "inner_address", "cluster_key_file"):
+        for option in ("id", "log_cluster", "internal_address", "cluster_key_file"):
             if options[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --log URLS")
         return None
@@ -67,10 +67,10 @@ def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | N
         raise click.UsageError("--log needs --id NAME, another one for each server")
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
-    host, _, port = options["inner"].rpartition(":")
+    host, _, port = options["internal"].rpartition(":")
     host, file = host.strip("[]"), options["cluster_key_file"]
     if not host or not port.isdecimal():
-        raise click.UsageError(f"--inner is HOST:PORT, not {options['inner']!r}")
+        raise click.UsageError(f"--internal is HOST:PORT, not {options['internal']!r}")
     if file is None and not is_local(host):
         raise click.UsageError(
             f"everybody who can reach {host} could pass for one of these servers: give all of them the same "
@@ -81,9 +81,9 @@ def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | N
             log=options["log"],
             id=options["id"],
             cluster=options["log_cluster"],
-            inner_host=host,
-            inner_port=int(port),
-            inner_address=options["inner_address"],
+            internal_host=host,
+            internal_port=int(port),
+            internal_address=options["internal_address"],
             key=b"" if file is None else ReplicaSettings.key_in(file),
         )
     except SettingsError as error:

@@ -31,7 +31,7 @@ class ReplicatedServer:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        """Returns when its doors are open."""
+        """Returns when its router are open."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "statestore_client.cli", "serve", *_OPTIONS, "--log", self.log, "--id", self.id,
             stdout=asyncio.subprocess.PIPE,
@@ -68,7 +68,7 @@ class ReplicatedServer:
 
 
 class ReplicatedServers:
-    """All of them; :attr:`port` is a door of one that runs, another one each time."""
+    """All of them; :attr:`port` is that of one that runs, another one each time."""
 
     def __init__(self, log: str, random: Random, *ids: str) -> None:
         self.servers = {server_id: ReplicatedServer(server_id, log) for server_id in ids}

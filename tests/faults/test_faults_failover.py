@@ -28,7 +28,7 @@ _FATES = {"kill": 5, "stop": 2, "pause": 2, "kill standby": 1}
 
 
 async def _meet(peer: Peer, servers: ReplicatedServers) -> None:
-    """Until a door lets it in: its connection is cut when another server becomes active."""
+    """Until a server lets it in: its connection is cut when another server becomes active."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:

@@ -184,7 +184,7 @@ class Server:
             partial(self._new_connection, driver),
             render=metrics.render,
             is_ready=self._is_ready,
-            guard=None if replication is None else replication.doors.guard,
+            guard=None if replication is None else replication.router.guard,
         )
         if replication is not None:
             await replication.open(driver)

@@ -192,8 +192,12 @@ class Metrics:
         for name, text, value in (
             ("epoch", "How often another server has become the active one.", lives.epoch),
             ("index", "Of the last entry that was read.", lives.index),
-            ("silence_seconds", "How long clients have been waiting because the log does not answer.", lives.silent_s),
-            ("passed_on_clients", "Clients here whom another server serves, or who wait for one.", lives.doors.spliced),
+            ("silence_seconds", "How long clients have waited for the log to answer.", lives.silent_s),
+            (
+                "passed_on_clients",
+                "Clients here that another server serves, or that wait.",
+                lives.router.spliced,
+            ),
             ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
         ):
             yield from _metric(f"log_{name}", text, value)

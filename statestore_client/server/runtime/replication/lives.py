@@ -14,10 +14,10 @@ from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.inner_door import InnerDoor
-from statestore_client.server.runtime.replication.pulse import PulseListener, PulseThread
-from statestore_client.server.runtime.replication.replica import Replica
-from statestore_client.server.runtime.replication.splice import Doors
+from statestore_client.server.runtime.replication.client_router import ClientRouter
+from statestore_client.server.runtime.replication.internal_listener import InternalListener
+from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
+from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
 
@@ -33,7 +33,7 @@ __all__ = ["Lives", "MachineOwner"]
 _INCARNATION_BITS: Final = 64
 #: A handed-over epoch comes back within a commit.
 _HAND_OVER_S: Final = 2.0
-#: An active server that may not speak for so long closes its clients: they find another door, or try again.
+#: An active server that may not speak for longer closes its clients: they try another server, or again.
 _SILENCE_S: Final = 5.0
 
 
@@ -56,15 +56,15 @@ class Lives:
     def __init__(self, settings: ReplicaSettings, owner: MachineOwner) -> None:
         self._settings = settings
         self._owner = owner
-        #: What the machines go by. Log time is no wall clock; this is put right when this server takes over.
+        #: What the machines go by. It is put right when this server takes over.
         self.clock = ElapsedClock()
         self._elapsed = ElapsedClock()
-        self.doors = Doors(settings.id, settings.key)
+        self.router = ClientRouter(settings.id, settings.key)
         self._pulse = PulseThread(self._may_pulse)
-        self._inner_door = InnerDoor(self.doors, settings.key, self._pulse.add)
+        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add)
         self._driver: BrokerDriver | None = None
         self._url = ""
-        self._replica: Replica | None = None
+        self._replica: ReplicaLife | None = None
         self._journal = Journal()
         self._machines: tuple[StateStoreService, Broker] | None = None
         self._standby: Standby | None = None
@@ -77,10 +77,10 @@ class Lives:
         """Let the others in, and begin to follow. Raises OSError."""
         settings = self._settings
         self._driver = driver
-        self.doors.bind(driver)
-        port = await self._inner_door.open(settings.inner_host, settings.inner_port)
-        host = f"[{settings.inner_host}]" if ":" in settings.inner_host else settings.inner_host
-        self._url = settings.inner_address or f"{host}:{port}"
+        self.router.bind(driver)
+        port = await self._internal_listener.open(settings.internal_host, settings.internal_port)
+        host = f"[{settings.internal_host}]" if ":" in settings.internal_host else settings.internal_host
+        self._url = settings.internal_address or f"{host}:{port}"
         self._pulse.start()
         self._begin_life()
 
@@ -143,7 +143,7 @@ class Lives:
         self._machines = service, broker
         life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
         loop = asyncio.get_running_loop()
-        self._replica = Replica(self._settings, life, self._url, self, self._elapsed, loop)
+        self._replica = ReplicaLife(self._settings, life, self._url, self, self._elapsed, loop)
         self._replica.open()
 
     def replicated(self, batch: WriteBatch) -> None:
@@ -160,7 +160,7 @@ class Lives:
             logging.INFO, "active server", epoch=epoch, id="" if owner is None else owner.id, url="" if is_own else url
         )
         self._listen_to(None if owner is None or is_own else url)
-        self.doors.shut(None if owner is None or is_own else url)
+        self.router.shut(None if owner is None or is_own else url)
 
     def _listen_to(self, url: str | None) -> None:
         if self._listener is not None:
@@ -181,7 +181,7 @@ class Lives:
         driver.replace_broker(broker, self._group_commit)
         self._owner.machines_serve(service, broker)
         log_event(logging.INFO, "promoted", epoch=epoch, index=replica.index)
-        self.doors.open()
+        self.router.open()
         driver.flush()  # what was due while nobody was active
 
     def deposed(self, epoch: int) -> None:
@@ -226,7 +226,7 @@ class Lives:
         replica, group_commit = self._replica, self._group_commit
         if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
             return
-        self.doors.shut(None)
+        self.router.shut(None)
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
                 await group_commit.wait_idle()
@@ -236,8 +236,8 @@ class Lives:
         """Let another server be the active one, if this one is. Safe to call twice."""
         self._is_over = True
         await self.hand_over()
-        self._inner_door.close()
-        self.doors.close()
+        self._internal_listener.close()
+        self.router.close()
         self._listen_to(None)
         self._end_life()
         await asyncio.gather(*self._former, return_exceptions=True)

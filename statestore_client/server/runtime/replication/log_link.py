@@ -33,7 +33,7 @@ _AGAIN_S: Final = 0.2
 
 
 class LogReader(Protocol):
-    """Who reads the log."""
+    """What reads the log."""
 
     def read(self, entries: list[tuple[int, bytes]]) -> None:
         """The next ones, with their indexes. What raises ends the server."""
@@ -59,7 +59,7 @@ class LogLink:
         self._is_closed = False
 
     def open(self, after: int = 0) -> None:
-        """Begin to read behind this index."""
+        """Begin to read after this index."""
         self._start(self._follow(after))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

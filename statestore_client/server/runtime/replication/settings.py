@@ -43,8 +43,8 @@ class ReplicaSettings:
     """``log``: URLs of the peers of a ØMQ Raft cluster that belongs to these servers alone. ``id``: of this server,
     different from those of the others. ``cluster``: the name (ident) of the Raft cluster.
 
-    The others come in at ``inner_host:inner_port`` (0 for a free port), and are told ``inner_address`` if that is
-    another one, as ``host:port``. ``key`` is a secret that all of them have; empty only if the host is this machine.
+    The others connect to ``internal_host:internal_port`` (0 for a free port), and are told ``internal_address`` if
+    that is another one, as ``host:port``. ``key`` is a secret that all of them have; empty only on one machine.
 
     Raises SettingsError for what cannot work.
     """
@@ -52,9 +52,9 @@ class ReplicaSettings:
     log: tuple[str, ...] = attrs.field(converter=_urls)
     id: str = attrs.field(validator=_is_id)
     cluster: str = ""
-    inner_host: str = "127.0.0.1"
-    inner_port: int = attrs.field(default=0, validator=_is_port)
-    inner_address: str = ""
+    internal_host: str = "127.0.0.1"
+    internal_port: int = attrs.field(default=0, validator=_is_port)
+    internal_address: str = ""
     key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
 
     def __attrs_post_init__(self) -> None:

@@ -55,7 +55,7 @@ class Servers:
         return next(server for server in self.by_id.values() if server is not active)
 
     def client(self, server: Server, **options: Any) -> AsyncStateStoreClient:
-        """Through the doors of this one."""
+        """Through the router of this one."""
         return AsyncStateStoreClient(server.urls[0], **options)
 
 

@@ -22,7 +22,7 @@ from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 
 
-async def test_both_doors_lead_to_one_store() -> None:
+async def test_both_servers_lead_to_one_store() -> None:
     """The standby passes its clients on."""
     async with servers("a", "b") as pair:
         active, standby = await pair.active(), await pair.standby()
@@ -99,7 +99,7 @@ async def test_clients_wait_while_nobody_is_active() -> None:
         pair.closing.push_async_callback(second.stop)
         client = pair.client(second)
         waiting = asyncio.ensure_future(client.open())
-        await until(lambda: replication(second).doors.spliced == 1, "the client waits")
+        await until(lambda: replication(second).router.spliced == 1, "the client waits")
         stopping = asyncio.ensure_future(first.stop())
         await pair.cluster.restart("1")
         await stopping
@@ -128,7 +128,7 @@ async def test_nothing_is_said_without_the_log() -> None:
 
 
 async def test_clients_that_wait_for_long_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another door may be better."""
+    """Another server may be better."""
     monkeypatch.setattr("statestore_client.server.runtime.replication.lives._SILENCE_S", 0.2)
     async with servers("a") as pair:
         active = await pair.active()
@@ -163,18 +163,18 @@ async def test_every_endpoint_passes_on(endpoint: str, tmp_path: Path) -> None:
 
 
 async def test_the_active_server_knows_where_clients_come_from(caplog: pytest.LogCaptureFixture) -> None:
-    """Not the standby's address, but their own."""
+    """Its log has the address of the client, not that of the standby."""
     caplog.set_level(logging.INFO)
     async with servers("a", "b") as pair:
         standby = await pair.standby()
         async with pair.client(standby, client_id="me"):
             line = next(record.message for record in caplog.records if "connected client='me'" in record.message)
-        await until(lambda: replication(standby).doors.spliced == 0)
+        await until(lambda: replication(standby).router.spliced == 0)
         assert "127.0.0.1:" in line
 
 
 async def test_without_the_key_nobody_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    """And the operator hears of it."""
+    """The log line says what to do."""
     async with servers("a") as pair:
         await pair.active()
         stranger = await pair.start("b", key=b"another key, by mistake")
@@ -213,7 +213,7 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
         ({"log": ""}, "at least one peer"),
         ({"id": ""}, "id of a server"),
         ({"id": "x" * 65}, "id of a server"),
-        ({"inner_port": 70_000}, "inner_port"),
+        ({"internal_port": 70_000}, "internal_port"),
         ({"key": b"short"}, "at least 16 bytes"),
     ],
 )
@@ -224,7 +224,7 @@ def test_settings_that_cannot_work(options: dict[str, object], why: str) -> None
 
 
 def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
-    """Says so."""
+    """The error says so; a file that is there is read."""
     with pytest.raises(SettingsError, match="cannot be read"):
         ReplicaSettings.key_in(tmp_path / "none")
     (tmp_path / "key").write_text("0123456789abcdef\n")

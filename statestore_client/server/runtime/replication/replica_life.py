@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.clock import ElapsedClock
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
-__all__ = ["Replica", "ReplicaOwner"]
+__all__ = ["LifeOwner", "ReplicaLife"]
 
 
-class ReplicaOwner(Protocol):
+class LifeOwner(Protocol):
     """What a life tells. It may be closed from inside any of these."""
 
     def replicated(self, batch: WriteBatch) -> None:
@@ -56,7 +56,7 @@ class ReplicaOwner(Protocol):
         """The server cannot go on."""
 
 
-class Replica:
+class ReplicaLife:
     """For the active server it is :class:`~statestore_client.server.journal.BatchStorage` and
     :class:`~statestore_client.server.runtime.storage.group_commit.SpeakingRight`. Belongs to the event loop.
     """
@@ -66,7 +66,7 @@ class Replica:
         settings: ReplicaSettings,
         life: Life,
         url: str,
-        owner: ReplicaOwner,
+        owner: LifeOwner,
         clock: ElapsedClock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.replication.inner_hello import (
+from statestore_client.server.runtime.replication.internal_handshake import (
     ACCEPTED,
     EPOCH_BYTES,
-    GREETING_BYTES,
-    Greeting,
-    InnerHello,
+    SERVER_HELLO_BYTES,
+    ClientHello,
+    ServerHello,
 )
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["PulseListener", "PulseThread", "dial"]
 
 _PULSE_S: Final = 0.05
-#: An event loop that has not come by for so long hangs.
+#: An event loop that has not come by for longer hangs.
 _HUNG_S: Final = 0.5
 #: Between two attempts to reach an active server that is there.
 _AGAIN_S: Final = 0.1
 _CONNECT_S: Final = 1.0
-#: A connection on which nothing comes for so long is tried anew: its other end may be gone without a word.
+#: A connection on which nothing comes for longer is tried anew: its other end may be gone without a word.
 _SILENCE_S: Final = 1.0
 
 
@@ -102,7 +102,7 @@ class PulseThread:
 
 
 class Listener(Protocol):
-    """Who wants to know whether the active server lives."""
+    """A standby that wants to know whether the active server lives."""
 
     def hear(self, epoch: int) -> None:
         """It said so."""
@@ -111,16 +111,16 @@ class Listener(Protocol):
         """Its machine refuses connections: the process is gone."""
 
 
-async def dial(address: str, hello: InnerHello, key: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Come in at the inner door ``host:port`` of another server. Raises OSError, EOFError, and
+async def dial(address: str, hello: ClientHello, key: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the internal address ``host:port`` of another server. Raises OSError, EOFError, and
     RemoteProtocolError.
     """
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     try:
-        greeting = Greeting.decode(await reader.readexactly(GREETING_BYTES))
-        if greeting is not None:
-            writer.write(hello.encode(greeting.challenge, key))
+        answer = ServerHello.decode(await reader.readexactly(SERVER_HELLO_BYTES))
+        if answer is not None:
+            writer.write(hello.encode(answer.challenge, key))
         await reader.readexactly(len(ACCEPTED))
     except BaseException:
         writer.close()
@@ -134,7 +134,7 @@ class PulseListener:
     def __init__(self, address: str, server_id: str, key: bytes, listener: Listener) -> None:
         """``server_id`` is the own one."""
         self._address = address
-        self._hello = InnerHello("pulse", server_id)
+        self._hello = ClientHello("pulse", server_id)
         self._key = key
         self._listener = listener
         self._task = asyncio.get_running_loop().create_task(self._listen())

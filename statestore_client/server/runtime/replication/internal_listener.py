@@ -1,4 +1,4 @@
-"""Where the other servers come in: for the clients that they pass on, and to hear that this one lives."""
+"""Where the other servers connect: for the clients that they pass on, and to hear that this one lives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.inner_hello import (
+from statestore_client.server.runtime.replication.internal_handshake import (
     ACCEPTED,
     CHALLENGE_BYTES,
-    Greeting,
-    InnerHello,
+    ClientHello,
+    ServerHello,
     hello_size,
 )
 from statestore_client.server.runtime.transport.peers import peer_name
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from statestore_client.server.runtime.replication.splice import Doors
+    from statestore_client.server.runtime.replication.client_router import ClientRouter
 
-__all__ = ["InnerDoor"]
+__all__ = ["InternalListener"]
 
 #: A stranger has this time to say who he is, and so many may try at once.
 _HELLO_S: Final = 2.0
 _MOST_STRANGERS: Final = 256
 
 
-class InnerDoor:
+class InternalListener:
     """Belongs to the event loop."""
 
-    def __init__(self, doors: Doors, key: bytes, add_pulse: Callable[[socket.socket, str], None]) -> None:
+    def __init__(self, router: ClientRouter, key: bytes, add_pulse: Callable[[socket.socket, str], None]) -> None:
         """``add_pulse`` takes the socket of a server that listens for signs of life."""
-        self._doors = doors
+        self._router = router
         self._key = key
         self._add_pulse = add_pulse
-        self._strangers: dict[_InnerConnection, None] = {}
+        self._strangers: dict[_IncomingConnection, None] = {}
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
         """Returns the port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _InnerConnection(self), host, port)
+        self._server = await loop.create_server(lambda: _IncomingConnection(self), host, port)
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
 
@@ -59,18 +59,18 @@ class InnerDoor:
 
     # -- from the connections -----------------------------------------------------------------------------------------
 
-    def came(self, stranger: _InnerConnection) -> None:
+    def came(self, stranger: _IncomingConnection) -> None:
         self._strangers[stranger] = None
         if len(self._strangers) > _MOST_STRANGERS:
             next(iter(self._strangers)).abort()
 
-    def left(self, stranger: _InnerConnection) -> None:
+    def left(self, stranger: _IncomingConnection) -> None:
         self._strangers.pop(stranger, None)
 
-    def read(self, data: bytes, challenge: bytes) -> InnerHello:
-        return InnerHello.decode(data, challenge, self._key)
+    def read(self, data: bytes, challenge: bytes) -> ClientHello:
+        return ClientHello.decode(data, challenge, self._key)
 
-    def let_in(self, hello: InnerHello, transport: asyncio.Transport, rest: bytes) -> bool:
+    def let_in(self, hello: ClientHello, transport: asyncio.Transport, rest: bytes) -> bool:
         """Returns whether the connection is somebody else's from now on."""
         if hello.purpose == "pulse":
             transport.write(ACCEPTED)
@@ -78,11 +78,11 @@ class InnerDoor:
             self._add_pulse(sock.dup(), hello.id)
             transport.abort()
             return True
-        protocol = self._doors.protocol(hello.door)
+        protocol = self._router.protocol(hello.endpoint)
         if protocol is None:
             return False
         if hello.host:
-            self._doors.driver.peers.came_from(transport, (hello.host, hello.port))
+            self._router.driver.peers.came_from(transport, (hello.host, hello.port))
         transport.write(ACCEPTED)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -91,11 +91,11 @@ class InnerDoor:
         return True
 
 
-class _InnerConnection(asyncio.Protocol):
+class _IncomingConnection(asyncio.Protocol):
     """Somebody who has not said who he is."""
 
-    def __init__(self, door: InnerDoor) -> None:
-        self._door = door
+    def __init__(self, listener: InternalListener) -> None:
+        self._listener = listener
         self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
         self._data = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -105,8 +105,8 @@ class _InnerConnection(asyncio.Protocol):
         self._transport = stream = cast("asyncio.Transport", transport)
         set_options(stream)
         self._timer = asyncio.get_running_loop().call_later(_HELLO_S, self.abort)
-        stream.write(Greeting(self._challenge).encode())
-        self._door.came(self)
+        stream.write(ServerHello(self._challenge).encode())
+        self._listener.came(self)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -121,13 +121,13 @@ class _InnerConnection(asyncio.Protocol):
             size = hello_size(self._data)
             if size is None or len(self._data) < size:
                 return
-            hello = self._door.read(bytes(self._data[:size]), self._challenge)
+            hello = self._listener.read(bytes(self._data[:size]), self._challenge)
         except RemoteProtocolError as error:
-            log_event(logging.WARNING, "refused at the inner door", peer=peer_name(transport), reason=error.message)
+            log_event(logging.WARNING, "server refused", peer=peer_name(transport), reason=error.message)
             transport.abort()
             return
         self._forget()
-        if not self._door.let_in(hello, transport, bytes(self._data[size:])):
+        if not self._listener.let_in(hello, transport, bytes(self._data[size:])):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,6 +135,6 @@ class _InnerConnection(asyncio.Protocol):
         self._forget()
 
     def _forget(self) -> None:
-        self._door.left(self)
+        self._listener.left(self)
         if self._timer is not None:
             self._timer.cancel()

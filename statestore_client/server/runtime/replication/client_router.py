@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.inner_hello import Greeting, InnerHello
+from statestore_client.server.runtime.replication.internal_handshake import ClientHello, ServerHello
 from statestore_client.server.runtime.transport.peers import Peer, peer_name
 from statestore_client.server.runtime.transport.sockets import set_options
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.errors import PacketError
     from statestore_client.server.runtime.broker_driver import BrokerDriver
 
-__all__ = ["Doors"]
+__all__ = ["ClientRouter"]
 
 #: What a client may send before it is passed on.
 _MOST_EARLY_BYTES: Final = 64 * 1024
@@ -31,7 +31,7 @@ _DIAL_S: Final = 2.0
 _AGAIN_S: Final = 0.1
 
 
-class Doors:
+class ClientRouter:
     """The endpoints of a replicated server: they serve while it is active, and pass on to the active one otherwise.
 
     Belongs to the event loop.
@@ -54,7 +54,7 @@ class Doors:
     @property
     def driver(self) -> BrokerDriver:
         if self._driver is None:
-            raise RuntimeError("the doors belong to no server yet")
+            raise RuntimeError("the router belong to no server yet")
         return self._driver
 
     @property
@@ -75,12 +75,12 @@ class Doors:
     # -- who is active ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """This server is: whoever waits comes in."""
+        """This server is: clients that wait come in."""
         self._is_open, self._address = True, None
         self._place_all()
 
     def shut(self, address: str | None) -> None:
-        """Another one is, at its inner door ``host:port``; or nobody. Whoever was passed on is cut."""
+        """Another one is, at its internal address ``host:port``; or nobody. Clients that were passed on are cut."""
         self._is_open, self._address = False, address
         self._place_all()
 
@@ -121,7 +121,7 @@ class Doors:
     def pass_on(self, client: _SplicedClient, address: str) -> _SplicedServer:
         """To the active server."""
         host, port = client.address
-        server = _SplicedServer(client, InnerHello("splice", self._id, client.scheme, host, port), self._key)
+        server = _SplicedServer(client, ClientHello("splice", self._id, client.scheme, host, port), self._key)
         server.dial(address)
         return server
 
@@ -129,9 +129,9 @@ class Doors:
 class _SplicedClient(asyncio.Protocol):
     """The client's side."""
 
-    def __init__(self, doors: Doors, scheme: str) -> None:
+    def __init__(self, router: ClientRouter, scheme: str) -> None:
         self.scheme = scheme
-        self._doors = doors
+        self._router = router
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None
         self._early = bytearray()
@@ -143,9 +143,9 @@ class _SplicedClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast("asyncio.Transport", transport)
-        driver = self._doors.driver
+        driver = self._router.driver
         self._peer = driver.peers.accepted(stream, self, driver.now)
-        if self._doors.is_closing:
+        if self._router.is_closing:
             stream.abort()
             return
         set_options(stream)
@@ -156,7 +156,7 @@ class _SplicedClient(asyncio.Protocol):
 
     def _join(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._doors.joined(self)
+            self._router.joined(self)
 
     def data_received(self, data: bytes) -> None:
         if self._server is not None and self._server.is_ready:
@@ -190,7 +190,7 @@ class _SplicedClient(asyncio.Protocol):
     def drop(self, error: PacketError) -> None:
         """Chosen to go, among those who have not said who they are."""
         if self._transport is not None:
-            self._doors.driver.refusals.line(
+            self._router.driver.refusals.line(
                 "refused",
                 peer_name(self._transport),
                 code=f"{error.reason_code:#04x}",
@@ -199,7 +199,7 @@ class _SplicedClient(asyncio.Protocol):
             )
             self.cut()
 
-    # -- from the doors -----------------------------------------------------------------------------------------------
+    # -- from the router -----------------------------------------------------------------------------------------------
 
     @property
     def is_passed_on(self) -> bool:
@@ -227,7 +227,7 @@ class _SplicedClient(asyncio.Protocol):
     def pass_on(self, address: str) -> None:
         """To the active server."""
         if self._transport is not None and not self._transport.is_closing():
-            self._server = self._doors.pass_on(self, address)
+            self._server = self._router.pass_on(self, address)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -236,16 +236,16 @@ class _SplicedClient(asyncio.Protocol):
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) and len(address) >= 2 else ("", 0)
 
     def _leave(self) -> None:
-        self._doors.left(self)
+        self._router.left(self)
         if self._peer is not None:
-            self._doors.driver.peers.gone(self._peer)
+            self._router.driver.peers.gone(self._peer)
 
     # -- from the server's side ---------------------------------------------------------------------------------------
 
     def let_in(self) -> None:
         """What was sent so far goes on its way."""
         if self._peer is not None:
-            self._doors.driver.peers.authenticated(self._peer)
+            self._router.driver.peers.authenticated(self._peer)
         if self._server is not None and self._transport is not None:
             self._server.send(bytes(self._early))
             self._early.clear()
@@ -275,7 +275,7 @@ class _SplicedClient(asyncio.Protocol):
             self._transport.close()
         else:
             self._server = None
-            self._doors.place_later(self)
+            self._router.place_later(self)
 
     def pause(self) -> None:
         if self._transport is not None:
@@ -289,11 +289,11 @@ class _SplicedClient(asyncio.Protocol):
 class _SplicedServer(asyncio.Protocol):
     """The side of the active server."""
 
-    def __init__(self, client: _SplicedClient, hello: InnerHello, key: bytes) -> None:
+    def __init__(self, client: _SplicedClient, hello: ClientHello, key: bytes) -> None:
         self._client = client
         self._hello = hello
         self._key = key
-        self._greeting = bytearray()
+        self._server_hello = bytearray()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -323,25 +323,25 @@ class _SplicedServer(asyncio.Protocol):
         if self.is_ready:
             self._client.receive(data)
             return
-        self._greeting += data
+        self._server_hello += data
         try:
-            self._greet()
+            self._shake_hands()
         except RemoteProtocolError as error:
             log_event(logging.WARNING, "not passed on", reason=error.message)
             self.close()
 
-    def _greet(self) -> None:
-        greeting = Greeting.decode(self._greeting)
-        if greeting is None:
+    def _shake_hands(self) -> None:
+        hello = ServerHello.decode(self._server_hello)
+        if hello is None:
             return
         if not self._is_introduced:
             self._is_introduced = True
-            self.send(self._hello.encode(greeting.challenge, self._key))
-        if greeting.is_accepted:
+            self.send(self._hello.encode(hello.challenge, self._key))
+        if hello.is_accepted:
             self.is_ready = True
             self._client.let_in()
-            if greeting.rest:
-                self._client.receive(greeting.rest)
+            if hello.rest:
+                self._client.receive(hello.rest)
 
     def eof_received(self) -> bool:
         if self.is_ready:

@@ -17,6 +17,7 @@ from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
 from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
+from statestore_client.server.runtime.replication.log_link import LogLink
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
@@ -71,6 +72,7 @@ class Lives:
         self._group_commit: GroupCommit | None = None
         self._listener: PulseListener | None = None
         self._former: set[asyncio.Task[None]] = set()
+        self._beginning: asyncio.Task[None] | None = None
         self._is_over = False
 
     async def open(self, driver: BrokerDriver) -> None:
@@ -137,14 +139,31 @@ class Lives:
 
     def _begin_life(self) -> None:
         """With nothing, and an incarnation that no other life has."""
-        self._journal = Journal()
-        service, broker = self._owner.new_machines(self._journal)
-        self._standby = Standby(self._journal, service, broker, self._elapsed())
-        self._machines = service, broker
-        life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
-        loop = asyncio.get_running_loop()
-        self._replica = ReplicaLife(self._settings, life, self._url, self, self._elapsed, loop)
-        self._replica.open()
+        self._beginning = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        link = LogLink(self._settings)
+        try:
+            base = await link.find_base()
+            self._journal = Journal()
+            service, broker = self._owner.new_machines(self._journal)
+            self._standby = Standby(self._journal, service, broker, self._elapsed())
+            self._machines = service, broker
+            life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
+            self._replica = ReplicaLife(life, self._url, self, self._elapsed, link, base)
+            self._replica.open()
+        except Exception as error:  # noqa: BLE001 - without the log this server is of no use
+            await link.close()
+            self.failed(error)
+        except asyncio.CancelledError:
+            await link.close()
+            raise
+
+    def log_trimmed(self) -> None:
+        log_event(logging.WARNING, "the log was trimmed", reason="this server has fallen behind; it begins again")
+        self._end_life()
+        if not self._is_over:
+            self._begin_life()
 
     def replicated(self, batch: WriteBatch) -> None:
         if self._standby is not None:
@@ -239,6 +258,9 @@ class Lives:
         self._internal_listener.close()
         self.router.close()
         self._listen_to(None)
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.gather(self._beginning, return_exceptions=True)
         self._end_life()
         await asyncio.gather(*self._former, return_exceptions=True)
         self._pulse.close()

@@ -9,16 +9,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client import AsyncRaftClient, LogEntry, RaftError
-from statestore_client.errors import ReplicatedLogError
+from raft_client import AsyncRaftClient, RaftError, SnapshotChunk
 from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.replication.log_base import find_base
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
     from typing import Any
 
     from raft_client import AsyncSubscriber
+    from raft_client import LogEntry as RaftEntry
+    from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import Append
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
@@ -44,6 +46,9 @@ class LogReader(Protocol):
     def append_failed(self, ticket: int) -> None:
         """It was given up, and may be in the log nevertheless."""
 
+    def log_trimmed(self) -> None:
+        """What comes next is there no longer: begin again, after the newest snapshot."""
+
     def log_failed(self, error: Exception) -> None:
         """Nothing can be read any more."""
 
@@ -51,16 +56,27 @@ class LogReader(Protocol):
 class LogLink:
     """Of one life. Belongs to the event loop."""
 
-    def __init__(self, settings: ReplicaSettings, reader: LogReader) -> None:
-        self._reader = reader
+    def __init__(self, settings: ReplicaSettings) -> None:
         self._client = AsyncRaftClient(settings.raft)
+        self._reader: LogReader | None = None
         self._subscriber: AsyncSubscriber | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    def open(self, after: int = 0) -> None:
-        """Begin to read after this index."""
-        self._start(self._follow(after))
+    async def find_base(self) -> tuple[int, LogEntry] | None:
+        """See :func:`.log_base.find_base`. Waits for a leader. Raises what that does."""
+        while True:
+            try:
+                await self._client.open()
+                return await find_base(self._client)
+            except TimeoutError as error:
+                LOGGER.warning("no leader of the replicated log was found: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    def open(self, reader: LogReader, after: int) -> None:
+        """Begin to read after this index, when :meth:`find_base` has returned."""
+        self._reader = reader
+        self._start(self._follow(reader, after))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -80,42 +96,42 @@ class LogLink:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def _follow(self, after: int) -> None:
+    async def _follow(self, reader: LogReader, after: int) -> None:
         try:
             end = await self._end_of_log()
             self._subscriber = self._client.subscribe(after, silence=_SILENCE_S)
             await self._subscriber.start()
             if end <= after:
-                self._reader.caught_up()
-            await self._read(self._subscriber, end)
+                reader.caught_up()
+            await self._read(self._subscriber, reader, end)
         except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot know any more what is valid
             if not self._is_closed:
-                self._reader.log_failed(error)
+                reader.log_failed(error)
 
     async def _end_of_log(self) -> int:
         """What is committed and applied now. Waits for a leader."""
         while True:
             try:
-                await self._client.open()
                 return (await self._client.log_info()).last_applied
             except TimeoutError as error:
                 LOGGER.warning("no leader of the replicated log was found: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _read(self, subscriber: AsyncSubscriber, end: int) -> None:
+    async def _read(self, subscriber: AsyncSubscriber, reader: LogReader, end: int) -> None:
         is_behind = True
         while True:
             batch = await subscriber.next_batch()
             if batch is None:
                 continue
-            if not isinstance(batch, list | tuple):
-                raise ReplicatedLogError("the log was trimmed, and no snapshot says what there was")
-            await self._hand_on(batch)
+            if isinstance(batch, SnapshotChunk):
+                reader.log_trimmed()
+                return
+            await self._hand_on(reader, batch)
             if is_behind and batch and batch[-1].index >= end:
                 is_behind = False
-                self._reader.caught_up()
+                reader.caught_up()
 
-    async def _hand_on(self, batch: list[LogEntry] | tuple[LogEntry, ...]) -> None:
+    async def _hand_on(self, reader: LogReader, batch: Sequence[RaftEntry]) -> None:
         """Never for longer than a turn at once."""
         entries: list[tuple[int, bytes]] = []
         ends = time.monotonic() + TURN_S
@@ -123,12 +139,22 @@ class LogLink:
             if entry.is_state:
                 entries.append((entry.index, entry.data))
             if len(entries) >= 64:
-                self._reader.read(entries)
+                reader.read(entries)
                 entries = []
                 if time.monotonic() >= ends:
                     await asyncio.sleep(0)
                     ends = time.monotonic() + TURN_S
-        self._reader.read(entries)
+        reader.read(entries)
+
+    def trim(self, index: int) -> None:
+        """Entries up to there are in a snapshot."""
+        self._start(self._trim(index))
+
+    async def _trim(self, index: int) -> None:
+        try:
+            await self._client.trim(index)
+        except RaftError as error:
+            LOGGER.info("the log was not trimmed: %s", error)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -142,7 +168,7 @@ class LogLink:
             index = await self._client.append(append.data, timeout=_APPEND_TIMEOUT_S)
         except RaftError as error:
             LOGGER.info("an append to the replicated log failed: %s", error)
-            if not self._is_closed:
+            if not self._is_closed and self._reader is not None:
                 self._reader.append_failed(append.ticket)
         else:
             if self._subscriber is not None:

@@ -16,17 +16,18 @@ from statestore_client.server.cluster.events import (
     Promoted,
     RowsRestored,
     SnapshotRestored,
+    SnapshotWritten,
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.replication.log_link import LogLink
 
 if TYPE_CHECKING:
+    from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import ClusterEvent
     from statestore_client.server.journal import Done, Timeline, WriteBatch
     from statestore_client.server.runtime.clock import ElapsedClock
-    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.runtime.replication.log_link import LogLink
 
 __all__ = ["LifeOwner", "ReplicaLife"]
 
@@ -39,6 +40,9 @@ class LifeOwner(Protocol):
 
     def settled(self) -> None:
         """All rows of a snapshot are here."""
+
+    def log_trimmed(self) -> None:
+        """This life has fallen behind: another one has to begin after the newest snapshot."""
 
     def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
         """Another server is active, or none."""
@@ -63,20 +67,22 @@ class ReplicaLife:
 
     def __init__(
         self,
-        settings: ReplicaSettings,
         life: Life,
         url: str,
         owner: LifeOwner,
         clock: ElapsedClock,
-        loop: asyncio.AbstractEventLoop,
+        link: LogLink,
+        base: tuple[int, LogEntry] | None,
     ) -> None:
-        """``url`` is where the others pass clients on to while this one is active."""
+        """``url`` is where the others pass clients on to while this one is active; ``base`` is where the ``link`` has
+        found that reading begins. Raises UnreadableLogError.
+        """
         self.life = life
         self._owner = owner
         self._clock = clock
-        self._loop = loop
-        self._link = LogLink(settings, self)
-        self._member = ClusterMember(ClusterSettings(life, url), clock())
+        self._loop = asyncio.get_running_loop()
+        self._link = link
+        self._member = ClusterMember(ClusterSettings(life, url), clock(), base)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._done: Done | None = None
@@ -86,7 +92,8 @@ class ReplicaLife:
 
     def open(self) -> None:
         """Begin to follow."""
-        self._link.open()
+        self._link.open(self, self._member.fence.index)
+        self._turn()
 
     async def close(self) -> None:
         """Write, say and read nothing any more. Safe to call twice."""
@@ -142,6 +149,10 @@ class ReplicaLife:
         self._member.failed(ticket, self._clock())
         self._turn()
 
+    def log_trimmed(self) -> None:
+        if not self._is_over:
+            self._owner.log_trimmed()
+
     def log_failed(self, error: Exception) -> None:
         if not self._is_over:
             self._end()
@@ -194,6 +205,9 @@ class ReplicaLife:
                     done(None)
             case SnapshotRestored():
                 owner.settled()
+            case SnapshotWritten(index=index):
+                if self._member.role is Role.ACTIVE:
+                    self._link.trim(index)
             case OwnerChanged():
                 owner.owner_changed(event.epoch, event.owner, event.url)
             case Promoted():

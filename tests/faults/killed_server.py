@@ -315,7 +315,10 @@ async def retained(server: Address) -> dict[str, int]:
         # A message to oneself comes behind the retained ones.
         found: dict[str, int] = {}
         while True:
-            for packet in decoder.feed(await asyncio.wait_for(reader.read(65536), TIMEOUT_S)):
+            data = await asyncio.wait_for(reader.read(65536), TIMEOUT_S)
+            if not data:
+                raise ConnectionAbortedError("the server has closed the connection")
+            for packet in decoder.feed(data):
                 if isinstance(packet, Suback):
                     writer.write(encode(Subscribe(2, (Subscription("end", 0),)), 5))
                 elif isinstance(packet, Publish) and packet.topic == "end":

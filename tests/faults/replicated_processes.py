@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import sys
+import time
 from random import Random
 
 import attrs
@@ -87,12 +88,15 @@ class ReplicatedServers:
                 await server.start()
 
     async def active(self) -> ReplicatedServer:
-        """Waits until there is one."""
-        while True:
-            for server in self.servers.values():
-                if server.is_running and server not in self.paused and await server.is_active():
-                    return server
+        """Waits until exactly one says so: one that stood still does not know at once that it is not any more."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            awake = [each for each in self.servers.values() if each.is_running and each not in self.paused]
+            active = [each for each in awake if await each.is_active()]
+            if len(active) == 1:
+                return active[0]
             await asyncio.sleep(0.01)
+        raise AssertionError("no server is active, or several are")
 
     async def end_all(self) -> None:
         for server in self.servers.values():

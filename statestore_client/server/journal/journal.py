@@ -119,7 +119,7 @@ class JournalStream:
 class Journal:
     """All streams. A change that must survive is written here, before anybody hears of it."""
 
-    __slots__ = ("_origin", "_streams", "_timeline", "is_urgent", "waiting_bytes")
+    __slots__ = ("_origin", "_streams", "_timeline", "is_draining", "is_urgent", "waiting_bytes")
 
     def __init__(self, origin: int | None = None) -> None:
         """``origin`` names the monotonic clock that ``now`` is read from: in another life of the server, an equal one
@@ -132,6 +132,8 @@ class Journal:
         self.waiting_bytes = 0
         #: Whether what is said to clients from now on depends on these records.
         self.is_urgent = False
+        #: Whether clients are not read any longer, so that there comes an end.
+        self.is_draining = False
 
     def __getitem__(self, stream: Stream) -> JournalStream:
         return self._streams[stream]
@@ -143,7 +145,7 @@ class Journal:
     @property
     def is_full(self) -> bool:
         """Whether to take nothing more from clients before the disk has caught up."""
-        return self.waiting_bytes >= _MOST_BYTES
+        return self.is_draining or self.waiting_bytes >= _MOST_BYTES
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ class Lives:
         self._group_commit: GroupCommit | None = None
         self._listener: PulseListener | None = None
         self._former: set[asyncio.Task[None]] = set()
+        self._told: tuple[int, Life | None] | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._is_over = False
 
@@ -175,11 +176,13 @@ class Lives:
 
     def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
         is_own = self._replica is not None and owner == self._replica.life
-        log_event(
-            logging.INFO, "active server", epoch=epoch, id="" if owner is None else owner.id, url="" if is_own else url
-        )
-        self._listen_to(None if owner is None or is_own else url)
-        self.router.shut(None if owner is None or is_own else url)
+        address = None if owner is None or is_own else url
+        self._listen_to(address)
+        if self._told == (epoch, owner):
+            return  # an earlier life has said so
+        self._told = (epoch, owner)
+        log_event(logging.INFO, "active server", epoch=epoch, id="" if owner is None else owner.id, url=address or "")
+        self.router.shut(address)
 
     def _listen_to(self, url: str | None) -> None:
         if self._listener is not None:
@@ -246,6 +249,7 @@ class Lives:
         if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
             return
         self.router.shut(None)
+        self._journal.is_draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
                 await group_commit.wait_idle()

@@ -45,7 +45,7 @@ class LifeOwner(Protocol):
         """This life has fallen behind: another one has to begin after the newest snapshot."""
 
     def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
-        """Another server is active, or none."""
+        """Another server is active, or none. What was so before this life had caught up is not told."""
 
     def promoted(self, epoch: int, timeline: Timeline) -> None:
         """This one is."""
@@ -87,6 +87,8 @@ class ReplicaLife:
         self._timer_at = math.inf
         self._done: Done | None = None
         self._is_handing_over: asyncio.Future[None] | None = None
+        self._is_caught_up = False
+        self._active: OwnerChanged | None = None
         self._is_over = False
         self._asked_at: float | None = None
 
@@ -143,6 +145,10 @@ class ReplicaLife:
 
     def caught_up(self) -> None:
         self._member.catch_up()
+        self._is_caught_up = True
+        owner, self._active = self._active, None
+        if owner is not None:
+            self._owner.owner_changed(owner.epoch, owner.owner, owner.url)
         self._turn()
 
     def append_failed(self, ticket: int) -> None:
@@ -208,6 +214,8 @@ class ReplicaLife:
             case SnapshotWritten(index=index):
                 if self._member.role is Role.ACTIVE:
                     self._link.trim(index)
+            case OwnerChanged() if not self._is_caught_up:
+                self._active = event  # perhaps long ago
             case OwnerChanged():
                 owner.owner_changed(event.epoch, event.owner, event.url)
             case Promoted():

@@ -109,7 +109,7 @@ class GroupCommit:
         self._release_free(self._broker)
         if self._is_writing or self._silent:
             return
-        if self._journal.is_urgent or self._journal.is_full:
+        if self._journal.is_urgent or (self._journal.is_full and self._journal):
             # Soon: after what has come in on other connections in the same moment.
             self._is_scheduled = True
             self._loop.call_soon(self._write)

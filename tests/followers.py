@@ -5,7 +5,7 @@ from __future__ import annotations
 from durable_driver import BOOT
 from served_world import ServedWorld
 
-from statestore_client.server.journal import Changes, Journal, Stream, Subject, Timeline, WriteBatch, seal
+from statestore_client.server.journal import Changes, Journal, Stream, StreamTables, Subject, Timeline, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.wire.instant import Instant
 
@@ -15,13 +15,14 @@ __all__ = ["Follower", "batch_of"]
 class Follower:
     """A standby on a machine whose monotonic clock is ahead of the active server's."""
 
-    def __init__(self, world: ServedWorld, ahead_s: float) -> None:
+    def __init__(self, world: ServedWorld, ahead_s: float, *, has_rows: bool = True) -> None:
+        """``has_rows``: it is to get those of now, by :meth:`fill`."""
         self.world, self.ahead_s = world, ahead_s
         self.journal = Journal(BOOT)
         self.service, self.broker = world.machines(self.journal)
         self.standby = Standby(self.journal, self.service, self.broker, self.now)
-        self._position = len(world.storage.batches)
-        self._snapshot = world.storage.copy()
+        self.position = len(world.storage.batches)
+        self._snapshot = world.storage.copy() if has_rows else StreamTables(())
         self._touched: set[tuple[Stream, Subject]] = set()
 
     @property
@@ -32,12 +33,10 @@ class Follower:
     def follow(self) -> None:
         """Absorb what there is."""
         batches = self.world.storage.batches
-        for batch in batches[self._position :]:
+        for batch in batches[self.position :]:
             self.standby.absorb(batch)
-            for changes in batch.changes:
-                subjects = (*(subject for subject, _ in changes.puts), *changes.removals)
-                self._touched.update((changes.stream, subject) for subject in subjects)
-        self._position = len(batches)
+            self._touched |= batch.subjects()
+        self.position = len(batches)
 
     def fill(self) -> None:
         """Absorb the rows that were there at the beginning, without those that a batch has touched since: subscriptions

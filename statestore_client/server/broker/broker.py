@@ -14,7 +14,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.mqtt.packets import (
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
     from statestore_client.server.broker.application import Application, Effect
     from statestore_client.server.broker.events import BrokerEvents
-    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
 
 __all__ = ["Broker"]
 
@@ -104,7 +104,8 @@ class Broker:
         self._router = Router(state, overflow)
         self._effects = EffectRunner(state, self._router)
         self._sys_topics = SysTopics(state, self._effects.send)
-        self._lifecycle = SessionLifecycle(state, self._router, application, Wills(state, self._publish_will), events)
+        wills = Wills(state, lambda *will: self._publish_handler.publish_will(*will))
+        self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
         self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects, events)
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
@@ -172,6 +173,10 @@ class Broker:
         """Follow another broker, which wrote this: its sessions and retained messages. Raises DamagedRecordError."""
         self._recovery.absorb(batch, timeline)
 
+    def rows(self) -> Iterator[Row]:
+        """What is written of each retained message, as it is when the iterator comes to it."""
+        return self._recovery.rows()
+
     def restore(self, storage: StoredRecords, now: Instant, *, is_warm: bool = False) -> None:
         """Fill it with what its journal wrote in an earlier life, or was not absorbed. Raises DamagedRecordError."""
         self._recovery.run(storage, now, is_warm=is_warm)
@@ -187,8 +192,7 @@ class Broker:
         self, now: Instant, *, peer: str = "", certificate: str | None = None, since: float | None = None
     ) -> Connection:
         """A socket was accepted. It has ``connect_timeout_s`` to say CONNECT, from ``since`` on (monotonic seconds;
-        None for now): a handshake of TLS may have come before. ``certificate`` is the name in its certificate, if TLS
-        has verified one.
+        None for now): a handshake of TLS may have come before, which has verified the name in its ``certificate``.
         """
         begin = now if since is None else Instant(since, now.wall_ms)
         state = self._state
@@ -394,6 +398,3 @@ class Broker:
                 self._lifecycle.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
             if expulsion.ends_session and not session.is_over:
                 self._lifecycle.end(session, now)
-
-    def _publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
-        self._publish_handler.publish_will(packet, client_id, now)

@@ -230,8 +230,9 @@ class ClusterMember:
     def begin_snapshot(self, rows: Iterator[WriteBatch], now: Instant) -> bool:
         """Write one, if none is being written, and if there are whole batches only. See :class:`SnapshotWriter`.
 
-        All ``rows`` must be in the log: an active server begins when no change waits for a batch, and leaves a row that
-        does for later. Returns False if it cannot be done now.
+        All ``rows`` must be in the log: an active server begins when no change waits for a batch, leaves out rows that
+        do, and ends the iterator when that batch is in the log, also for rows that it removes. Returns False if it
+        cannot be done now.
         """
         fence = self.fence
         if not self.is_ready or self._assembly or self._writer is not None or fence.is_snapshot_under_way:

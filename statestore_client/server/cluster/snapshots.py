@@ -27,6 +27,8 @@ __all__ = ["SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]
 
 #: Bytes per second, so that other entries do not wait for longer than a few milliseconds.
 _PACE: Final = 8 << 20
+#: A part of less takes as long: a part without rows, which only waits, must not follow upon another one at once.
+_SMALL_PART: Final = 32 << 10
 #: A log of less is read in a fraction of a second.
 _MIN_LOG_BYTES: Final = 64 << 20
 _STATES: Final = 4
@@ -50,9 +52,7 @@ class SnapshotReader:
 
     def touch(self, batch: WriteBatch) -> None:
         """A batch after the snapshot's index: it is newer than any part."""
-        for changes in batch.changes:
-            self._touched.update((changes.stream, subject) for subject, _ in changes.puts)
-            self._touched.update((changes.stream, subject) for subject in changes.removals)
+        self._touched |= batch.subjects()
 
     def receive(self, at: int, part: Part) -> WriteBatch | None:
         """A valid part of the snapshot that begins at this index: rows to restore, if they are complete."""
@@ -105,7 +105,8 @@ class SnapshotWriter:
             return True  # a copy of an earlier one
         if verdict is not Verdict.VALID:
             return False  # another snapshot came first
-        self._due_at = self._sent.sent_at + self._settings.part_bytes / _PACE
+        size = len(entry.body.data) if isinstance(entry.body, Part) else 0
+        self._due_at = self._sent.sent_at + max(size, _SMALL_PART) / _PACE
         self._sent = None
         return not (isinstance(entry.body, Part) and entry.body.is_end)
 

@@ -7,7 +7,7 @@ directory, or a replicated log.
 from __future__ import annotations
 
 from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
-from statestore_client.server.journal.journal import Journal, JournalStream, Record
+from statestore_client.server.journal.journal import Journal, JournalStream, Record, Row
 from statestore_client.server.journal.storage import (
     BatchStorage,
     Changes,
@@ -32,6 +32,7 @@ __all__ = [
     "Journal",
     "JournalStream",
     "Record",
+    "Row",
     "StoredRecords",
     "Stream",
     "StreamStorage",

@@ -6,7 +6,7 @@ Records are values, taken when the change happens; they become bytes at the cut.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.server.journal.streams import Subject
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Journal", "JournalStream", "Record"]
+__all__ = ["Journal", "JournalStream", "Record", "Row"]
 
 #: Bytes of records that wait for the disk, above which clients are not read any longer. A fast disk takes this in a
 #: tenth of a second; a slow one must not fill the memory.
@@ -37,6 +37,10 @@ class Record(Protocol):
 
     def fields(self, timeline: Timeline) -> Sequence[object]:
         """What goes to disk, deadlines in log time."""
+
+
+#: What is written of a subject; None: nothing.
+Row: TypeAlias = "tuple[Stream, Subject, Record | None]"
 
 
 class JournalStream:
@@ -101,6 +105,10 @@ class JournalStream:
         else:
             self._changes[subject] = None
             self._journal.waiting_bytes += _RECORD_BYTES
+
+    def is_changed(self, subject: Subject) -> bool:
+        """Whether its record is another one since the last cut, or gone."""
+        return subject in self._changes
 
     def cut(self, timeline: Timeline) -> Changes:
         """Take the changes out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import attrs
@@ -38,6 +39,12 @@ class WriteBatch:
     def __len__(self) -> int:
         """How many records it writes or removes."""
         return sum(len(each.puts) + len(each.removals) for each in self.changes)
+
+    def subjects(self) -> frozenset[tuple[Stream, Subject]]:
+        """What it writes or removes."""
+        puts = ((each.stream, subject) for each in self.changes for subject, _ in each.puts)
+        removals = ((each.stream, subject) for each in self.changes for subject in each.removals)
+        return frozenset(chain(puts, removals))
 
 
 class StoredRecords(Protocol):

@@ -24,9 +24,9 @@ from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
 
 __all__ = ["ResponseCache", "ResponseCacheLimits"]
 
@@ -264,6 +264,17 @@ class ResponseCache:
         share = self._shares.get(client_id)
         if share is not None and correlation_data in share.responses:
             self._remove(share, correlation_data)
+
+    def rows(self) -> Iterator[Row]:
+        """What is written of each response, as it is when the iterator comes to it. Responses may come and go in
+        between: each that is there all the time comes.
+        """
+        for client_id in [*self._shares]:
+            share = self._shares.get(client_id)
+            for name in [] if share is None else [*share.responses]:
+                response = None if share is None else share.responses.get(name)
+                record = None if response is None else ResponseRecord(*response)
+                yield Stream.RESPONSES, _subject((client_id, name)), record
 
     def settle(self) -> None:
         """Put responses into the order of their age, if an older one came after a newer one."""

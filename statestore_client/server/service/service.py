@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
-    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
@@ -156,6 +156,11 @@ class StateStoreService:
         """
         self._store.absorb(batch, timeline)
         self._responses.absorb(batch, timeline)
+
+    def rows(self) -> Iterator[Row]:
+        """What is written of each key and response, as it is when the iterator comes to it."""
+        yield from self._store.rows()
+        yield from self._responses.rows()
 
     def settle(self) -> None:
         """The rows of a snapshot are all here."""

@@ -7,8 +7,9 @@ a change like others, which the server that writes has to make.
 
 from __future__ import annotations
 
+from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -18,12 +19,17 @@ from statestore_client.server.store.records import ClockRecord, KeyRecord
 from statestore_client.server.store.survival import Kept, Survival
 
 if TYPE_CHECKING:
-    from statestore_client.server.journal import StoredRecords, Timeline, WriteBatch
+    from collections.abc import Iterator
+
+    from statestore_client.server.journal import Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.store.localclock import LocalClock
     from statestore_client.server.timer_heap import TimerHeap
     from statestore_client.wire.hlc import HybridLogicalClock
 
 __all__ = ["StoreRecovery"]
+
+#: Keys that are looked at in one go.
+_SOME: Final = 256
 
 
 @attrs.frozen(eq=False)
@@ -71,6 +77,21 @@ class StoreRecovery:
         for key, expires_at in self._survival.shorten_marks(stopped_at):
             self._reschedule(key, expires_at, self._survival.marks[key].expires_at)
 
+    def rows(self) -> Iterator[Row]:
+        """What is written of each key, as it is when the iterator comes to it. Keys may come and go in between: each
+        that is there all the time comes.
+        """
+        keyspace, marks = self._keyspace, self._survival.marks
+        some = [*islice(keyspace.keys_from(b"", inclusive=True), _SOME)]
+        while some:
+            for key in some:
+                entry = keyspace.get(key)
+                yield Stream.KEYS, key, None if entry is None else _kept(entry)
+            some = [*islice(keyspace.keys_from(some[-1], inclusive=False), _SOME)]
+        for key in [*marks]:
+            mark = marks.get(key)
+            yield Stream.KEYS, key, None if mark is None else mark.record()
+
     def _put(self, key: bytes, record: KeyRecord) -> None:
         before, entry = self._deadline(key), self._keyspace.get(key)
         value, after = record.value, record.expires_at
@@ -110,6 +131,13 @@ class StoreRecovery:
             clock = ClockRecord.read(fields, timeline)
             self._clock.resume(clock.last)
             self._local_clock.resume(clock.ahead_ms)
+
+
+def _kept(entry: Entry) -> KeyRecord | None:
+    record = KeyRecord(entry.value, entry.version, entry.fence, entry.expires_at)
+    if entry.kept is Kept.NOTHING:
+        return None
+    return record if entry.kept is Kept.VALUE else record.mark()
 
 
 def _damaged(error: Exception) -> DamagedRecordError:

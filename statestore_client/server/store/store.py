@@ -51,9 +51,9 @@ from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from statestore_client.server.journal import Journal, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
@@ -175,6 +175,10 @@ class StateStore:
     def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
         """Follow the store of another server, which wrote this batch. Raises DamagedRecordError."""
         self._recovery.absorb(batch, timeline)
+
+    def rows(self) -> Iterator[Row]:
+        """What is written of each key. See :meth:`.StoreRecovery.rows`."""
+        return self._recovery.rows()
 
     def go_on(self, storage: StoredRecords, timeline: Timeline) -> None:
         """After the last batch, in that server's place. ``storage`` has its clock. Raises DamagedRecordError."""

@@ -66,6 +66,10 @@ class Mark:
     fence: HlcTimestamp
     expires_at: float
 
+    def record(self) -> KeyRecord:
+        """Nobody looks at a mark's version."""
+        return KeyRecord(None, self.fence, self.fence, None if self.expires_at == inf else self.expires_at)
+
 
 class Survival:
     """Writes down what is to survive. Without a journal, nothing does, and every call is without effect."""
@@ -160,8 +164,8 @@ class Survival:
             fence = self.marks[key].fence
             self.marks[key] = Mark(fence, ends_at)
             if self._journal is not None:
-                # Written down, so that the next restart does not make it longer. Nobody looks at a mark's version.
-                self._journal[Stream.KEYS].put(key, KeyRecord(None, fence, fence, ends_at))
+                # Written down, so that the next restart does not make it longer.
+                self._journal[Stream.KEYS].put(key, self.marks[key].record())
         return long
 
     def mark_of(self, key: bytes, now: float) -> HlcTimestamp | None:

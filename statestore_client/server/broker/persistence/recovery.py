@@ -29,7 +29,7 @@ from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
     from statestore_client.server.broker.persistence.records import SessionRecord
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.broker.timers import Timer
-    from statestore_client.server.journal import Changes, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.journal import Changes, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Recovery"]
@@ -87,6 +87,11 @@ class Recovery:
                 retained.load(MessageRecord.read(fields, timeline).message)
         except (TypeError, ValueError) as error:
             raise DamagedRecordError(f"records of retained messages: {error!r}") from error
+
+    def rows(self) -> Iterator[Row]:
+        """What is written of each retained message."""
+        for topic, message in self._state.retained.all_in_turn():
+            yield Stream.RETAINED, topic, None if message is None else MessageRecord(message)
 
     def run(self, storage: StoredRecords, now: Instant, *, is_warm: bool) -> None:
         """Begin with all this; ``is_warm``: what can be absorbed has been. Raises DamagedRecordError, or what the

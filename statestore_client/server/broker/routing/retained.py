@@ -8,6 +8,7 @@ again, whatever is published meanwhile; and it jumps over the topics that cannot
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -30,6 +31,9 @@ __all__ = ["Retained", "Walk", "sort_key"]
 #: A full store looks at every message for expired ones, but not for each message that does not fit.
 _SWEEP_PAUSE_S: Final = 1.0
 
+#: Topics that are looked at in one go.
+_SOME: Final = 256
+
 _SLASH: Final = "\0"
 _AFTER_SLASH: Final = "\1"  # behind everything below a level
 
@@ -37,6 +41,10 @@ _AFTER_SLASH: Final = "\1"  # behind everything below a level
 def sort_key(topic: str) -> str:
     """What topics are sorted by."""
     return topic.replace("/", _SLASH)
+
+
+def _topic(key: str) -> str:
+    return key.replace(_SLASH, "/")
 
 
 @attrs.define(eq=False)
@@ -154,6 +162,16 @@ class Retained:
         if len(self._by_topic) > self._limits.retained_messages:
             yield f"retained messages: {len(self._by_topic)}, {self._limits.retained_messages} are allowed"
 
+    def all_in_turn(self) -> Iterator[tuple[str, Message | None]]:
+        """Each topic and its message, as it is when the iterator comes to it, or None; without what the broker says of
+        itself. Messages may come and go in between: each topic that has one all the time comes.
+        """
+        some = [*islice(self._sorted, _SOME)]
+        while some:
+            for topic in map(_topic, some):
+                yield topic, self.get(topic)
+            some = [*islice(self._sorted.keys_from(some[-1], inclusive=False), _SOME)]
+
     # -- walks --------------------------------------------------------------------------------------------------------
 
     def advance(self, walk: Walk, now: Instant) -> Message | None:
@@ -172,7 +190,7 @@ class Retained:
         if walk.at != _MATCHES:
             return None
         walk.at = key + _SLASH  # the smallest topic behind it
-        return self._alive(key.replace(_SLASH, "/"), now)
+        return self._alive(_topic(key), now)
 
     def step(self, walk: Walk, now: Instant) -> Message | None:
         """As :meth:`advance` for whatever clients have published, below ``$`` as well."""
@@ -182,7 +200,7 @@ class Retained:
         if key is None:
             return None
         walk.at = key + _SLASH
-        topic = key.replace(_SLASH, "/")
+        topic = _topic(key)
         return None if topic.startswith(OWN) else self._alive(topic, now)
 
     def _alive(self, topic: str, now: Instant) -> Message | None:

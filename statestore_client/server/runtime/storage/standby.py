@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.journal import ALL_STREAMS, Stream, StreamTables
+from statestore_client.server.runtime.storage.rows import StateRows
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from statestore_client.server.service.service import StateStoreService
 
 __all__ = ["Standby"]
-
-_MACHINES: Final = frozenset((Stream.KEYS, Stream.RESPONSES, Stream.RETAINED))
 
 
 class Standby:
@@ -33,8 +31,9 @@ class Standby:
         self._journal = journal
         self._service = service
         self._broker = broker
-        #: Those of sessions also as they are: they are rows of snapshots.
-        self._tables = StreamTables(stream for stream in ALL_STREAMS if stream not in _MACHINES)
+        #: For snapshots, also when this server is active.
+        self.rows: Final = StateRows(journal, service, broker)
+        self._tables = self.rows.tables
 
     def absorb(self, batch: WriteBatch) -> None:
         """The next batch; or rows of a snapshot, without those that a batch has touched since."""

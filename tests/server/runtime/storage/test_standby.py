@@ -11,14 +11,14 @@ import itertools
 from typing import Any
 
 import pytest
-from durable_driver import BOOT, DAY
-from durable_program import NAMES, STEPS, UNEVEN_S, Program, broker_state, is_calm, left
+from durable_driver import BOOT
+from durable_program import NAMES, STEPS, UNEVEN_S, is_calm
 from followers import Follower
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_world import ServedWorld, answers_of
+from served_program import WORK_STEPS, ServedProgram, server_state, visible_state
+from served_world import ServedWorld
 
-from statestore_client.server.broker import Broker
 from statestore_client.server.broker.session.awaited import GRACE_S
 from statestore_client.server.journal import (
     Changes,
@@ -30,36 +30,17 @@ from statestore_client.server.journal import (
     WriteBatch,
     seal,
 )
-from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence
 from statestore_client.server.store.records import KeyRecord
-from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
 
-_KEYS = (b"a", b"b")
-_TOKENS = (None, *(HlcTimestamp(1, counter, "a") for counter in (6, 7, 9)))
 _MODES = (KEEP_ALL, Persistence.of("asked"), Persistence.of("none"))
 
-_name, _key, _token = st.sampled_from(NAMES), st.sampled_from(_KEYS), st.sampled_from(_TOKENS)
-_expiry_ms = st.sampled_from((None, None, 700, 20_000, 90_000))
-_commands = st.one_of(
-    st.builds(Set, _key, st.binary(max_size=2), st.none(), _expiry_ms, persist=st.booleans()),
-    st.builds(Set, _key, st.binary(max_size=2), st.none(), _expiry_ms, persist=st.booleans()),
-    st.builds(Set, _key, st.just(b"nx"), st.just(Condition.NX), _expiry_ms, persist=st.booleans()),
-    st.builds(Del, _key),
-    st.builds(VDel, _key, st.just(b"nx")),
-    st.builds(KeyNotify, _key),
-    st.builds(Get, _key),
-)
 _steps = st.lists(
     st.one_of(
         *STEPS,
-        st.tuples(st.just("work"), _name, st.lists(st.tuples(_commands, _token), min_size=2, max_size=9)),
-        st.tuples(st.just("work"), _name, st.lists(st.tuples(_commands, st.none()), min_size=2, max_size=9)),
-        st.tuples(st.just("repeat")),
-        st.tuples(st.just("sleep"), st.just(400.0)),
+        *WORK_STEPS,
         st.tuples(st.just("join")),
         st.tuples(st.just("follow")),
         st.tuples(
@@ -75,39 +56,11 @@ _steps = st.lists(
 )
 
 
-class _FailoverProgram(Program):
-    world: ServedWorld
-
+class _FailoverProgram(ServedProgram):
     def __init__(self, persistence: Persistence, max_answers: int) -> None:
-        super().__init__(ServedWorld(persistence=persistence, answers=ResponseCacheLimits(max_answers)))
-        self.asked: list[tuple[str, Command, HlcTimestamp, bytes, str]] = []
+        super().__init__(persistence, max_answers)
         self.late = Follower(self.world, 0.25)
         self.followers = [Follower(self.world, -900.5), self.late]
-
-    def _subscribe_to_answers(self, name: str) -> None:
-        client = self.client(name)
-        if client is not None:
-            client.subscribe(answers_of(name), qos=1)
-
-    def _work(self, name: str, asked: list[tuple[Command, HlcTimestamp | None]]) -> None:
-        """Some requests, each of which is on the disk before the next."""
-        if self.client(name) is None:
-            self._connect(name, False, DAY, 50)
-            self._subscribe_to_answers(name)
-        for command, token in asked:
-            self.world.monotonic += 0.002
-            stamp = HlcTimestamp(self.world.now.wall_ms, 0, name)
-            self.asked.append((name, command, stamp, b"%d" % len(self.asked), "" if token is None else str(token)))
-            self._repeat()
-            self.world.work()
-
-    def _repeat(self) -> None:
-        """Send the last request, perhaps once more."""
-        if self.asked:
-            name, command, stamp, correlation, token = self.asked[-1]
-            client = self.client(name)
-            if client is not None:
-                self.world.request(client, name, command, correlation=correlation, token=token, stamp=stamp)
 
     def _join(self) -> None:
         """A standby begins anew, and is to get a snapshot of now."""
@@ -137,19 +90,19 @@ class _FailoverProgram(Program):
         fresh_service, fresh_broker = world.machines(journal)
         fresh_service.restore(written, journal.timeline)
         fresh_broker.restore(written, world.now)
-        expected = _state(fresh_service, fresh_broker, journal, world.now)
+        expected = server_state(fresh_service, fresh_broker, journal, world.now)
         own_times = []
         for follower in self.followers:
             ahead_s = follower.take_over(journal.timeline)
             now = Instant(follower.now.monotonic + ahead_s, follower.now.wall_ms)
             own_times.append(now)
-            assert _state(follower.service, follower.broker, follower.journal, now) == expected
+            assert server_state(follower.service, follower.broker, follower.journal, now) == expected
             assert follower.broker.audit() == ()
 
         if not come_back:
             world.sleep(GRACE_S)
             self.all_leave()
-            living = _visible(world.service, world.broker, world.now, is_exact=is_exact)
+            living = visible_state(world.service, world.broker, world.now, is_exact=is_exact)
         follower = self.followers[chosen]
         world.service, world.broker, world.journal = follower.service, follower.broker, follower.journal
         world.monotonic = own_times[chosen].monotonic
@@ -159,45 +112,11 @@ class _FailoverProgram(Program):
         else:
             world.sleep(GRACE_S)
             if world.persistence is KEEP_ALL:
-                assert _visible(world.service, world.broker, world.now, is_exact=is_exact) == living
+                assert visible_state(world.service, world.broker, world.now, is_exact=is_exact) == living
         assert world.broker.audit() == ()
         world.work()
         self.followers = [Follower(world, -900.5), Follower(world, 77.0)]
         self.followers[0].fill()
-
-
-def _visible(service: StateStoreService, broker: Broker, now: Instant, *, is_exact: bool) -> dict[str, Any]:
-    """What clients may see; not how it is kept."""
-    store = service._store
-    entries = {key: store._keyspace.get(key) for key in store._keyspace.keys_from(b"", inclusive=True)}
-    return broker_state(broker, now, is_exact=is_exact) | {
-        "keys": {key: (e.value, e.version, e.fence, left(e.expires_at, now)) for key, e in entries.items() if e},
-        "bytes": service.usage.bytes,
-        "answers": {
-            (share.client_id, name): (*response[:3], left(response[3], now))
-            for share in service._responses._shares.values()
-            for name, response in share.responses.items()
-        },
-    }
-
-
-def _state(service: StateStoreService, broker: Broker, journal: Journal, now: Instant) -> dict[str, Any]:
-    """All of it, except whose clock it is told by."""
-    store, responses = service._store, service._responses
-    heap = store._expiries
-    due = [item for item in (*heap._heap, *heap._old_heap) if store._expires_then(item)]
-    local_ahead_ms = store._local_clock.ahead_ms - journal.timeline.ahead_ms
-    return _visible(service, broker, now, is_exact=True) | {
-        "kept": {key: entry.kept for key in _KEYS if (entry := store._keyspace.get(key))},
-        "marks": {key: (mark.fence, left(mark.expires_at, now)) for key, mark in store._survival.marks.items()},
-        "awaited": (sorted(s.client_id for s in broker._state.awaited.sessions), broker._state.awaited.wills),
-        "clock": (store._clock.last, left(local_ahead_ms, Instant(0.0, 0))),
-        "due": {key: left(when, now) for when, key in due},
-        "order": [(share.client_id, list(share.responses)) for share in responses._shares.values()],
-        "used": (len(responses), responses._used_bytes, {s.client_id: s.level for s in responses._shares.values()}),
-        "numbers": {stream: journal[stream].next_number for stream in Stream},
-        "written": sorted((s.value, str(subject)) for s in Stream for subject in journal[s]._changes),
-    }
 
 
 @given(st.sampled_from(_MODES), st.sampled_from((3, 65_536)), _steps, st.integers(0, 1))
@@ -209,8 +128,6 @@ def test_what_standbys_absorb_is_what_a_restart_reads(
     batches, and the server that wrote them have the same keys, answers, sessions and messages."""
     program = _FailoverProgram(persistence, max_answers)
     program.begin()
-    for name in NAMES:
-        program.run(("subscribe_to_answers", name))
     fail_overs = ("fail_over", chosen, 0.0, 0, False), ("fail_over", 1 - chosen, 25.0, 0, False)
     for step in (*steps, fail_overs[0], *steps[-5:], fail_overs[1]):
         program.run(step)
@@ -247,8 +164,8 @@ def test_whatever_a_key_was_it_is_its_last_record(records: tuple[KeyRecord | Non
     follower.follow()
     follower.standby.take_over(follower.journal.timeline, follower.now)
     world.crash()
-    expected = _state(world.service, world.broker, world.journal, world.now)
-    assert _state(follower.service, follower.broker, follower.journal, follower.now) == expected
+    expected = server_state(world.service, world.broker, world.journal, world.now)
+    assert server_state(follower.service, follower.broker, follower.journal, follower.now) == expected
     assert len(expected["due"]) == (expected["keys"] != {} or expected["marks"] != {}) - (records[-1] == _RECORDS[1])
     assert follower.service._store._expiries.stale == len(follower.service._store._expiries) - len(expected["due"])
 

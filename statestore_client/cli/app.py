@@ -48,6 +48,7 @@ _COMMANDS: Final = {
     "del": "keys:delete_key",
     "elect": "locking:elect",
     "get": "keys:get_key",
+    "ha": "ha:ha",
     "kv": "kv:kv",
     "load": "loading:load",
     "lock": "locking:hold_lock",
@@ -92,8 +93,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
-    "of lock was lost, 6 a data directory cannot be used, 7 no standard output, 8 some lines were not loaded, "
-    "130 interrupted.",
+    "of lock was lost, 6 a data directory or a replicated log cannot be used, 7 no standard output, 8 some lines were "
+    "not loaded, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command

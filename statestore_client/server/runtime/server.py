@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.errors import DataDirectoryError, StateStoreError
+from statestore_client.errors import DataDirectoryError, SettingsError, StateStoreError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker, BrokerLimits
@@ -165,10 +165,11 @@ class Server:
         loop = asyncio.get_running_loop()
         group_commit = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
         try:
-            if self._site_endpoints is not None:
-                self.site = SitePeering.of(self._site_endpoints, random.SystemRandom())
+            if self.replication is None:
+                self._open_site()
             await self._listen(loop, group_commit)
         except BaseException:
+            self._driver = None
             await self._close_parts()
             raise
 
@@ -186,11 +187,13 @@ class Server:
             is_ready=self._is_ready,
             guard=None if replication is None else replication.router.guard,
         )
-        if replication is not None:
+        self._driver = driver
+        if replication is None:
+            self._open_bridge(driver)
+        else:
             await replication.open(driver)
         self._endpoints = await listeners.open(self._endpoints)
-        self._driver, self._listeners = driver, listeners
-        self._open_bridge(driver)
+        self._listeners = listeners
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
         driver.flush()  # what was due while the server was away
@@ -198,13 +201,27 @@ class Server:
     def _is_ready(self) -> bool:
         return self.replication is None or self.replication.role is Role.ACTIVE
 
+    def _open_site(self) -> None:
+        """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
+        if self._site_endpoints is not None:
+            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom())
+
+    def _close_site(self) -> None:
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+        if self.site is not None:
+            self.site.close()
+            self.site = None
+
     def _open_bridge(self, driver: BrokerDriver) -> None:
         """To the present store. What the site exports is published again from it."""
         if self._bridge is not None:
             self._bridge.close()
         endpoints, site, store = self._site_endpoints, self.site, self._store
         if endpoints is not None and site is not None and isinstance(store, SiteStore):
-            self._bridge = SiteBridge(store, self._service, driver, site, endpoints, self._clock)
+            clock = self._clock if self.replication is None else self.replication.clock
+            self._bridge = SiteBridge(store, self._service, driver, site, endpoints, clock)
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
         verify = self._security.verify
@@ -267,6 +284,16 @@ class Server:
     def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
         """This server is active now, with these."""
         self._service, self._broker = service, broker
+        try:
+            self._open_site()
+        except SettingsError as error:
+            self.cannot_go_on(error)
+        if self._driver is not None:
+            self._open_bridge(self._driver)
+
+    def machines_end(self) -> None:
+        """It is not any more."""
+        self._close_site()
 
     def _fail(self, error: Exception) -> None:
         """The disk cannot be written any more."""
@@ -308,12 +335,7 @@ class Server:
         """What is not a listener."""
         if self.replication is not None:
             await self.replication.close()
-        if self._bridge is not None:
-            self._bridge.close()
-            self._bridge = None
-        if self.site is not None:
-            self.site.close()
-            self.site = None
+        self._close_site()
         if self._disk is not None:
             self._disk.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 from typing import TYPE_CHECKING, Final, cast
@@ -21,7 +22,7 @@ from statestore_client.server.runtime.transport.sockets import set_options
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from statestore_client.server.runtime.replication.client_router import ClientRouter
 
@@ -35,9 +36,19 @@ _MOST_STRANGERS: Final = 256
 class InternalListener:
     """Belongs to the event loop."""
 
-    def __init__(self, router: ClientRouter, key: bytes, add_pulse: Callable[[socket.socket, str], None]) -> None:
-        """``add_pulse`` takes the socket of a server that listens for signs of life."""
+    def __init__(
+        self,
+        router: ClientRouter,
+        key: bytes,
+        add_pulse: Callable[[socket.socket, str], None],
+        command: Callable[[str, str], Awaitable[dict[str, object]]],
+    ) -> None:
+        """``add_pulse`` takes the socket of a server that listens for signs of life. ``command`` carries out what
+        people ask for, by purpose and argument.
+        """
         self._router = router
+        self._command = command
+        self._commands: set[asyncio.Task[None]] = set()
         self._key = key
         self._add_pulse = add_pulse
         self._strangers: dict[_IncomingConnection, None] = {}
@@ -78,6 +89,11 @@ class InternalListener:
             self._add_pulse(sock.dup(), hello.id)
             transport.abort()
             return True
+        if hello.purpose != "splice":
+            task = asyncio.get_running_loop().create_task(self._carry_out(hello, transport))
+            self._commands.add(task)
+            task.add_done_callback(self._commands.discard)
+            return True
         protocol = self._router.protocol(hello.endpoint)
         if protocol is None:
             return False
@@ -89,6 +105,11 @@ class InternalListener:
         if rest and not transport.is_closing():
             protocol.data_received(rest)
         return True
+
+    async def _carry_out(self, hello: ClientHello, transport: asyncio.Transport) -> None:
+        answer = await self._command(hello.purpose, hello.endpoint)
+        transport.write(ACCEPTED + json.dumps(answer).encode() + b"\n")
+        transport.close()
 
 
 class _IncomingConnection(asyncio.Protocol):

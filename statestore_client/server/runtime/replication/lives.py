@@ -47,6 +47,9 @@ class MachineOwner(Protocol):
     def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
         """This server is active, with these."""
 
+    def machines_end(self) -> None:
+        """It is not any more."""
+
     def cannot_go_on(self, error: StateStoreError) -> None:
         """The owner of the server is to stop it."""
 
@@ -62,7 +65,7 @@ class Lives:
         self._elapsed = ElapsedClock()
         self.router = ClientRouter(settings.id, settings.key)
         self._pulse = PulseThread(self._may_pulse)
-        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add)
+        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add, self._carry_out)
         self._driver: BrokerDriver | None = None
         self._url = ""
         self._replica: ReplicaLife | None = None
@@ -219,6 +222,7 @@ class Lives:
         if self._group_commit is not None:
             self._group_commit.close()
             self._group_commit = None
+            self._owner.machines_end()
             if self._driver is not None:
                 self._driver.dismiss("another server is active")
                 self._driver.replace_broker(self._owner.new_machines(None)[1])
@@ -239,21 +243,50 @@ class Lives:
             error = ReplicatedLogError(f"the replicated log cannot be used: {error}")
         self._owner.cannot_go_on(error)
 
+    # -- by people ----------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, purpose: str, argument: str) -> dict[str, object]:
+        """``status``, ``hand-over`` or ``promote``. Returns what this server is then."""
+        is_done = True
+        if purpose == "promote":
+            is_done = self.promote()
+            log_event(logging.WARNING, "promotion was asked for", done=is_done)
+        elif purpose == "hand-over":
+            is_done = await self.hand_over(argument)
+        return {"done": is_done, **self.status()}
+
+    def status(self) -> dict[str, object]:
+        """For people: what this server is, and what it knows of the others."""
+        epoch, active = self._told or (0, None)
+        return {
+            "id": self._settings.id,
+            "internal": self._url,
+            "role": self.role.value,
+            "epoch": max(epoch, self.epoch),
+            "active": "" if active is None else active.id,
+            "ready": self.is_ready,
+            "index": self.index,
+            "silence_s": round(self.silent_s, 3),
+            "clients": 0 if self._driver is None else len(self._driver),
+            "passed_on": self.router.spliced,
+            "listeners": self.listeners,
+        }
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def hand_over(self, next_id: str = "") -> None:
+    async def hand_over(self, next_id: str = "") -> bool:
         """If this server is active: let another one be, at once, when all that waits is said. Without an id it is one
-        that listens.
+        that listens. Returns whether it was done.
         """
         replica, group_commit = self._replica, self._group_commit
         if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
-            return
+            return False
         self.router.shut(None)
         self._journal.is_draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
                 await group_commit.wait_idle()
-        await replica.hand_over(next_id or next(reversed(self._pulse.listeners), ""), _HAND_OVER_S)
+        return await replica.hand_over(next_id or next(reversed(self._pulse.listeners), ""), _HAND_OVER_S)
 
     async def close(self) -> None:
         """Let another server be the active one, if this one is. Safe to call twice."""

@@ -1,0 +1,115 @@
+"""``statestore ha``: the servers of a replicated log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from statestore_client.cli import exits
+from statestore_client.cli.output import print_line
+from statestore_client.errors import ConnectionLostError, NotAuthorizedError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ha"]
+
+_TIMEOUT_S: Final = 10.0
+_COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s")
+
+
+def _options(command: Callable[..., int]) -> Callable[..., int]:
+    command = click.option(
+        "--cluster-key-file",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="The secret that the servers have.",
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")(command)
+
+
+@click.group("ha")
+def ha() -> None:
+    """Look at the servers of a replicated log, and let another one be active.
+
+    ADDRESS is the internal address of a server, HOST:PORT: `statestore serve --log` prints it.
+    """
+
+
+@ha.command("status")
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@_options
+def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json: bool) -> int:
+    """What each of these servers is. Exit code 1 if none is active, or one cannot be reached."""
+    answers = [_ask(address, "status", "", cluster_key_file) for address in addresses]
+    if not as_json:
+        print_line("  ".join(_COLUMNS))
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, Exception):
+            print_line(json.dumps({"internal": address, "error": str(answer)}) if as_json else f"{address}: {answer}")
+        else:
+            _show(answer, as_json=as_json)
+    roles = [answer["role"] for answer in answers if not isinstance(answer, Exception)]
+    return exits.DONE if len(roles) == len(answers) and "active" in roles else exits.NEGATIVE
+
+
+@ha.command("hand-over")
+@click.argument("address", metavar="ADDRESS")
+@click.option(
+    "--to", "next_id", default="", metavar="ID", help="The server that is to be active. Default: any that listens."
+)
+@_options
+def hand_over(address: str, *, next_id: str, cluster_key_file: str | None, as_json: bool) -> int:
+    """Let another server be the active one, in place of the one at ADDRESS. Exit code 1 if that one is not active."""
+    return _command(address, "hand-over", next_id, cluster_key_file, as_json=as_json)
+
+
+@ha.command("promote")
+@click.argument("address", metavar="ADDRESS")
+@click.option("--force", is_flag=True, required=True, help="The present active server is deposed, also if it lives.")
+@_options
+def promote(address: str, *, force: bool, cluster_key_file: str | None, as_json: bool) -> int:
+    """Let the server at ADDRESS be the active one, whatever the present one does. Exit code 1 if it is active already,
+    or has not read the log to its end.
+    """
+    del force
+    return _command(address, "promote", "", cluster_key_file, as_json=as_json)
+
+
+def _command(address: str, purpose: str, argument: str, key_file: str | None, *, as_json: bool) -> int:
+    answer = _ask(address, purpose, argument, key_file)
+    if isinstance(answer, Exception):
+        raise answer
+    _show(answer, as_json=as_json)
+    return exits.DONE if answer["done"] else exits.NEGATIVE
+
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    print_line(json.dumps(answer) if as_json else "  ".join(str(answer[column]) for column in _COLUMNS))
+
+
+def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any:
+    """What the server says, or an error."""
+    from statestore_client.server.runtime.replication.internal_handshake import ClientHello
+    from statestore_client.server.runtime.replication.liveness import dial
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+    key = b"" if key_file is None else ReplicaSettings.key_in(key_file)
+
+    async def ask() -> Any:
+        async with asyncio.timeout(_TIMEOUT_S):
+            reader, writer = await dial(address, ClientHello(purpose, "statestore ha", argument), key)
+            try:
+                return json.loads(await reader.readline())
+            finally:
+                writer.close()
+
+    try:
+        return asyncio.run(ask())
+    except EOFError:
+        return NotAuthorizedError(f"the server at {address} does not let us in: give --cluster-key-file")
+    except (OSError, ValueError, RemoteProtocolError) as error:
+        return ConnectionLostError(f"no server of a log at {address}: {error or 'no answer'}")

@@ -1,0 +1,84 @@
+"""``statestore ha`` on servers that run: what they are, and another one that is active."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from replicated_servers import KEY, Servers, replication, servers
+from waiting import until
+
+from statestore_client.server.cluster.roles import Role
+
+
+async def _ha(tmp_path: Path, *arguments: str, key: bytes = KEY) -> tuple[int, str]:
+    """Exit code and output."""
+    file = tmp_path / "key"
+    file.write_bytes(key)
+    command = [sys.executable, "-m", "statestore_client.cli", "ha", *arguments, "--cluster-key-file", str(file)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _addresses(pair: Servers) -> list[str]:
+    return [replication(server).url for server in pair.by_id.values()]
+
+
+async def test_status_names_the_active_server(tmp_path: Path) -> None:
+    """In a table, and as JSON; a server that is not there makes it a negative answer."""
+    async with servers("a", "b") as pair:
+        code, output = await _ha(tmp_path, "status", *_addresses(pair))
+        assert code == 0
+        assert [line.split()[:3] for line in output.splitlines()[1:]] == [["a", "active", "1"], ["b", "standby", "1"]]
+        code, output = await _ha(tmp_path, "status", _addresses(pair)[0], "127.0.0.1:1", "--json")
+        assert code == 1
+        found, missing = map(json.loads, output.splitlines())
+        assert (found["id"], found["role"], found["listeners"]) == ("a", "active", ["b"])
+        assert missing["internal"] == "127.0.0.1:1"
+        assert "no server of a log" in missing["error"]
+
+
+async def test_hand_over_and_back(tmp_path: Path) -> None:
+    """Clients do not lose anything; one that is not active has nothing to hand over."""
+    async with servers("a", "b") as pair:
+        first, second = pair.by_id.values()
+        async with pair.client(first) as client:
+            await client.set("k", "1")
+            code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[0])
+            assert code == 0, output
+            await until(lambda: replication(second).role is Role.ACTIVE)
+            await client.set("k", "2")
+            code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[0])
+            assert code == 1, output
+            code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[1], "--to", "a")
+            assert code == 0, output
+            await until(lambda: replication(first).role is Role.ACTIVE)
+            item = await client.get("k")
+            assert item is not None
+            assert item.value == b"2"
+
+
+async def test_promote_needs_force(tmp_path: Path) -> None:
+    """It deposes a server that lives."""
+    async with servers("a", "b") as pair:
+        standby = pair.by_id["b"]
+        code, output = await _ha(tmp_path, "promote", replication(standby).url)
+        assert code == 2
+        assert "--force" in output
+        code, output = await _ha(tmp_path, "promote", replication(standby).url, "--force")
+        assert code == 0, output
+        await until(lambda: replication(standby).role is Role.ACTIVE)
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["hand-over"], ["promote", "--force"]])
+async def test_without_the_key_nobody_may(tmp_path: Path, arguments: list[str]) -> None:
+    """The server says nothing, and the command says what is missing."""
+    async with servers("a") as pair:
+        code, output = await _ha(tmp_path, *arguments, *_addresses(pair), key=b"another key, by mistake")
+        assert code in (1, 3, 4)
+        assert "--cluster-key-file" in output
+        assert replication(pair.by_id["a"]).role is Role.ACTIVE

@@ -53,7 +53,14 @@ DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
 #: Pages that break a connection, or have a client refused, to show what happens then.
 WARNED_ON_PURPOSE = {
     DOCS / "how-to" / name
-    for name in ("connect.md", "run-a-cluster.md", "secure.md", "share-a-prefix.md", "test-your-app.md")
+    for name in (
+        "connect.md",
+        "run-a-cluster.md",
+        "run-two-servers.md",
+        "secure.md",
+        "share-a-prefix.md",
+        "test-your-app.md",
+    )
 }
 
 

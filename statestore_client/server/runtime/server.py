@@ -15,7 +15,7 @@ from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
-from statestore_client.server.runtime.clock import Clock, system_clock
+from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
@@ -90,7 +90,8 @@ class Server:
         self._endpoints = endpoints or Endpoints()
         self._endpoints.check(has_tls=tls is not None)
         self._dialect = Dialect(dialect)
-        self._clock = clock
+        self.replication = None if log is None else _lives(log, self)
+        self._clock: Clock = clock if self.replication is None else self.replication.clock
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
@@ -98,7 +99,6 @@ class Server:
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
-        self.replication = None if log is None else _lives(log, self)
         self._persistence = persistence
         self._site_endpoints = site
         #: While it runs; None for a server that is not a site.
@@ -184,7 +184,7 @@ class Server:
             self._tls,
             partial(self._new_connection, driver),
             render=metrics.render,
-            is_ready=self._is_ready,
+            is_ready=lambda: self.is_active,
             guard=None if replication is None else replication.router.guard,
         )
         self._driver = driver
@@ -198,7 +198,9 @@ class Server:
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
         driver.flush()  # what was due while the server was away
 
-    def _is_ready(self) -> bool:
+    @property
+    def is_active(self) -> bool:
+        """Of several servers of a log one is."""
         return self.replication is None or self.replication.role is Role.ACTIVE
 
     def _open_site(self) -> None:
@@ -220,15 +222,22 @@ class Server:
             self._bridge.close()
         endpoints, site, store = self._site_endpoints, self.site, self._store
         if endpoints is not None and site is not None and isinstance(store, SiteStore):
-            clock = self._clock if self.replication is None else self.replication.clock
-            self._bridge = SiteBridge(store, self._service, driver, site, endpoints, clock)
+            self._bridge = SiteBridge(store, self._service, driver, site, endpoints, self._clock)
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> BrokerDriver:
-        verify = self._security.verify
-        if self.replication is not None:
-            clock = self.replication.clock
-            return BrokerDriver(self._broker, clock, loop, verify=verify, call_at=clock.call_at)
-        return BrokerDriver(self._broker, self._clock, loop, verify=verify, group_commit=group_commit)
+        return BrokerDriver(
+            self._broker,
+            self._clock,
+            loop,
+            verify=self._security.verify,
+            group_commit=group_commit,
+            call_at=self._call_at,
+        )
+
+    @property
+    def _call_at(self) -> CallAt | None:
+        """None if the clock is that of the event loop."""
+        return None if self.replication is None else self.replication.clock.call_at
 
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
         return ServerConnection(driver)

@@ -60,14 +60,13 @@ class ControlledServer(Server):
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> ControlledDriver:
         self._loop = loop
         self._thread_id = threading.get_ident()
-        verify = self._security.verify
         return ControlledDriver(
             self._broker,
             self._clock,
             loop,
-            verify=verify,
+            verify=self._security.verify,
             group_commit=group_commit,
-            call_at=self._virtual_clock.call_at,
+            call_at=self._call_at or self._virtual_clock.call_at,
         )
 
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
@@ -114,6 +113,7 @@ class ControlledServer(Server):
         """Let the clock jump, and do all that is due by then. Without ``keep_alive``, no client is held to have been
         silent meanwhile.
         """
+        self._check_alone()
         driver, clock = self._running(), self._virtual_clock
 
         def catch_up() -> None:
@@ -130,7 +130,12 @@ class ControlledServer(Server):
 
     def start_anew(self, *, tell: bool) -> None:
         """As if the server had been stopped and started, empty. Clients get a DISCONNECT if ``tell``."""
+        self._check_alone()
         self._service, self._broker = self.new_machines(None)
         driver = self._running()
         driver.start_anew(self._broker, tell=tell)
         self._open_bridge(driver)
+
+    def _check_alone(self) -> None:
+        if self.replication is not None:
+            raise RuntimeError("a server with a log has its time and its state from there: neither can be set here")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.checks import check_flag, check_function, check_kind, check_path
+from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
@@ -71,6 +72,10 @@ class EmbeddedServer(Controls):
     ``site``, a :class:`SiteEndpoints`, makes it a site of the KvStore (docs/reference/kvstore.md); :attr:`site_url` is
     where it listens for other sites.
 
+    ``log``, a :class:`ReplicaSettings`, makes it one of several servers that share a replicated log
+    (docs/how-to/run-two-servers.md); :attr:`is_active` tells whether it is the one that serves. Without a ``data``
+    then; the time cannot be moved.
+
     Arguments that cannot be used raise InvalidArgumentError.
 
     Entering raises OSError when an address cannot be had, SettingsError for a file that cannot be used, and
@@ -104,6 +109,7 @@ class EmbeddedServer(Controls):
         ws_origins: Collection[str] = (),
         metrics_port: int | None = None,
         site: SiteEndpoints | None = None,
+        log: ReplicaSettings | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
         check_kind("broker_limits", broker_limits, BrokerLimits)
@@ -120,6 +126,9 @@ class EmbeddedServer(Controls):
             raise InvalidArgumentError(f"persist={persist!r} says what data keeps; give a directory as data, too")
         check_path("unix_socket", unix_socket)
         check_kind("site", site, SiteEndpoints)
+        check_kind("log", log, ReplicaSettings)
+        if log is not None and data is not None:
+            raise InvalidArgumentError("with a log everything is in the log: give no data")
         self._endpoints = Endpoints(
             host=host,
             port=port,
@@ -141,6 +150,7 @@ class EmbeddedServer(Controls):
         self._allow_anonymous = allow_anonymous
         self._data = data
         self._site = site
+        self._log = log
         self._server: ControlledServer | None = None
         self._thread: ServerThread | None = None
 
@@ -186,6 +196,11 @@ class EmbeddedServer(Controls):
         if site is None or site.url is None:
             raise RuntimeError("this server does not listen for sites: give it site=SiteEndpoints(listen=...)")
         return site.url
+
+    @property
+    def is_active(self) -> bool:
+        """Whether clients are served here, and not by another server of the same log."""
+        return self._running().is_active
 
     @property
     def counters(self) -> Counters:
@@ -284,6 +299,7 @@ class EmbeddedServer(Controls):
             data=self._data,
             persistence=self._persistence,
             site=self._site,
+            log=self._log,
         )
 
     def _running(self) -> ControlledServer:

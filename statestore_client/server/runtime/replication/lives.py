@@ -210,7 +210,10 @@ class Lives:
         driver.flush()  # what was due while nobody was active
 
     def deposed(self, epoch: int) -> None:
-        log_event(logging.WARNING, "deposed", epoch=epoch)
+        if self._journal.is_draining:
+            log_event(logging.INFO, "handed over", epoch=epoch)
+        else:
+            log_event(logging.WARNING, "deposed", epoch=epoch)
         self._end_life()
         if not self._is_over:
             self._begin_life()

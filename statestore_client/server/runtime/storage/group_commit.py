@@ -100,6 +100,7 @@ class GroupCommit:
         """Until it is."""
         while not (self.is_idle or self._is_over):
             self._resting = self._loop.create_future()
+            self.flush()
             await self._resting
 
     def flush(self) -> None:
@@ -160,6 +161,9 @@ class GroupCommit:
         for connection in connections:
             connection.release()
             self._send(connection)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
 
@@ -199,6 +203,7 @@ class GroupCommit:
         sealed, self._sealed = self._sealed, []
         self._release(sealed)
         self.flush()
+        self._wake()
 
 
 def _nowhere(connection: Connection) -> None:

@@ -75,6 +75,10 @@ class Gatekeeper(Protocol):
     def permissions(self, user: str | None, client_id: str) -> Permissions | None:
         """What a client may do, None for everything."""
 
+    @property
+    def rules(self) -> object:
+        """Where the permissions come from: another object when they are others."""
+
 
 @attrs.define(eq=False)
 class Verification:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.persistence.stored_sessions import StoredSession
     from statestore_client.server.broker.session.awaited import AwaitedClients
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+    from statestore_client.server.broker.session.permissions import SessionPermissions
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.broker.timers import Timer
@@ -51,6 +52,7 @@ class Recovery:
 
     _state: State
     _lifecycle: SessionLifecycle
+    _permissions: SessionPermissions
     _awaited: AwaitedClients
     _sessions: StoredSessions = attrs.field(init=False)
     _messages: dict[int, Message] = attrs.field(factory=dict, init=False)
@@ -58,7 +60,7 @@ class Recovery:
 
     @_sessions.default
     def _none_yet(self) -> StoredSessions:
-        return StoredSessions(self._state, lambda number: self._persistence.known_persister(number))
+        return StoredSessions(self._state, self._permissions, lambda number: self._persistence.known_persister(number))
 
     @property
     def _persistence(self) -> BrokerPersistence:
@@ -225,7 +227,8 @@ class Recovery:
     def _go_on(self, stored: StoredSession, now: Instant) -> None:
         session, record = stored.session, stored.record
         session.persist(stored.persister)
-        self._awaited.permit(session)
+        if not stored.is_permitted or stored.rules is not self._permissions.rules:
+            self._permissions.renew(session)
         self._state.sessions.client_left(session)
         # The limit may have become lower since.
         session.expiry_s = min(record.expiry_s, self._state.limits.session_expiry_s)

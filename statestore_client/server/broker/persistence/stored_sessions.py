@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.persistence.durable_session import SessionPersister
     from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
+    from statestore_client.server.broker.session.permissions import SessionPermissions
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.journal import Changes, Timeline
@@ -32,11 +33,15 @@ __all__ = ["StoredSession", "StoredSessions"]
 
 @attrs.define(eq=False)
 class StoredSession:
-    """A session that nothing is written of yet, and its record, with deadlines of the machine's clock."""
+    """A session that nothing is written of yet, and its record, with deadlines of the machine's clock.
+    ``is_permitted``: by these ``rules`` all of its subscriptions are; otherwise they are to be looked at again.
+    """
 
     session: Session
     persister: SessionPersister
     record: SessionRecord
+    rules: object
+    is_permitted: bool = True
 
 
 @attrs.define(eq=False)
@@ -44,6 +49,7 @@ class StoredSessions:
     """Those in the broker's state, and what more is known of them."""
 
     _state: State
+    _permissions: SessionPermissions
     _persister: Callable[[int], SessionPersister]
     _by_number: dict[int, StoredSession] = attrs.Factory(dict)
     _by_client: dict[str, StoredSession] = attrs.Factory(dict)  # the latest record is the last
@@ -100,13 +106,17 @@ class StoredSessions:
             if record.number in self._by_number:
                 raise ValueError(f"two sessions have the number {record.number}")
             session = self._state.sessions.create(client_id)  # nothing is written down while it is read
-            stored = StoredSession(session, self._persister(record.number), record)
+            session.user = record.user
+            self._permissions.ask(session)
+            stored = StoredSession(session, self._persister(record.number), record, self._permissions.rules)
             self._by_number[record.number] = stored
             for topic_filter, grant in self._early.pop(record.number, {}).items():
-                self._state.subscriptions.put(session, topic_filter, grant)
+                self._subscribe(stored, topic_filter, grant)
         session = self._by_client.setdefault(client_id, stored).session
+        if session.user != record.user:
+            session.user, stored.is_permitted = record.user, False
         stored.record = record
-        session.expiry_s, session.user = record.expiry_s, record.user
+        session.expiry_s = record.expiry_s
         self._state.budget.total += will_bytes(record.will) - will_bytes(session.will)
         session.will = record.will
 
@@ -133,7 +143,13 @@ class StoredSessions:
         if stored is None:
             self._early.setdefault(number, {})[topic_filter] = grant
         else:
-            self._state.subscriptions.put(stored.session, topic_filter, grant)
+            self._subscribe(stored, topic_filter, grant)
+
+    def _subscribe(self, stored: StoredSession, topic_filter: str, grant: GrantedSubscription) -> None:
+        permissions = stored.session.permissions
+        if permissions is not None and not permissions.may_subscribe(topic_filter):
+            stored.is_permitted = False  # the server that wrote this has, or had, other rules
+        self._state.subscriptions.put(stored.session, topic_filter, grant)
 
     def _unsubscribe(self, subject: str) -> None:
         number, topic_filter = named(subject)

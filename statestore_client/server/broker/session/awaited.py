@@ -11,8 +11,7 @@ so the next server, if this one goes soon, awaits them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -21,20 +20,18 @@ from statestore_client.server.broker.session.wills import will_bytes
 if TYPE_CHECKING:
     from statestore_client.server.broker.persistence.records import WillRecord
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
+    from statestore_client.server.broker.session.permissions import SessionPermissions
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 
-__all__ = ["GRACE_S", "Awaited", "AwaitedClients", "Permit"]
+__all__ = ["GRACE_S", "Awaited", "AwaitedClients"]
 
 #: Clients try again after one to four seconds at first, most of them at once.
 GRACE_S: Final = 5.0
 
 #: Of ten thousand clients that do not come back, each may have a will.
 _AT_ONCE: Final = 64
-
-#: Ask what the client of a session may do.
-Permit: TypeAlias = Callable[["Session"], None]
 
 
 @attrs.define(eq=False)
@@ -58,7 +55,7 @@ class AwaitedClients:
 
     _state: State
     _lifecycle: SessionLifecycle
-    permit: Permit
+    _permissions: SessionPermissions
 
     def begin(self, now: Instant) -> None:
         """Those in :attr:`.State.awaited` have :data:`GRACE_S` from now on."""
@@ -96,7 +93,7 @@ class AwaitedClients:
         session = self._state.sessions.create(client_id)
         session.user = record.user
         self._lifecycle.wills.put(session, record.will)
-        self.permit(session)
+        self._permissions.renew(session)
         self._lifecycle.end(session, now)
 
     def _forget(self, client_id: str) -> WillRecord:

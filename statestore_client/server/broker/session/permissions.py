@@ -28,13 +28,21 @@ class SessionPermissions:
     _gatekeeper: Gatekeeper | None
     _subscribe_handler: SubscribeHandler
 
+    @property
+    def rules(self) -> object:
+        """Another object when they have changed."""
+        return None if self._gatekeeper is None else self._gatekeeper.rules
+
+    def ask(self, session: Session) -> None:
+        """Of a session from a record. Its subscriptions stay as they are."""
+        if self._gatekeeper is not None:
+            session.permissions = self._gatekeeper.permissions(session.user, session.client_id)
+
     def renew(self, session: Session) -> None:
-        """Of a session from the disk: the rules may have changed meanwhile."""
-        if self._gatekeeper is None:
-            return
-        session.permissions = permissions = self._gatekeeper.permissions(session.user, session.client_id)
-        if permissions is not None:
-            self._subscribe_handler.review(session, permissions)
+        """The same, and subscriptions that are not permitted end: the rules may have changed."""
+        self.ask(session)
+        if session.permissions is not None:
+            self._subscribe_handler.review(session, session.permissions)
 
     def review(self, gone: Collection[str]) -> None:
         """Of all sessions. Whose rules have changed, and the users that are ``gone``, are to be disconnected."""

@@ -44,6 +44,11 @@ class AccessRules:
         self._rules = RuleSet.parse(self._file.read(), str(self._file.path))
         return True
 
+    @property
+    def rules(self) -> RuleSet:
+        """Those of now."""
+        return self._rules
+
     def permissions(self, user: str | None, client_id: str) -> ClientPermissions:
         """What a client may do."""
         return self._rules.permissions(user, client_id)

@@ -115,6 +115,11 @@ class Security:
         """See :class:`~statestore_client.server.broker.Gatekeeper`."""
         return None if self._acl is None else self._acl.permissions(user, client_id)
 
+    @property
+    def rules(self) -> object:
+        """See :class:`~statestore_client.server.broker.Gatekeeper`."""
+        return None if self._acl is None else self._acl.rules
+
     # -- slow things --------------------------------------------------------------------------------------------------
 
     def verify(self, credentials: Credentials) -> Verdict:

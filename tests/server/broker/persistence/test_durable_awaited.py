@@ -147,6 +147,10 @@ class _Users:
 
     is_strict = False
 
+    @property
+    def rules(self) -> bool:
+        return self.is_strict
+
 
 def test_another_user_does_not_take_a_will_back() -> None:
     """The will of a user goes out when another one comes under the same client identifier: the first is not back."""

@@ -79,6 +79,16 @@ def promote(address: str, *, force: bool, cluster_key_file: str | None, as_json:
     return _command(address, "promote", "", cluster_key_file, as_json=as_json)
 
 
+@ha.command("snapshot")
+@click.argument("address", metavar="ADDRESS")
+@_options
+def snapshot(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
+    """Let the server at ADDRESS write a snapshot into the log, so that servers that start need not read what is before.
+    Servers do so by themselves when the log is long. Exit code 1 if it has not read the log to its end.
+    """
+    return _command(address, "snapshot", "", cluster_key_file, as_json=as_json)
+
+
 def _command(address: str, purpose: str, argument: str, key_file: str | None, *, as_json: bool) -> int:
     answer = _ask(address, purpose, argument, key_file)
     if isinstance(answer, Exception):

@@ -12,6 +12,9 @@ from random import Random
 import attrs
 from killed_server import TIMEOUT_S
 
+from statestore_client.server.runtime.replication.internal_handshake import ClientHello
+from statestore_client.server.runtime.replication.liveness import dial
+
 __all__ = ["ReplicatedServer", "ReplicatedServers"]
 
 _OPTIONS = ("--port", "0", "--metrics-port", "0")
@@ -26,6 +29,7 @@ class ReplicatedServer:
     process: asyncio.subprocess.Process | None = None
     port: int = 0
     metrics_port: int = 0
+    internal_port: int = 0
 
     @property
     def is_running(self) -> bool:
@@ -41,7 +45,7 @@ class ReplicatedServer:
         lines = [await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S) for _ in range(3)]
         ports = [re.search(rb":(\d+)(/metrics)?$", line.strip()) for line in lines]
         assert all(ports), lines
-        self.port, self.metrics_port, _ = (int(found[1]) for found in ports if found)
+        self.port, self.metrics_port, self.internal_port = (int(found[1]) for found in ports if found)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -52,6 +56,12 @@ class ReplicatedServer:
         if self.is_running and self.process is not None:
             self.signal(number)
             await self.process.communicate()
+
+    async def begin_snapshot(self) -> None:
+        """Into the log, as ``statestore ha snapshot`` asks for."""
+        reader, writer = await dial(f"127.0.0.1:{self.internal_port}", ClientHello("snapshot", "test"), b"")
+        await reader.readline()
+        writer.close()
 
     async def is_active(self) -> bool:
         """Whether it says that it is. One that stands still says nothing."""

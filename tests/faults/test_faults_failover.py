@@ -23,7 +23,8 @@ from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
 _FAILOVERS = int(os.environ.get("STATESTORE_FAILOVERS", "10"))
 _SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
-#: What happens to the active server, and how often.
+#: How often a snapshot is begun; what happens to the active server, and how often.
+_SNAPSHOTS = 0.4
 _FATES = {"kill": 5, "stop": 2, "pause": 2, "kill standby": 1}
 
 
@@ -70,6 +71,8 @@ async def _rounds(audit: BrokerAudit, servers: ReplicatedServers, random: Random
             await _meet(peer, servers)
         await audit.check(random)
         audit.load(goes_on=True)
+        if random.random() < _SNAPSHOTS:
+            await random.choice(list(servers.servers.values())).begin_snapshot()
         await asyncio.sleep(random.uniform(0.0, 0.3))
         fate = random.choices(list(_FATES), list(_FATES.values()))[0]
         gaps[fate].append(await _strike(servers, active, fate))

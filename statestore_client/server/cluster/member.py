@@ -95,6 +95,11 @@ class ClusterMember:
         """Whether it may become active: it has read the log to its end, and a snapshot if there is one."""
         return self._is_caught_up and self._reader is None and not self._is_deposed
 
+    @property
+    def is_snapshot_under_way(self) -> bool:
+        """Whether this life or another one is writing one."""
+        return self._writer is not None or self.fence.is_snapshot_under_way
+
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def receive(self, index: int, data: bytes, now: Instant) -> None:

@@ -8,8 +8,8 @@
 
 The code is over the challenge and the array, with the key that all these servers have. Then, for ``splice``, the bytes
 of a client go both ways, as its own connection has them: which endpoint it came in at, and from where, is in the array.
-For ``pulse``, the active server says its epoch (8 bytes, big endian) again and again. For ``status``, ``hand-over`` and
-``promote`` a line of JSON follows, which any of the servers says; ``endpoint`` is the id of the next server then.
+For ``pulse``, the active server says its epoch (8 bytes, big endian) again and again. For the commands of
+``statestore ha`` a line of JSON follows, which any of the servers says; ``endpoint`` is the id of the next server then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EPOCH_BYTES: Final = 8
 _LENGTH_BYTES: Final = 2
 _CODE_BYTES: Final = 32
 _MOST_BYTES: Final = 1024
-_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote")
+_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote", "snapshot")
 
 
 @attrs.frozen

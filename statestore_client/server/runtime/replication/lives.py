@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Timeline, WriteBatch
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.runtime.storage.rows import StateRows
     from statestore_client.server.service.service import StateStoreService
 
 __all__ = ["Lives", "MachineOwner"]
@@ -36,6 +37,7 @@ _INCARNATION_BITS: Final = 64
 _HAND_OVER_S: Final = 2.0
 #: An active server that may not speak for longer closes its clients: they try another server, or again.
 _SILENCE_S: Final = 5.0
+_LOOK_S: Final = 0.25
 
 
 class MachineOwner(Protocol):
@@ -70,12 +72,15 @@ class Lives:
         self._url = ""
         self._replica: ReplicaLife | None = None
         self._journal = Journal()
-        self._machines: tuple[StateStoreService, Broker] | None = None
+        self._machines: tuple[StateStoreService, Broker] | None = None  # of this life
         self._standby: Standby | None = None
+        self._rows: StateRows | None = None
+        self._wants_snapshot = False
         self._group_commit: GroupCommit | None = None
         self._listener: PulseListener | None = None
         self._former: set[asyncio.Task[None]] = set()
         self._told: tuple[int, Life | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._is_over = False
 
@@ -88,6 +93,7 @@ class Lives:
         host = f"[{settings.internal_host}]" if ":" in settings.internal_host else settings.internal_host
         self._url = settings.internal_address or f"{host}:{port}"
         self._pulse.start()
+        self._look()
         self._begin_life()
 
     @property
@@ -132,11 +138,32 @@ class Lives:
         """Be the active server, whatever the present one does. Returns False if this one is not ready, or active."""
         return self._replica is not None and self._replica.promote()
 
+    def _look(self) -> None:
+        """Whether clients wait in vain, and whether the log is too long."""
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        replica, driver = self._replica, self._driver
+        if replica is None or driver is None:
+            return
+        if replica.silent_s > _SILENCE_S:
+            driver.dismiss("the replicated log cannot be reached")
+        if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
+            self._begin_snapshot()
+
+    def _state_bytes(self) -> int:
+        """Roughly, what all rows come to."""
+        if self._machines is None:
+            return 0
+        service, broker = self._machines
+        return service.usage.bytes + broker.usage.held_bytes + broker.usage.retained_bytes
+
+    def _begin_snapshot(self) -> None:
+        """Now, or as soon as no batch is on its way."""
+        replica, rows = self._replica, self._rows
+        if replica is not None and rows is not None:
+            self._wants_snapshot = not replica.begin_snapshot(rows.in_turn())
+
     def _may_pulse(self) -> int | None:
-        """Asked often, so this is where it is noticed that clients wait in vain."""
         replica = self._replica
-        if replica is not None and self._driver is not None and replica.silent_s > _SILENCE_S:
-            self._driver.dismiss("the replicated log cannot be reached")
         return replica.epoch if replica is not None and replica.may_pulse else None
 
     # -- a life -------------------------------------------------------------------------------------------------------
@@ -152,6 +179,7 @@ class Lives:
             self._journal = Journal()
             service, broker = self._owner.new_machines(self._journal)
             self._standby = Standby(self._journal, service, broker, self._elapsed())
+            self._rows = self._standby.rows
             self._machines = service, broker
             life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
             self._replica = ReplicaLife(life, self._url, self, self._elapsed, link, base)
@@ -172,6 +200,16 @@ class Lives:
     def replicated(self, batch: WriteBatch) -> None:
         if self._standby is not None:
             self._standby.absorb(batch)
+
+    def appending(self, batch: WriteBatch) -> None:
+        if self._rows is not None:
+            self._rows.appended(batch)
+
+    def written(self) -> None:
+        if self._rows is not None:
+            self._rows.written()
+        if self._wants_snapshot:
+            self._begin_snapshot()  # in this moment no batch is on its way
 
     def settled(self) -> None:
         if self._standby is not None:
@@ -198,7 +236,7 @@ class Lives:
         replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines
         if replica is None or driver is None or standby is None or machines is None:
             raise RuntimeError("a life that has not begun")
-        self._standby = self._machines = None
+        self._standby = None
         self.clock.ahead_s = standby.take_over(timeline, self._elapsed())
         loop = asyncio.get_running_loop()
         self._group_commit = GroupCommit(self._journal, replica, self.clock, loop, self.failed, replica)
@@ -221,7 +259,8 @@ class Lives:
     def _end_life(self) -> None:
         """Nothing of it is said any more."""
         replica, self._replica = self._replica, None
-        self._standby = self._machines = None
+        self._standby = self._machines = self._rows = None
+        self._wants_snapshot = False
         if self._group_commit is not None:
             self._group_commit.close()
             self._group_commit = None
@@ -249,13 +288,16 @@ class Lives:
     # -- by people ----------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, purpose: str, argument: str) -> dict[str, object]:
-        """``status``, ``hand-over`` or ``promote``. Returns what this server is then."""
+        """``status``, ``hand-over``, ``promote`` or ``snapshot``. Returns what this server is then."""
         is_done = True
         if purpose == "promote":
             is_done = self.promote()
             log_event(logging.WARNING, "promotion was asked for", done=is_done)
         elif purpose == "hand-over":
             is_done = await self.hand_over(argument)
+        elif purpose == "snapshot":
+            is_done = self.is_ready
+            self._wants_snapshot = is_done
         return {"done": is_done, **self.status()}
 
     def status(self) -> dict[str, object]:
@@ -269,6 +311,8 @@ class Lives:
             "active": "" if active is None else active.id,
             "ready": self.is_ready,
             "index": self.index,
+            "base": 0 if self._replica is None else self._replica.base,
+            "log_bytes": 0 if self._replica is None else self._replica.log_bytes,
             "silence_s": round(self.silent_s, 3),
             "clients": 0 if self._driver is None else len(self._driver),
             "passed_on": self.router.spliced,
@@ -298,6 +342,8 @@ class Lives:
         self._internal_listener.close()
         self.router.close()
         self._listen_to(None)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.gather(self._beginning, return_exceptions=True)

@@ -20,9 +20,12 @@ from statestore_client.server.cluster.events import (
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
+from statestore_client.server.cluster.snapshots import is_snapshot_wanted
 from statestore_client.server.runtime.observability.event_log import LOGGER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import ClusterEvent
     from statestore_client.server.journal import Done, Timeline, WriteBatch
@@ -43,6 +46,12 @@ class LifeOwner(Protocol):
 
     def log_trimmed(self) -> None:
         """This life has fallen behind: another one has to begin after the newest snapshot."""
+
+    def appending(self, batch: WriteBatch) -> None:
+        """The active server writes this batch."""
+
+    def written(self) -> None:
+        """It is in the log. What it answers is said next."""
 
     def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
         """Another server is active, or none. What was so before this life had caught up is not told."""
@@ -126,6 +135,16 @@ class ReplicaLife:
         return self._member.fence.index
 
     @property
+    def base(self) -> int:
+        """Where the newest complete snapshot begins in the log; 0 for none."""
+        return self._member.fence.base
+
+    @property
+    def log_bytes(self) -> int:
+        """Of the entries since then."""
+        return self._member.log_bytes
+
+    @property
     def is_ready(self) -> bool:
         """Whether it has read all that there was."""
         return self._member.is_ready
@@ -206,6 +225,7 @@ class ReplicaLife:
             case BatchReplicated(batch=batch) | RowsRestored(batch=batch):
                 owner.replicated(batch)
             case BatchWritten():
+                self._owner.written()
                 done, self._done = self._done, None
                 if done is not None:
                     done(None)
@@ -257,6 +277,7 @@ class ReplicaLife:
         if self._is_over or not self._member.may_write:
             return
         self._done = done
+        self._owner.appending(batch)
         self._member.write(batch, self._clock())
         self._hand_on()
         self._arm()
@@ -296,6 +317,25 @@ class ReplicaLife:
         except TimeoutError:
             return False
         return True
+
+    def is_snapshot_wanted(self, state_bytes: int) -> bool:
+        """Whether the log is much longer than what it comes to, which is about this many bytes."""
+        member = self._member
+        return (
+            member.is_ready
+            and not member.is_snapshot_under_way
+            and is_snapshot_wanted(member.log_bytes, state_bytes, is_active=member.role is Role.ACTIVE)
+        )
+
+    def begin_snapshot(self, rows: Iterator[WriteBatch]) -> bool:
+        """Write one, in parts between other entries, unless one is being written. Returns False if it cannot be begun
+        in this moment.
+        """
+        if self._member.is_snapshot_under_way:
+            return True
+        is_begun = not self._is_over and self._member.begin_snapshot(rows, self._clock())
+        self._turn()
+        return is_begun
 
     def promote(self) -> bool:
         """Claim regardless of the active server."""

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from waiting import until
 
-from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
+from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, StorageLimits
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication.lives import Lives
@@ -66,10 +66,10 @@ def replication(server: Server) -> Lives:
 
 
 @asynccontextmanager
-async def servers(*ids: str, **options: Any) -> AsyncIterator[Servers]:
-    """The first one is active."""
+async def servers(*ids: str, limits: StorageLimits | None = None, **options: Any) -> AsyncIterator[Servers]:
+    """The first one is active. ``limits`` are those of the log's only peer."""
     async with (
-        AsyncEmbeddedCluster(1, machine=BroadcastStateMachine) as cluster,
+        AsyncEmbeddedCluster(1, machine=BroadcastStateMachine, limits=limits) as cluster,
         AsyncExitStack() as closing,
     ):
         all_of_them = Servers(cluster, closing)

@@ -1,0 +1,125 @@
+"""Snapshots in the log: servers begin there, and what is before is trimmed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgpack
+import pytest
+from replicated_servers import Servers, replication, servers
+from waiting import until
+
+from raft_client import AsyncRaftClient
+from raft_client.server import StorageLimits
+from raft_client.server.runtime.request_horizon import RequestHorizon
+from statestore_client import AsyncStateStoreClient
+from statestore_client.server.cluster.roles import Role
+from statestore_client.server.runtime.server import Server
+
+KEYS = {f"k{n}": b"%d" % n for n in range(300)}
+
+
+async def _write(client: AsyncStateStoreClient) -> None:
+    await client.set_many([*KEYS.items()])
+    await client.delete("k0")
+
+
+async def _snapshot(server: Server) -> int:
+    """Let this server write one. Returns where it begins."""
+    before = replication(server).status()["base"]
+    answer = await replication(server)._carry_out("snapshot", "")
+    assert answer["done"]
+    await until(lambda: replication(server).status()["base"] != before, "the snapshot is complete")
+    base = replication(server).status()["base"]
+    assert isinstance(base, int)
+    return base
+
+
+async def _check(client: AsyncStateStoreClient) -> None:
+    found = dict(zip(KEYS, await client.get_many(list(KEYS)), strict=True))
+    assert found.pop("k0") is None
+    values = {key: None if item is None else item.value for key, item in found.items()}
+    assert values == {key: value for key, value in KEYS.items() if key != "k0"}
+
+
+@pytest.mark.parametrize("by", ["standby", "active"])
+async def test_a_server_begins_at_the_snapshot(by: str) -> None:
+    """A third server has everything, although the first two are gone: keys, a lock, and what was written meanwhile."""
+    async with servers("a", "b") as group:
+        active, standby = await group.active(), await group.standby()
+        async with group.client(active, request_timeout=0.5) as client:  # in the end its server is gone
+            await _write(client)
+            async with client.lock("lock", lease=30.0) as lease:
+                writing = asyncio.ensure_future(_keep_writing(client))
+                base = await _snapshot(standby if by == "standby" else active)
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+                third = await group.start("c")
+                assert replication(third).status()["base"] == base
+                assert 0 < replication(third).status()["log_bytes"] < 1_000_000  # type: ignore[operator]
+                for server in (standby, active):
+                    await server.stop()
+                await until(lambda: replication(third).role is Role.ACTIVE)
+                async with group.client(third) as other:
+                    await _check(other)
+                    assert await other.get("busy") is not None
+                    assert await other.lock("lock", lease=30.0).try_acquire() is None
+                    assert lease.valid
+
+
+async def _keep_writing(client: AsyncStateStoreClient) -> None:
+    while True:
+        await client.set("busy", "x")
+
+
+@pytest.fixture
+def hours_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request id is at once as old as one that nobody may repeat."""
+    monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s, _newest_s: wall_s + 60.0)
+
+
+async def _trimmed(group: Servers) -> int:
+    """The first index that is left, when there is one."""
+    async with AsyncRaftClient(group.cluster.url) as log:
+        await log.append_many([msgpack.packb([1, 5, 0, n, "test", 1, 0, 0]) for n in range(1, 60)])  # challenges
+        while (first := (await log.log_info()).first_index) <= 1:
+            await log.append(msgpack.packb([1, 5, 0, 0, "test", 1, 0, 0]))  # the list of members follows the snapshot
+    return first
+
+
+@pytest.mark.usefixtures("hours_pass")
+async def test_what_is_before_a_snapshot_is_trimmed() -> None:
+    """The log is short again; a new server finds the snapshot, also if no entry in the tail names it."""
+    async with servers("a", "b", limits=StorageLimits(segment_entries=20)) as group:
+        active, standby = await group.active(), await group.standby()
+        async with group.client(active) as client:
+            for _ in range(4):
+                await _write(client)
+            for number in range(60):
+                await client.set("k1", b"%d" % number)
+            await client.set("k1", b"1")
+            await _snapshot(standby)
+            first = await asyncio.wait_for(_trimmed(group), 20)
+            assert first > 20
+        third = await group.start("c")
+        for server in (standby, active):
+            await server.stop()
+        await until(lambda: replication(third).role is Role.ACTIVE)
+        async with group.client(third) as other:
+            await _check(other)
+
+
+@pytest.mark.usefixtures("hours_pass")
+async def test_the_log_is_kept_short_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to ask for it."""
+    monkeypatch.setattr("statestore_client.server.cluster.snapshots._MIN_LOG_BYTES", 20_000)
+    options: dict[str, Any] = {"limits": StorageLimits(segment_entries=20)}
+    async with servers("a", "b", **options) as group:
+        active = await group.active()
+        async with group.client(active) as client:
+            writing = asyncio.ensure_future(_keep_writing(client))
+            first = await asyncio.wait_for(_trimmed(group), 20)
+            assert first > 20
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)

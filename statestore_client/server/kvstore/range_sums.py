@@ -5,8 +5,8 @@ level   ranges          what is kept
 ======  ==============  ==============================================================================
 0       1               the sum
 8       256             the sums: positions that begin with the same 8 bits
-12      4,096           the sums, and the keys of each range with the hashes of their entries
-16      65,536          the sums
+12      4,096           the sums
+16      65,536          the sums, and the keys of each range with the hashes of their entries
 ======  ==============  ==============================================================================
 
 Two stores with equal sums have equal entries, but for one chance in 2^64. A change costs four additions; a store of
@@ -32,7 +32,9 @@ __all__ = ["LEVELS", "LOWEST", "RangeSums", "level_below", "position", "position
 #: Bits of each level, the whole first. Part of the protocol.
 LEVELS: Final = (0, 8, 12, 16)
 LOWEST: Final = LEVELS[-1]
-_BUCKETS: Final = 12
+_BUCKETS: Final = 16
+#: Where fewer than one of so many buckets are in use, those are sorted; else all numbers are tried.
+_SPARSE: Final = 64
 
 # Odd constants, so that each multiplication is a permutation of the 64-bit numbers. Part of the protocol.
 _MIX_HASH: Final = 0x9E3779B97F4A7C15
@@ -86,7 +88,8 @@ class RangeSums:
     def change(self, key: str, entry: Value | None) -> None:
         """The store has this entry for the key from now on; None: it has none."""
         at = position(key)
-        bucket = self._buckets.get(at >> 64 - _BUCKETS)
+        number = at >> 64 - _BUCKETS
+        bucket = self._buckets.get(number)
         old = bucket.get(key) if bucket else None
         if entry is None:
             if bucket is None or old is None:
@@ -95,11 +98,11 @@ class RangeSums:
             del bucket[key]
             self._count -= 1
             if not bucket:
-                del self._buckets[at >> 64 - _BUCKETS]
+                del self._buckets[number]
         else:
             new = entry_hash(at, entry)
             if bucket is None:
-                bucket = self._buckets[at >> 64 - _BUCKETS] = {}
+                bucket = self._buckets[number] = {}
             bucket[key] = new
             self._count += old is None
         self._add(at, new - (old or 0))
@@ -131,11 +134,14 @@ class RangeSums:
         return tuple(found)
 
     def keys_in(self, first: int, last: int) -> Iterator[tuple[int, str]]:
-        """Position and key of all that stands from ``first`` to ``last``, both included, in the order of positions."""
+        """Position and key of all that stands from ``first`` to ``last``, both included, in the order of positions.
+
+        Take what is needed of it before anything changes.
+        """
         shift = 64 - _BUCKETS
         numbers = range(first >> shift, (last >> shift) + 1)
-        # Few buckets in a wide range: the other way round is shorter.
-        there = numbers if len(numbers) <= len(self._buckets) else sorted(b for b in self._buckets if b in numbers)
+        is_sparse = len(numbers) > _SPARSE * len(self._buckets)
+        there = sorted(b for b in self._buckets if b in numbers) if is_sparse else numbers
         for number in there:
             bucket = self._buckets.get(number)
             if bucket:

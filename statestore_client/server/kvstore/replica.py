@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
 
-#: A request that is not answered by then is an error of the peer.
+#: A peer that is asked, and answers nothing within this time, has failed.
 REQUEST_TIMEOUT_S: Final = 2.5
 #: Stores are compared again after this time, whatever happens. Up to a tenth less, so that sites do not do it at once.
 CHECK_S: Final = 60.0
@@ -97,6 +97,8 @@ class SitePeer:
     is_connected: bool = True
     session: SyncSession | None = None
     began_at: float = float("-inf")
+    #: When the running sync asked for something the last time.
+    asked_at: float = float("-inf")
     check_at: float = float("inf")
     #: Updates of it were lost since the last sync began.
     has_missed: bool = False
@@ -192,7 +194,9 @@ class Replica:
     # -- the clock -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what is due: what has begun here goes out, syncs begin or have waited too long."""
+        """Do what is due: what has begun here goes out, syncs begin, go on or have waited too long. One request of a
+        sync is made at a time: call it again while :meth:`next_deadline` is not later.
+        """
         self.contents.tick(now)
         self.publish(self.contents.take_news(), (), now)
         for peer in self.peers.values():
@@ -205,9 +209,19 @@ class Replica:
             if due is not None and due <= now and running < self.sync_limit:
                 running += 1
                 self._begin(peer, now)
+        self._ask(now)
         for path, keys in self._limiter.due(now):
             stored = {key: entry for key in keys if (entry := self._store.get(key)) is not None}
             self._spread(stored, path, now)
+
+    def _ask(self, now: float) -> None:
+        """The next request of one sync: that which has waited longest for its turn."""
+        ready = [peer for peer in self.peers.values() if peer.session is not None and peer.session.has_request]
+        peer = min(ready, key=lambda peer: peer.asked_at, default=None)
+        request = None if peer is None or peer.session is None else peer.session.next_request(now)
+        if peer is not None and request is not None:
+            peer.asked_at = now
+            self._wires.send(peer.name, request)
 
     def _due_at(self, peer: SitePeer) -> float | None:
         """When a sync with the peer shall begin."""
@@ -222,7 +236,7 @@ class Replica:
         running = sum(peer.session is not None for peer in self.peers.values())
         for peer in self.peers.values():
             if peer.session is not None:
-                times.append(peer.session.deadline)
+                times.append(now if peer.session.has_request else peer.session.deadline)
             elif running < self.sync_limit:
                 times.append(self._due_at(peer))
         return min((at for at in times if at is not None), default=None)
@@ -237,8 +251,6 @@ class Replica:
         )
         if peer.status.state is PeerState.IDLE:
             self._happens(peer, PeerEvent.PEER_ADD, now)
-        for request in peer.session.begin(now):
-            self._wires.send(peer.name, request)
 
     def expects(self, name: str, reply_id: int) -> bool:
         """Whether a reply is one of the running sync. One of an older sync is not."""
@@ -259,14 +271,12 @@ class Replica:
             if peer.session is not session:
                 return
         try:
-            requests = session.receive(reply, now)
+            session.receive(reply, now)
         except RemoteProtocolError:
             self.fail(peer, now)
             raise
         if session.phase in (Phase.FINALIZING, Phase.DONE) and peer.status.state is PeerState.SYNCING:
             self._happens(peer, PeerEvent.SYNC_RESP_RCVD, now)
-        for request in requests + session.finalize(now):
-            self._wires.send(name, request)
         if session.phase is Phase.DONE:
             self._done(peer, now)
 

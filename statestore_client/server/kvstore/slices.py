@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from statestore_client.server.kvstore.key_filter import KeyFilter
     from statestore_client.server.kvstore.store import AreaStore
 
-__all__ = ["LOOKED_AT", "PART_BYTES", "Page", "packed_bytes", "page", "slices"]
+__all__ = ["LOOKED_AT", "PART_BYTES", "SYNC_BYTES", "SYNC_KEYS", "Page", "packed_bytes", "page", "slices"]
 
-#: What is sent, or merged, at once has about this many bytes: a thousand small entries take some 2 ms. A larger entry
-#: goes alone. Far below MAX_MESSAGE.
+#: What is sent, or merged, at once has about this many bytes. A larger entry goes alone. Far below MAX_MESSAGE.
 PART_BYTES: Final = 128 * 1024
+#: A part of a full sync: keys, and bytes. Either side takes some half a millisecond for it. Many parts are under way at
+#: once, and must not hold up heartbeats on a slow line for long.
+SYNC_KEYS: Final = 64
+SYNC_BYTES: Final = 8 * 1024
 #: Bytes of a packed entry besides its key, originator and value, at most.
 _FRAME: Final = 64
 #: Entries that are merged at once: half a millisecond.

@@ -9,7 +9,7 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.range_sums import position
-from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes
+from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS, packed_bytes
 from statestore_client.wire.kvstore.comparison import Comparison, compare
 from statestore_client.wire.kvstore.messages import CompareRanges, RangeSumsReply, Sync, SyncReply
 
@@ -62,11 +62,14 @@ def answer_sync(store: AreaStore, sums: RangeSums, request: Sync, now: float) ->
     wanted: list[str] = []
     size = 0
     following: int | None = None
-    for at, key in _keys(sums, request):
+    for number, (at, key) in enumerate(_keys(sums, request)):
+        if number >= SYNC_KEYS:
+            following = at
+            break
         mine, theirs = store.get(key), request.hashes.get(key)
         sends, wants = _differ(mine, theirs)
         cost = (packed_bytes(key, mine) if mine is not None and sends else 0) + (len(key) + 5 if wants else 0)
-        if size and size + cost > PART_BYTES:
+        if size and size + cost > SYNC_BYTES:
             following = at
             break
         size += cost

@@ -3,10 +3,14 @@
 ::
 
     COMPARING   -> CompareRanges   <- RangeSumsReply    only if both sides know ranges; ends here if all is equal
-    ASKING      -> Sync            <- SyncReply    hashes of the ranges that differ, in parts, four under way
+    ASKING      -> Sync            <- SyncReply    hashes of the ranges that differ, in parts, many under way
     ANSWERED                                       all that is newer at the other side is here: SYNC_RESP_RCVD
-    FINALIZING  -> Finalize        <- SetResult    what the other side lacks, part by part
+    FINALIZING  -> Finalize        <- SetResult    what the other side lacks, in parts, many under way
     DONE
+
+Each request is a piece of work that takes less than a millisecond, and is made when the one before has been sent: see
+:meth:`SyncSession.next_request`. What changes meanwhile is sent as it is stored when its part is made; changes of what
+was compared already are pended.
 
 Replies are matched by the ids of requests, which are never used twice: a late reply of an older sync fits nothing here.
 
@@ -15,15 +19,13 @@ Source: facts §3.1; ``docs/decisions/0045-the-wire-between-sites.md``.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.range_sums import LOWEST, level_below, positions_of
-from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes
+from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS, packed_bytes
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
     MAX_PREFIXES,
@@ -44,14 +46,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Phase", "SyncSession"]
 
-#: Requests for hashes under way: several, so that a long line is not idle between two parts.
-_WINDOW: Final = 4
+#: Requests under way: so many that a long line is not idle between two parts. Fewer while single values are larger than
+#: a part, as each of them may have a megabyte.
+_WINDOW: Final = 64
+_LARGE_WINDOW: Final = 4
 #: So few entries in a range are sent at once: finer sums would take as many bytes.
 _FEW: Final = 4
 #: What the hash of an entry takes in a message beside its names, about.
 _HASH_BYTES: Final = 24
-#: Ranges in one request take 18 bytes each.
-_MAX_RANGES: Final = 2048
 
 
 class Phase(Enum):
@@ -63,14 +65,8 @@ class Phase(Enum):
     DONE = "done"
 
 
-@attrs.define(eq=False)
-class _Waiting:
-    request: CompareRanges | Sync | Finalize
-    deadline: float
-
-
 class SyncSession:
-    """One sync of one area with one peer."""
+    """One sync of one area with one peer. Ask for requests with :meth:`next_request` until it has none."""
 
     def __init__(
         self,
@@ -88,24 +84,57 @@ class SyncSession:
         self._next_id = next_id
         self._timeout_s = timeout_s
         self.phase = Phase.COMPARING if with_ranges else Phase.ASKING
-        self._waiting: dict[int, _Waiting] = {}
-        self._below: list[int] = []  # ranges of the next level that differ
+        self._waiting: dict[int, CompareRanges | Sync | Finalize] = {}
+        self._window = _WINDOW
+        #: When the other side has been silent for too long; None while nothing is asked.
+        self.deadline: float | None = None
+        #: Level and numbers of ranges that are to be compared.
+        self._below: deque[tuple[int, tuple[int, ...]]] = deque()
+        #: Those whose hashes are to be sent, and those that the other side has nothing in.
         self._ranges: deque[tuple[int, int]] = deque()
-        self._lacking: dict[str, None] = {}
+        self._not_there: deque[tuple[int, int]] = deque()
+        self._lacking: OrderedDict[str, None] = OrderedDict()
         self._is_last_sent = False
-        if not with_ranges:
+        if with_ranges:
+            self._below.append((0, (0,)))
+        else:
             self._ranges.append((0, MAX_POSITION))
 
-    def begin(self, now: float) -> list[CompareRanges | Sync | Finalize]:
-        """The first requests."""
-        if self.phase is Phase.COMPARING:
-            return [self._ask(CompareRanges(self._next_id(), self._area, 0, (0,), self._sums.sum(0, 0)), now)]
-        return self._go_on(now)
+    @property
+    def has_request(self) -> bool:
+        """Whether something can be asked or sent now."""
+        if len(self._waiting) >= self._window:
+            return False
+        match self.phase:
+            case Phase.COMPARING:
+                return bool(self._below)
+            case Phase.ASKING:
+                return bool(self._ranges)
+            case Phase.FINALIZING:
+                return self._lacks_something or not self._is_last_sent
+        return False
 
     @property
-    def deadline(self) -> float | None:
-        """When the oldest request has waited too long."""
-        return min((waiting.deadline for waiting in self._waiting.values()), default=None)
+    def _lacks_something(self) -> bool:
+        return bool(self._lacking or self._not_there)
+
+    def next_request(self, now: float) -> CompareRanges | Sync | Finalize | None:
+        """What is to be sent now; None if replies are waited for, or all is done."""
+        if not self.has_request:
+            return None
+        request: CompareRanges | Sync | Finalize
+        if self.phase is Phase.COMPARING:
+            level, prefixes = self._below.popleft()
+            total = self._sums.sum(0, 0) if level == 0 else None
+            request = CompareRanges(self._next_id(), self._area, level, prefixes, total)
+        elif self.phase is Phase.ASKING:
+            request = self._next_part()
+        else:
+            request = self._next_lacking(now)
+        if not self._waiting:
+            self.deadline = now + self._timeout_s
+        self._waiting[request.id] = request
+        return request
 
     def waits_for(self, reply_id: int) -> bool:
         """Whether a reply belongs to this sync."""
@@ -115,20 +144,30 @@ class SyncSession:
         """These have changed while the sync runs: the other side gets what is stored by then when it is finalized."""
         self._lacking.update(dict.fromkeys(keys))
 
-    def receive(
-        self, reply: RangeSumsReply | SyncReply | SetResult, now: float
-    ) -> list[CompareRanges | Sync | Finalize]:
-        """The next requests. The entries of a SyncReply have been merged before. Raises RemoteProtocolError for a reply
-        that does not answer the request with its id.
+    def receive(self, reply: RangeSumsReply | SyncReply | SetResult, now: float) -> None:
+        """The entries of a SyncReply have been merged before. Raises RemoteProtocolError for a reply that does not
+        answer the request with its id.
         """
-        request = self._waiting.pop(reply.id).request
+        request = self._waiting.pop(reply.id)
+        self.deadline = now + self._timeout_s if self._waiting else None
         if isinstance(request, CompareRanges) and isinstance(reply, RangeSumsReply):
             self._compared(request, reply)
         elif isinstance(request, Sync) and isinstance(reply, SyncReply):
             self._answered(request, reply)
         elif not (isinstance(request, Finalize) and isinstance(reply, SetResult)):
             raise RemoteProtocolError(f"a {type(reply).__name__} answers a {type(request).__name__}")
-        return self._go_on(now)
+        if not self._waiting:
+            self._advance()
+
+    def _advance(self) -> None:
+        """What was asked is answered."""
+        if self.phase is Phase.COMPARING and not self._below:
+            self._ranges = deque(sorted(self._ranges))
+            self.phase = Phase.ASKING
+        if self.phase is Phase.ASKING and not self._ranges:
+            self.phase = Phase.FINALIZING
+        if self.phase is Phase.FINALIZING and self._is_last_sent and not self._lacks_something:
+            self.phase = Phase.DONE
 
     # -- ranges --------------------------------------------------------------------------------------------------------
 
@@ -142,30 +181,25 @@ class SyncSession:
         if len(reply.sums) != len(request.prefixes) << width:
             raise RemoteProtocolError(f"{len(reply.sums)} sums for {len(request.prefixes)} ranges of level {level}")
         has_few = len(self._sums) >> level <= _FEW
+        below: list[int] = []
         children = (child for prefix in request.prefixes for child in range(prefix << width, prefix + 1 << width))
-        for child, theirs in zip(children, reply.sums, strict=True):
-            mine = self._sums.sum(level, child)
+        ours = self._sums.sums_below(request.level, request.prefixes)
+        for child, mine, theirs in zip(children, ours, reply.sums, strict=True):
             if mine == theirs:
                 continue
-            first, last = positions_of(level, child)
             if not theirs:
-                self.pend(key for _, key in self._sums.keys_in(first, last))
+                _add(self._not_there, *positions_of(level, child))
             elif not mine or has_few or level == LOWEST:
-                self._ranges.append((first, last))
+                _add(self._ranges, *positions_of(level, child))
             else:
-                self._below.append(child)
-        if not any(isinstance(waiting.request, CompareRanges) for waiting in self._waiting.values()):
-            self._level = level
-
-    def _compare_below(self, now: float) -> list[CompareRanges | Sync | Finalize]:
-        below, self._below = sorted(self._below), []
-        parts = [tuple(below[i : i + MAX_PREFIXES]) for i in range(0, len(below), MAX_PREFIXES)]
-        return [self._ask(CompareRanges(self._next_id(), self._area, self._level, part), now) for part in parts]
+                below.append(child)
+        self._below.extend((level, tuple(below[at : at + MAX_PREFIXES])) for at in range(0, len(below), MAX_PREFIXES))
 
     # -- hashes --------------------------------------------------------------------------------------------------------
 
     def _answered(self, request: Sync, reply: SyncReply) -> None:
         self.pend(reply.to_be_updated)
+        self._fit_window(sum(len(entry.value or b"") for entry in reply.entries.values()))
         if reply.next is None:
             return
         if reply.next <= request.ranges[0][0]:
@@ -173,17 +207,20 @@ class SyncSession:
         rest = [(max(first, reply.next), last) for first, last in request.ranges if last >= reply.next]
         self._ranges.extendleft(reversed(rest))
 
+    def _fit_window(self, size: int) -> None:
+        self._window = _WINDOW if size <= SYNC_BYTES else _LARGE_WINDOW
+
     def _next_part(self) -> Sync:
         """Ranges with the hashes of what is in them, until it is enough for a part."""
         ranges: list[tuple[int, int]] = []
         hashes: dict[str, Value] = {}
         size = 0
-        while self._ranges and size < PART_BYTES and len(ranges) < _MAX_RANGES:
+        while self._ranges and size < SYNC_BYTES and len(hashes) < SYNC_KEYS and len(ranges) < SYNC_KEYS:
             if ranges and self._ranges[0][0] <= ranges[-1][1]:
                 break  # a rest that another request left: ranges of one request ascend
             first, last = self._ranges.popleft()
             for at, key in self._sums.keys_in(first, last):
-                if size >= PART_BYTES and at > first:
+                if (size >= SYNC_BYTES or len(hashes) >= SYNC_KEYS) and at > first:
                     self._ranges.appendleft((at, last))
                     last = at - 1
                     break
@@ -191,50 +228,44 @@ class SyncSession:
                 if entry is not None:
                     hashes[key] = entry
                     size += _HASH_BYTES + len(key) + len(entry.originator)
-            if ranges and ranges[-1][1] + 1 == first:
-                ranges[-1] = (ranges[-1][0], last)
-            else:
-                ranges.append((first, last))
+            _add(ranges, first, last)
         return Sync(self._next_id(), self._area, tuple(ranges), hashes)
 
-    # -- both ----------------------------------------------------------------------------------------------------------
+    # -- what the other side lacks -------------------------------------------------------------------------------------
 
-    def _go_on(self, now: float) -> list[CompareRanges | Sync | Finalize]:
-        if self.phase is Phase.COMPARING and not self._waiting:
-            if self._below:
-                return self._compare_below(now)
-            self._ranges = deque(sorted(self._ranges))
-            self.phase = Phase.ASKING
-        requests: list[CompareRanges | Sync | Finalize] = []
-        if self.phase is Phase.ASKING:
-            while self._ranges and len(self._waiting) < _WINDOW:
-                requests.append(self._ask(self._next_part(), now))
-            if not self._waiting:
-                self.phase = Phase.FINALIZING
-        return requests
-
-    def finalize(self, now: float) -> list[CompareRanges | Sync | Finalize]:
-        """The next part of what the other side lacks, once nothing is under way; the last one may be empty."""
-        if self.phase is not Phase.FINALIZING or self._waiting:
-            return []
-        if self._is_last_sent and not self._lacking:
-            self.phase = Phase.DONE
-            return []
+    def _next_lacking(self, now: float) -> Finalize:
+        """The last one may be empty."""
+        self._pend_what_is_not_there()
         part: list[str] = []
         size = 0
-        for key in list(self._lacking):
+        for _ in range(min(SYNC_KEYS, len(self._lacking))):
+            key, _ = self._lacking.popitem(last=False)
             entry = self._store.get(key)
-            cost = 0 if entry is None else packed_bytes(key, entry)
-            if part and size + cost > PART_BYTES:
+            if entry is None:
+                continue
+            cost = packed_bytes(key, entry)
+            if part and size + cost > SYNC_BYTES:
+                self._lacking[key] = None
                 break
-            del self._lacking[key]
-            if entry is not None:
-                part.append(key)
-                size += cost
-        self._is_last_sent = not self._lacking
-        entries = self._store.outgoing(part, now)
-        return [self._ask(Finalize(self._next_id(), self._area, entries, self._is_last_sent), now)]
+            part.append(key)
+            size += cost
+        self._fit_window(size)
+        self._is_last_sent = not self._lacks_something
+        return Finalize(self._next_id(), self._area, self._store.outgoing(part, now), self._is_last_sent)
 
-    def _ask(self, request: CompareRanges | Sync | Finalize, now: float) -> CompareRanges | Sync | Finalize:
-        self._waiting[request.id] = _Waiting(request, now + self._timeout_s)
-        return request
+    def _pend_what_is_not_there(self) -> None:
+        """As many keys as a part may have."""
+        while self._not_there and len(self._lacking) < SYNC_KEYS:
+            first, last = self._not_there.popleft()
+            for at, key in self._sums.keys_in(first, last):
+                if len(self._lacking) >= SYNC_KEYS:
+                    self._not_there.appendleft((at, last))
+                    break
+                self._lacking[key] = None
+
+
+def _add(ranges: list[tuple[int, int]] | deque[tuple[int, int]], first: int, last: int) -> None:
+    """At the end; ranges without a gap between them are one."""
+    if ranges and ranges[-1][1] + 1 == first:
+        first = ranges.pop()[0]
+    ranges.append((first, last))

@@ -158,6 +158,9 @@ class Server:
     def counters(self) -> Counters:
         return self._broker.counters
 
+    def _served(self) -> int:
+        return self.counters.received_messages
+
     async def start(self) -> None:
         """Listen. Raises OSError when an address cannot be had, SettingsError for an address of sites, and
         DataDirectoryError when the data cannot.
@@ -206,7 +209,7 @@ class Server:
     def _open_site(self) -> None:
         """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
         if self._site_endpoints is not None:
-            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom())
+            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom(), self._served)
 
     def _close_site(self) -> None:
         if self._bridge is not None:

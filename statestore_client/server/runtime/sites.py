@@ -1,8 +1,8 @@
 """A site of the KvStore in an event loop: its sockets, its clock, and what people are told of it.
 
 :class:`~statestore_client.server.kvstore.site.Site` decides everything. Here messages are carried, one turn after the
-other: what has come is taken in, what is due is done, what it says goes out. A turn takes a bounded number of messages
-and bytes from each socket, so the loop's other work goes on.
+other: what has come is taken in, what is due is done, what it says goes out. A turn takes messages for a moment only,
+large work is done in pieces, and while the loop serves others, too, they have most of its time.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ __all__ = ["DEFAULT_AREA", "SiteEndpoints", "SitePeering"]
 
 logger: Final = logging.getLogger("statestore_client.server")
 
-#: Of each socket, in a turn.
-_MESSAGES_AT_ONCE: Final = 16
-#: The same: a part of a full sync has more, and takes some milliseconds, so it is the last one of its turn.
-_BYTES_AT_ONCE: Final = 32 * 1024
+#: After this time in seconds a turn takes no more messages. One of them takes about a millisecond at most.
+_TURN_S: Final = 0.00025
+#: While the loop serves others, too, they have a multiple of its time after a turn, and at most this time in seconds.
+_REST: Final = 3.0
+_MOST_REST_S: Final = 0.01
+#: They count as there until this time after they were served, in seconds.
+_OTHERS_S: Final = 0.05
 
 #: Addresses that a site dials; each of them is tried for ever.
 _MAX_DIALLED: Final = 256
@@ -129,7 +132,8 @@ class SiteEndpoints:
 
 class SitePeering:
     """One site and its connections. ``areas`` are empty at first; what is set in them later goes out after
-    :meth:`changed`. ``on_event`` is told what happens, after it was logged.
+    :meth:`changed`. ``on_event`` is told what happens, after it was logged. ``served`` counts what the loop does for
+    others.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class SitePeering:
         random: Random,
         on_event: Callable[[SiteEvent | OwnEvent], object] = lambda _event: None,
         keys: SiteKeys | None = None,
+        served: Callable[[], int] = lambda: 0,
     ) -> None:
         self._areas = tuple(areas)
         self.site = Site(settings, self._areas, random, time.monotonic())
@@ -147,7 +152,12 @@ class SitePeering:
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._sockets = SiteSockets(settings.name, self._watch, self._loop.remove_reader, random, keys)
-        self._timer: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._served = served
+        self._served_before = served()
+        self._others_until = 0.0
+        self._is_tick_put_off = False
+        self._rests_until = 0.0
         #: Hellos that were refused, by this site or another one; two sites with one name among them.
         self.refused = 0
         self._refusals: dict[tuple[object, int], str] = {}
@@ -155,13 +165,15 @@ class SitePeering:
         self._is_closed = False
 
     @classmethod
-    def of(cls, endpoints: SiteEndpoints, random: Random) -> SitePeering:
+    def of(cls, endpoints: SiteEndpoints, random: Random, served: Callable[[], int] = lambda: 0) -> SitePeering:
         """A new incarnation of the site, which listens and dials as told. Raises SettingsError for an address or a
         key.
         """
         keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
         settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS))
-        peering = cls(settings, [Area(name, endpoints.name) for name in endpoints.areas], random, keys=keys)
+        peering = cls(
+            settings, [Area(name, endpoints.name) for name in endpoints.areas], random, keys=keys, served=served
+        )
         try:
             if endpoints.listen is not None:
                 peering.listen(endpoints.listen)
@@ -203,7 +215,7 @@ class SitePeering:
     def changed(self) -> None:
         """Something was done to the site or its areas: a turn follows."""
         if not self._is_closed:
-            self._arm(self._loop.call_soon(self._turn))
+            self._arm(0.0)
 
     def close(self) -> None:
         """Close all connections, at once."""
@@ -213,31 +225,51 @@ class SitePeering:
         self._sockets.close()
 
     def _watch(self, descriptor: int) -> None:
-        self._loop.add_reader(descriptor, self._turn)
+        self._loop.add_reader(descriptor, self._wake)
 
-    def _arm(self, timer: asyncio.Handle) -> None:
+    def _wake(self) -> None:
+        if time.monotonic() >= self._rests_until:
+            self._turn()
+        elif self._sockets.is_readable():  # having looked, the descriptor does not tell again
+            self._arm(0.0)
+
+    def _arm(self, at: float) -> None:
+        """The next turn is then, or when the others had their time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = timer
+        self._timer = self._loop.call_at(max(at, self._rests_until), self._turn)
 
     def _turn(self) -> None:
         if self._is_closed:
             return
         now = time.monotonic()
-        for what in self._sockets.receive(_MESSAGES_AT_ONCE, _BYTES_AT_ONCE):
+        for what in self._sockets.receive():
             if isinstance(what, Came):
                 self.site.receive(what.link, what.data, now, what.user)
+                if time.monotonic() >= now + _TURN_S:
+                    break
             else:  # what was said on the former connection does not count, and hello is due on the new one
                 self.site.lost(what.link, now)
                 self.site.dial(what.link, now)
         self._sockets.settle(now)
-        self.site.tick(time.monotonic())
+        # After a long message that is the next turn's; every other turn does it, whatever comes.
+        self._is_tick_put_off = time.monotonic() >= now + _TURN_S and not self._is_tick_put_off
+        if not self._is_tick_put_off:
+            self.site.tick(time.monotonic())
         self._carry()
-        if self._sockets.is_readable() or self.site.output:
-            self._arm(self._loop.call_soon(self._turn))
-        else:
-            now = time.monotonic()
-            self._arm(self._loop.call_later(max(0.0, self.site.next_deadline(now) - now), self._turn))
+        ended = time.monotonic()
+        self._rest(now, ended)
+        is_busy = self._sockets.is_readable() or self.site.output
+        self._arm(ended if is_busy or self._is_tick_put_off else self.site.next_deadline(ended))
+
+    def _rest(self, began: float, ended: float) -> None:
+        """After a turn: the others first, if there are any."""
+        served = self._served()
+        if served != self._served_before:
+            self._served_before = served
+            self._others_until = ended + _OTHERS_S
+        if ended < self._others_until:
+            self._rests_until = ended + min(_MOST_REST_S, _REST * (ended - began))
 
     def _carry(self) -> None:
         output, self.site.output = self.site.output, []

@@ -62,20 +62,26 @@ def answer(store: SummedStore, request: Message, sender: str) -> Message:
     return SetResult(request.id, dict(store.merge(request.entries, sender, 0.0).reasons))
 
 
+def _requests(session: SyncSession) -> list[Message]:
+    """All that can be asked before there is an answer."""
+    found: list[Message] = []
+    while (request := session.next_request(0.0)) is not None:
+        found.append(request)
+    return found
+
+
 def full_sync(first: SummedStore, second: SummedStore, *, with_ranges: bool = True, names: str = "ab") -> Cost:
     """The first one begins."""
     cost = Cost()
     ids = count(1)
     session = SyncSession("0", first, first.sums, lambda: next(ids), 2.5, with_ranges=with_ranges)
-    requests = session.begin(0.0)
-    while requests:
+    while requests := _requests(session):
         cost.round_trips += 1
         replies = [cost.carry(answer(second, cost.carry(request), names[0])) for request in requests]
-        requests = []
         for reply in replies:
             assert isinstance(reply, RangeSumsReply | SyncReply | SetResult)
             if isinstance(reply, SyncReply):
                 first.merge(reply.entries, names[1], 0.0)
-            requests += session.receive(reply, 0.0) + session.finalize(0.0)
+            session.receive(reply, 0.0)
     assert session.phase is Phase.DONE
     return cost

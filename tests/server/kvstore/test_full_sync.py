@@ -151,7 +151,7 @@ def test_any_two_stores_are_equal_after_a_sync(
     """Whatever two stores have, one sync makes them equal, in parts of any size."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (sync_answers, sync_session):
-            patch.setattr(module, "PART_BYTES", part_bytes)
+            patch.setattr(module, "SYNC_BYTES", part_bytes)
         a, b = SummedStore(), SummedStore()
         a.merge(first, None, 0.0)
         b.merge(second, None, 0.0)
@@ -162,7 +162,7 @@ def test_any_two_stores_are_equal_after_a_sync(
 def session_of(store: SummedStore) -> SyncSession:
     """A sync that waits for its first reply, with the request id 7."""
     session = SyncSession("0", store, store.sums, lambda: 7, 2.5, with_ranges=True)
-    session.begin(0.0)
+    session.next_request(0.0)
     return session
 
 
@@ -184,7 +184,7 @@ def test_a_part_that_does_not_go_on_is_an_error() -> None:
     """A site cannot keep another one asking for the same part for ever."""
     store = SummedStore()
     session = SyncSession("0", store, store.sums, lambda: 7, 2.5, with_ranges=False)
-    session.begin(0.0)
+    session.next_request(0.0)
     with pytest.raises(RemoteProtocolError, match="does not go on"):
         session.receive(SyncReply(7, {}, (), 0), 0.0)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -21,8 +22,9 @@ from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.sites import SitePeering
+from statestore_client.wire.kvstore.client_messages import GetSummary
 from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import Hello
+from statestore_client.wire.kvstore.messages import Hello, Set
 from statestore_client.wire.kvstore.value import Value
 
 _ANYWHERE = "tcp://127.0.0.1:*"
@@ -241,3 +243,46 @@ async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
         assert y.value("between") is None
         x.dial(y)
         await until(lambda: y.value("between") == b"1")
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+async def test_a_site_rests_after_each_turn_while_others_are_served(
+    has_others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes meanwhile is taken when the rest is over, and not at the next heartbeat. Alone it never rests."""
+    monkeypatch.setattr(sites, "_REST", 1e9)
+    monkeypatch.setattr(sites, "_MOST_REST_S", 0.05)
+    monkeypatch.setattr("statestore_client.server.kvstore.site.HEARTBEAT_S", 1_000.0)
+    served = itertools.count()
+    peering = SitePeering(
+        SiteSettings("x", 1), [Area("a", "x")], Random(1), served=lambda: next(served) if has_others else 0
+    )
+    with contextlib.closing(peering), zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as client:
+        client.setsockopt(zmq.LINGER, 0)
+        client.connect(peering.listen(_ANYWHERE))
+        took = []
+        for number in range(4):
+            started = time.monotonic()
+            await client.send(encode(GetSummary(number)))
+            async with asyncio.timeout(10):
+                await client.recv()
+            took.append(time.monotonic() - started)
+    if has_others:
+        assert min(took[1:]) > 0.03
+    else:
+        assert peering._rests_until == 0.0
+
+
+async def test_what_a_long_message_brings_is_told_in_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that took long leaves the rest of its work to the next one, which follows at once."""
+    monkeypatch.setattr(sites, "_TURN_S", 0.0)
+    monkeypatch.setattr("statestore_client.server.kvstore.site.HEARTBEAT_S", 1_000.0)
+    area = Area("a", "x")
+    peering = SitePeering(SiteSettings("x", 1), [area], Random(1))
+    with contextlib.closing(peering), zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as client:
+        client.setsockopt(zmq.LINGER, 0)
+        client.connect(peering.listen(_ANYWHERE))
+        await client.send(encode(Set(1, "a", {"k": Value(1, "x", b"v")})))
+        async with asyncio.timeout(10):
+            await client.recv()
+        await until(lambda: area.get("k") is not None and not area._news, "it is published")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -43,6 +44,8 @@ __all__ = ["Came", "ConnectionChanged", "SiteSockets"]
 _QUEUE: Final = 256
 #: A message of 1 MiB, and some room for a newer version to say what it does not fit into.
 _MAX_FRAME_BYTES: Final = 2 * 1024 * 1024
+#: Messages of several frames that are dropped before another socket is looked at.
+_DROPPED_AT_ONCE: Final = 16
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 5_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -74,6 +77,7 @@ class Came:
 class _Dealer:
     socket: zmq.Socket[bytes]
     monitor: zmq.Socket[bytes]
+    url: str
     address: str
     #: The site whose key is expected; None without keys.
     name: str | None
@@ -104,6 +108,7 @@ class SiteSockets:
         self._poller = zmq.Poller()
         #: Messages that were dropped: of several frames, or for a connection that takes no more.
         self.dropped = 0
+        self._received = 0
 
     @property
     def dialled(self) -> tuple[str, ...]:
@@ -146,7 +151,7 @@ class SiteSockets:
         if key is not None:
             self._handshakes.expect(dealer, key)
         monitor = monitored(dealer, _CONNECTED | _LOST | REFUSED)
-        self._dealers[url] = _Dealer(dealer, monitor, address, name)
+        self._dealers[url] = _Dealer(dealer, monitor, url, address, name)
         self._use(dealer)
         self._use(monitor)
         try:
@@ -180,21 +185,36 @@ class SiteSockets:
             if dealer.redial_at <= now:
                 self._redial(url, dealer, now)
 
-    def receive(self, limit: int, limit_bytes: int) -> Iterator[Came | ConnectionChanged]:
-        """What has come; from each socket at most ``limit`` messages, and none after these have ``limit_bytes`` or
-        more: one busy site does not hold up the rest.
+    def receive(self) -> Iterator[Came | ConnectionChanged]:
+        """What has come, as much of it as the caller takes; close the generator then. The sockets give one message
+        each in turn, and the next call goes on with the next socket: one busy site does not hold up the rest.
         """
         readable = {socket for socket, _ in self._poller.poll(0)}
         for url, dealer in tuple(self._dealers.items()):
             if dealer.monitor in readable:
                 yield from self._changes(url, dealer)
-            if dealer.socket in readable:
-                for (frame,) in self._messages(dealer.socket, limit, limit_bytes, 1):
-                    yield Came(url, frame.bytes, dealer.name)
-        if self._router is not None and self._router in readable:
-            has_keys = self._handshakes.keys is not None
-            for route, frame in self._messages(self._router, limit, limit_bytes, 2):
-                yield Came(route.bytes, frame.bytes, str(frame.get("User-Id")) if has_keys else None)
+        sources: deque[_Dealer | None] = deque(each for each in self._dealers.values() if each.socket in readable)
+        if self._router in readable:
+            sources.append(None)
+        sources.rotate(-(self._received % max(1, len(sources))))
+        while sources:
+            source = sources.popleft()
+            came = self._from_router() if source is None else self._from_dealer(source)
+            if came is not None:
+                sources.append(source)
+                self._received += 1
+                yield came
+
+    def _from_dealer(self, dealer: _Dealer) -> Came | None:
+        frames = self._message(dealer.socket, 1)
+        return None if frames is None else Came(dealer.url, frames[0].bytes, dealer.name)
+
+    def _from_router(self) -> Came | None:
+        frames = None if self._router is None else self._message(self._router, 2)
+        if frames is None:
+            return None
+        user = None if self._handshakes.keys is None else str(frames[1].get("User-Id"))
+        return Came(frames[0].bytes, frames[1].bytes, user)
 
     def send(self, link: LinkId, data: bytes) -> bool:
         """False if the connection is gone, or takes no more."""
@@ -294,22 +314,17 @@ class SiteSockets:
                 self._handshakes.succeeded(url)
             yield ConnectionChanged(url, is_connected=bool(event & _CONNECTED))
 
-    def _messages(
-        self, socket: zmq.Socket[bytes], limit: int, limit_bytes: int, frames: int
-    ) -> Iterator[list[zmq.Frame]]:
-        size = 0
-        for _ in range(limit):
-            if size >= limit_bytes:
-                return
+    def _message(self, socket: zmq.Socket[bytes], frames: int) -> list[zmq.Frame] | None:
+        """The next one of so many frames; None if there is none now. Some others are dropped on the way."""
+        for _ in range(_DROPPED_AT_ONCE):
             try:
                 message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
-            size += sum(map(len, message))
+                return None
             if len(message) == frames:
-                yield message
-            else:
-                self.dropped += 1
+                return message
+            self.dropped += 1
+        return None
 
 
 def _check(url: str) -> None:

@@ -15,7 +15,7 @@ from sites_world import Edge, World
 from statestore_client.server.kvstore import sync_answers, sync_session
 from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.slices import PART_BYTES
+from statestore_client.server.kvstore.slices import SYNC_BYTES
 
 __all__ = ["Outcome", "run_schedule"]
 
@@ -271,9 +271,9 @@ def run_schedule(seed: int, size: int | None = None) -> Outcome:
     """All of it."""
     with pytest.MonkeyPatch.context() as patch:
         # Parts of a few entries, so that syncs have many of them.
-        part_bytes = Random(seed).choice([150, 400, PART_BYTES])
+        part_bytes = Random(seed).choice([150, 400, SYNC_BYTES])
         for module in (sync_answers, sync_session):
-            patch.setattr(module, "PART_BYTES", part_bytes)
+            patch.setattr(module, "SYNC_BYTES", part_bytes)
         return _run(Schedule(seed, size), seed)
 
 

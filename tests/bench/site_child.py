@@ -1,0 +1,194 @@
+"""One site of bench_sites.py in a process of its own: ``site_child.py NAME``; commands come in, answers go out.
+
+It is what ``statestore serve --site`` runs: broker, state store and site in one event loop. What takes time in that
+loop is noted: each of its turns, each turn of the site, and each kind of step in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+from measure import percentile
+
+from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.replica import Replica
+from statestore_client.server.kvstore.site import Site
+from statestore_client.server.kvstore.slices import slices
+from statestore_client.server.runtime.garbage_collection import short_pauses
+from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints, SitePeering
+from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.wire.kvstore import codec
+from statestore_client.wire.kvstore.value import Value
+
+VALUE_BYTES: Final = 100
+#: Shorter turns are not counted as such: they only look whether there is something to do.
+_LEAST_S: Final = 50e-6
+
+
+def _no_seconds() -> array[float]:
+    """Not a list: the garbage collector would look at each of them."""
+    return array("d")
+
+
+class Steps:
+    """Seconds of the processor, by kind of step."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, array[float]] = defaultdict(_no_seconds)
+        self._pause_began = 0.0
+        gc.callbacks.append(self._collecting)
+
+    def timed(self, owner: Any, name: str, kind: Callable[..., str]) -> None:
+        """Note how long a method or function takes from now on."""
+        inner = getattr(owner, name)
+
+        def outer(*arguments: Any, **named: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return inner(*arguments, **named)
+            finally:
+                self.taken[kind(*arguments)].append(time.thread_time() - started)
+
+        setattr(owner, name, outer)
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._pause_began = time.thread_time()
+        else:
+            self.taken[f"garbage, generation {info['generation']}"].append(time.thread_time() - self._pause_began)
+
+    def figures(self) -> dict[str, tuple[int, float, float]]:
+        """How many, 99th percentile and longest, in ms, since the last call."""
+        taken, self.taken = self.taken, defaultdict(_no_seconds)
+        return {
+            kind: (len(long), percentile(long, 99) * 1e3, max(long) * 1e3)
+            for kind, every in taken.items()
+            if (long := [seconds for seconds in every if seconds >= _LEAST_S])
+        }
+
+
+class TimedLoop(asyncio.SelectorEventLoop):
+    """Notes how long it is busy between two looks at its sockets."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        select = self._selector.select  # type: ignore[attr-defined]
+        began: list[float] = []
+
+        def looked(timeout: float | None = None) -> Any:
+            if began:
+                steps.taken["a turn of the loop"].append(time.thread_time() - began.pop())
+            found = select(timeout)
+            began.append(time.thread_time())
+            return found
+
+        self._selector.select = looked  # type: ignore[attr-defined]
+
+
+def _say(**answer: object) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def _observe(steps: Steps) -> None:
+    """Before the first site is made."""
+    message: list[str] = [""]
+    decode = codec.decode
+
+    def decoded(data: bytes) -> Any:
+        found = decode(data)
+        message[0] = type(found).__name__
+        return found
+
+    sys.modules[Site.__module__].__dict__["decode"] = decoded
+    steps.timed(SitePeering, "_turn", lambda *_: "a turn of the site")
+    steps.timed(Site, "receive", lambda *_: f"receive {message[0]}")
+    steps.timed(Site, "tick", lambda *_: "tick")
+    steps.timed(SitePeering, "_carry", lambda *_: "send")
+    _tell(Replica, "_done", "done")
+    _tell(Replica, "disconnect", "alone")
+
+
+def _tell(owner: Any, name: str, what: str) -> None:
+    """Say from now on when it has happened."""
+    inner = getattr(owner, name)
+
+    def outer(*arguments: Any, **named: Any) -> None:
+        inner(*arguments, **named)
+        _say(**{what: time.monotonic()})
+
+    setattr(owner, name, outer)
+
+
+class Child:
+    """A server, and what it is told to do with its site."""
+
+    def __init__(self, server: Server, name: str, steps: Steps) -> None:
+        assert server.site is not None
+        self._peering = server.site
+        self._name = name
+        self._steps = steps
+        self._replica = server.site.site.replicas[DEFAULT_AREA]
+        self._area: Area = self._replica.contents
+
+    async def change(self, first: int, step: int, end: int, version: int) -> None:
+        """Set keys, with pauses."""
+        entries = {
+            f"adj:node-{number:07d}": Value(version, self._name, b"%0*d" % (VALUE_BYTES, number + version))
+            for number in range(first, end, step)
+        }
+        for piece in slices(entries):
+            self._area.set(piece, time.monotonic())
+            self._peering.changed()
+            await asyncio.sleep(0)
+
+    async def run(self, what: str, *arguments: Any) -> object:
+        """One command."""
+        match what:
+            case "change":
+                await self.change(*arguments)
+            case "dial":
+                self._peering.add_peer(*arguments)
+            case "hang up":
+                self._peering.remove_peer(*arguments)
+            case "sum":
+                return self._replica.sums.sum(0, 0)
+            case "figures":
+                return self._steps.figures()
+        return None
+
+
+async def serve(name: str, steps: Steps) -> None:
+    """Until there are no more commands."""
+    loop = asyncio.get_running_loop()
+    site = SiteEndpoints(name=name, listen="tcp://127.0.0.1:*")
+    server = Server(endpoints=Endpoints(host="127.0.0.1", port=0), site=site)
+    await server.start()
+    with short_pauses(loop):
+        assert server.site is not None
+        child = Child(server, name, steps)
+        _say(url=server.urls[0], site=server.site.url)
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        async for line in reader:
+            _say(answer=await child.run(*json.loads(line)))
+    await server.stop()
+
+
+def main() -> None:
+    steps = Steps()
+    _observe(steps)
+    with asyncio.Runner(loop_factory=lambda: TimedLoop(steps)) as runner:
+        runner.run(serve(sys.argv[1], steps))
+
+
+if __name__ == "__main__":
+    main()

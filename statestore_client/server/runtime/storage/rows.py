@@ -61,7 +61,7 @@ class StateRows:
 
     def in_turn(self) -> Iterator[WriteBatch]:
         """All rows, in batches without removals, some of them empty. Anything may happen between two of them. When it
-        begins, nothing waits for the log.
+        begins, no batch is on its way.
         """
         puts: dict[Stream, list[tuple[Subject, bytes]]] = {}
         count = size = 0

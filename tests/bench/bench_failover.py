@@ -1,0 +1,220 @@
+"""What clients notice when a server of a replicated log goes, and what the log costs: three peers of ours and two
+servers, each a process, on this machine.
+
+    python tests/bench/bench_failover.py [--quick] [--rounds 3] [--times 10]
+
+A client that knows both servers sets one key after the other. The gap is the longest time between two answers around
+the moment when something was killed (-9), paused (SIGSTOP), or told to hand over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+from measure import Options, Report, Sample, interleaved, percentile, ratio, timed
+
+from raft_client import RaftClient
+from statestore_client import StateStoreClient
+from statestore_client.cli.workloads import served
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from peer_processes import Peers
+
+_SETTLE_S = 1.5
+#: What happens, and how long the gap may be: median, and 99 % (of so few, the longest), in milliseconds.
+_BARS = {
+    "kill -9 of the active server": (450, 1000),
+    "hand-over": (100, None),
+    "SIGSTOP of the active server": (None, 1000),
+    "active server and Raft leader killed": (None, 1200),
+    "Raft leader killed": (None, 1000),
+}
+
+
+class Server:
+    """One of the two, which can be started again at its ports."""
+
+    def __init__(self, server_id: str, log: str) -> None:
+        self.id = server_id
+        self._log = log
+        self.port = self._metrics_port = 0
+        self.start()
+
+    def start(self) -> None:
+        options = ("--port", str(self.port), "--metrics-port", str(self._metrics_port), "--log", self._log)
+        command = [sys.executable, "-m", "statestore_client.cli", "serve", *options, "--id", self.id]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        lines = [self.process.stdout.readline() for _ in range(3)]
+        ports = [re.search(r":(\d+)(/metrics)?$", line.strip()) for line in lines]
+        self.port, self._metrics_port = (int(found[1]) for found in ports[:2] if found)
+
+    @property
+    def is_active(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self._metrics_port}/ready", timeout=1) as page:
+                return bool(page.status == 200)
+        except OSError:
+            return False
+
+    def end(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Writer(threading.Thread):
+    """Sets one key after the other, and notes when it was answered."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self.answered: list[float] = []
+        self.is_over = False
+
+    def run(self) -> None:
+        with StateStoreClient(self._url, retry_first_connect=True) as client:
+            for number in itertools.count():
+                if self.is_over:
+                    return
+                client.set("key", b"%d" % number)
+                self.answered.append(time.monotonic())
+
+    def gap_ms(self, since: float) -> float:
+        """The longest one after this moment."""
+        times = [at for at in self.answered if at >= since - 0.05]
+        return 1000 * max(b - a for a, b in itertools.pairwise(times))
+
+
+class Pair:
+    """Two servers on three peers."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self.servers = [Server(server_id, peers.url) for server_id in "ab"]
+        self.url = "mqtt://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    def active(self) -> Server:
+        while True:
+            found = [server for server in self.servers if server.is_active]
+            if len(found) == 1:
+                return found[0]
+            time.sleep(0.01)
+
+    def leader(self) -> str:
+        with RaftClient(self.peers.url) as client:
+            assert client.leader is not None
+            return client.leader.id
+
+    def strike(self, what: str) -> None:
+        """It happens, and is put right a moment later."""
+        active, leader = self.active(), self.leader()
+        if what.endswith("killed"):
+            self.peers.end(leader, signal.SIGKILL)
+        if what.startswith("SIGSTOP"):
+            active.process.send_signal(signal.SIGSTOP)
+        elif what.startswith(("kill", "active")):
+            active.end(signal.SIGKILL)
+        elif what == "hand-over":
+            active.end(signal.SIGTERM)
+        time.sleep(_SETTLE_S)
+        if what.startswith("SIGSTOP"):
+            active.process.send_signal(signal.SIGCONT)
+        elif active.process.returncode is not None:
+            active.start()
+        if what.endswith("killed"):
+            self.peers.start(leader)
+        time.sleep(_SETTLE_S)
+
+    def gaps_ms(self, what: str, times: int) -> list[float]:
+        writer = Writer(self.url)
+        writer.start()
+        gaps = []
+        for _ in range(times):
+            began = time.monotonic()
+            self.strike(what)
+            gaps.append(writer.gap_ms(began))
+        writer.is_over = True
+        writer.join()
+        return gaps
+
+
+@contextmanager
+def pair() -> Iterator[Pair]:
+    """Everything is ended afterwards."""
+    with tempfile.TemporaryDirectory() as folder, Peers(Path(folder)) as peers:
+        for name in peers.urls:
+            peers.start(name, "--machine", "broadcast")
+        both = Pair(peers)
+        try:
+            both.active()
+            yield both
+        finally:
+            for server in both.servers:
+                with suppress(ProcessLookupError):
+                    server.end(signal.SIGKILL)
+
+
+def _sets(url: str, count: int, in_flight: int) -> Sample:
+    with StateStoreClient(url, max_in_flight=in_flight) as client, timed(count) as timer:
+        if in_flight > 1:
+            client.set_many([(f"key {number % 1000}", b"x" * 60) for number in range(count)])
+        else:
+            for _ in range(count):
+                began = time.perf_counter()
+                client.set("key", b"x" * 60)
+                timer.latencies_s.append(time.perf_counter() - began)
+    return timer.sample
+
+
+def costs(report: Report, both: Pair, options: Options) -> None:
+    """Beside one durable server."""
+    count, few = options.scaled(20_000), options.scaled(1_000)
+    with tempfile.TemporaryDirectory() as data, served("--data", data) as durable:
+        many = interleaved(
+            {
+                "64 in flight, --data": lambda: _sets(durable, count, 64),
+                "64 in flight, --log": lambda: _sets(both.url, count, 64),
+            },
+            options.rounds,
+        )
+        single = interleaved({"one at a time, --log": lambda: _sets(both.url, few, 1)}, options.rounds)
+    report.rates(many | single)
+    report.bar(
+        "SETs/s 64 in flight, log / durable", ratio(many["64 in flight, --log"], many["64 in flight, --data"]), 0.5
+    )
+    p50 = statistics.median(percentile(sample.latencies_s, 50) for sample in single["one at a time, --log"])
+    report.bar("one SET at a time, p50 ms", 1000 * p50, 3, at_most=True)
+
+
+def main() -> int:
+    options = Options.parse(__doc__, times=(int, 10, "how often each thing happens"))
+    report = Report(options)
+    with pair() as both:
+        costs(report, both, options)
+        for what, (middle, longest) in _BARS.items():
+            gaps = both.gaps_ms(what, options.scaled(options.number("times")))
+            print(f"{what}: {', '.join(f'{gap:.0f}' for gap in sorted(gaps))} ms", flush=True)
+            if middle is not None:
+                report.bar(f"{what}, median gap ms", statistics.median(gaps), middle, at_most=True)
+            if longest is not None:
+                report.bar(f"{what}, longest gap ms", max(gaps), longest, at_most=True)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

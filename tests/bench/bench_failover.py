@@ -94,10 +94,10 @@ class Writer(threading.Thread):
                 client.set("key", b"%d" % number)
                 self.answered.append(time.monotonic())
 
-    def gap_ms(self, since: float) -> float:
-        """The longest one after this moment."""
-        times = [at for at in self.answered if at >= since - 0.05]
-        return 1000 * max(b - a for a, b in itertools.pairwise(times))
+    def gap_ms(self, since: float, until: float) -> float:
+        """The longest one that ends between these moments, or goes on."""
+        pairs = itertools.pairwise([*self.answered, until])
+        return 1000 * max(b - a for a, b in pairs if since <= b <= until)
 
 
 class Pair:
@@ -120,8 +120,8 @@ class Pair:
             assert client.leader is not None
             return client.leader.id
 
-    def strike(self, what: str) -> None:
-        """It happens, and is put right a moment later."""
+    def strike(self, what: str) -> float:
+        """It happens, and is put right a moment later. Returns when it was put right."""
         active, leader = self.active(), self.leader()
         if what.endswith("killed"):
             self.peers.end(leader, signal.SIGKILL)
@@ -132,22 +132,27 @@ class Pair:
         elif what == "hand-over":
             active.end(signal.SIGTERM)
         time.sleep(_SETTLE_S)
+        righted = time.monotonic()
         if what.startswith("SIGSTOP"):
             active.process.send_signal(signal.SIGCONT)
         elif active.process.returncode is not None:
             active.start()
         if what.endswith("killed"):
-            self.peers.start(leader)
+            self.peers.start(leader, "--machine", "broadcast")
         time.sleep(_SETTLE_S)
+        return righted
 
     def gaps_ms(self, what: str, times: int) -> list[float]:
         writer = Writer(self.url)
         writer.start()
         gaps = []
+        back = []
         for _ in range(times):
             began = time.monotonic()
-            self.strike(what)
-            gaps.append(writer.gap_ms(began))
+            righted = self.strike(what)
+            gaps.append(writer.gap_ms(began, righted))
+            back.append(writer.gap_ms(righted, time.monotonic()))
+        print(f"{what}: when it is back, {', '.join(f'{gap:.0f}' for gap in sorted(back))} ms", flush=True)
         writer.is_over = True
         writer.join()
         return gaps

@@ -96,6 +96,7 @@ class ClientRouter:
 
     def place(self, client: _SplicedClient) -> None:
         """A client that waits, or was passed on elsewhere."""
+        client.come_back()
         if client.is_passed_on or self.is_closing:
             client.cut()
         elif self._is_open:
@@ -204,6 +205,12 @@ class _SplicedClient(asyncio.Protocol):
     @property
     def is_passed_on(self) -> bool:
         return self._server is not None
+
+    def come_back(self) -> None:
+        """If nothing was passed on yet, that server is not asked any longer."""
+        if self._server is not None and not self._server.is_ready:
+            server, self._server = self._server, None
+            server.close()
 
     def cut(self) -> None:
         """At once."""

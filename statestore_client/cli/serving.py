@@ -127,8 +127,15 @@ async def _serve(server: Server) -> None:
     }
     for number, handler in handlers.items():
         asyncio.get_running_loop().add_signal_handler(number, handler)
+    starting, ending = asyncio.ensure_future(server.start()), asyncio.ensure_future(stop.wait())
     try:
-        await server.start()
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if not starting.done():  # a replicated log that has no leader, for example
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return
+        await starting
     except OSError as error:
         raise click.UsageError(_cannot_listen(server, error)) from error
     except SettingsError as error:

@@ -95,9 +95,13 @@ class Writer(threading.Thread):
                 self.answered.append(time.monotonic())
 
     def gap_ms(self, since: float, until: float) -> float:
-        """The longest one that ends between these moments, or goes on."""
-        pairs = itertools.pairwise([*self.answered, until])
-        return 1000 * max(b - a for a, b in pairs if since <= b <= until)
+        """The longest one, as far as it lies between these moments."""
+        pairs = itertools.pairwise([*self.answered, float("inf")])
+        return 1000 * max(min(b, until) - a for a, b in pairs if b >= since and a <= until)
+
+    def end(self) -> None:
+        self.is_over = True
+        self.join()
 
 
 class Pair:
@@ -142,20 +146,19 @@ class Pair:
         time.sleep(_SETTLE_S)
         return righted
 
-    def gaps_ms(self, what: str, times: int) -> list[float]:
-        writer = Writer(self.url)
+    def gap_ms(self, what: str) -> float:
+        """A client that is connected to a server that stands still waits for it; one that is passed on does not."""
+        writer = Writer(self.standby_url() if what.startswith("SIGSTOP") else self.url)
         writer.start()
-        gaps = []
-        back = []
-        for _ in range(times):
-            began = time.monotonic()
-            righted = self.strike(what)
-            gaps.append(writer.gap_ms(began, righted))
-            back.append(writer.gap_ms(righted, time.monotonic()))
-        print(f"{what}: when it is back, {', '.join(f'{gap:.0f}' for gap in sorted(back))} ms", flush=True)
-        writer.is_over = True
-        writer.join()
-        return gaps
+        time.sleep(_SETTLE_S)
+        began = time.monotonic()
+        righted = self.strike(what)
+        writer.end()
+        return writer.gap_ms(began, righted)
+
+    def standby_url(self) -> str:
+        active = self.active()
+        return next(f"mqtt://127.0.0.1:{server.port}" for server in self.servers if server is not active)
 
 
 @contextmanager
@@ -212,7 +215,7 @@ def main() -> int:
     with pair() as both:
         costs(report, both, options)
         for what, (middle, longest) in _BARS.items():
-            gaps = both.gaps_ms(what, options.scaled(options.number("times")))
+            gaps = [both.gap_ms(what) for _ in range(options.scaled(options.number("times")))]
             print(f"{what}: {', '.join(f'{gap:.0f}' for gap in sorted(gaps))} ms", flush=True)
             if middle is not None:
                 report.bar(f"{what}, median gap ms", statistics.median(gaps), middle, at_most=True)

@@ -163,7 +163,8 @@ class Server:
 
     async def start(self) -> None:
         """Listen. Raises OSError when an address cannot be had, SettingsError for an address of sites, and
-        DataDirectoryError when the data cannot.
+        DataDirectoryError when the data cannot. With a log it waits until that is read, and raises ReplicatedLogError
+        for one of something else.
         """
         loop = asyncio.get_running_loop()
         group_commit = None if self._disk is None else self._disk.open(self._broker, self._service, loop)
@@ -195,6 +196,7 @@ class Server:
             self._open_bridge(driver)
         else:
             await replication.open(driver)
+            await replication.wait_until_known()
         self._endpoints = await listeners.open(self._endpoints)
         self._listeners = listeners
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)

@@ -82,6 +82,8 @@ class Lives:
         self._told: tuple[int, Life | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._is_known = asyncio.Event()
+        self._failure: StateStoreError | None = None
         self._is_over = False
 
     async def open(self, driver: BrokerDriver) -> None:
@@ -95,6 +97,14 @@ class Lives:
         self._pulse.start()
         self._look()
         self._begin_life()
+
+    async def wait_until_known(self) -> None:
+        """Until this server has read the log, and knows who is active: before, a client is better off elsewhere. Raises
+        ReplicatedLogError and its like.
+        """
+        await self._is_known.wait()
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def url(self) -> str:
@@ -146,6 +156,7 @@ class Lives:
             return
         if replica.silent_s > _SILENCE_S:
             driver.dismiss("the replicated log cannot be reached")
+            replica.wait_anew()
         if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
             self._begin_snapshot()
 
@@ -200,6 +211,9 @@ class Lives:
     def replicated(self, batch: WriteBatch) -> None:
         if self._standby is not None:
             self._standby.absorb(batch)
+
+    def caught_up(self) -> None:
+        self._is_known.set()
 
     def appending(self, batch: WriteBatch) -> None:
         if self._rows is not None:
@@ -283,6 +297,8 @@ class Lives:
             return
         if not isinstance(error, StateStoreError):
             error = ReplicatedLogError(f"the replicated log cannot be used: {error}")
+        self._failure = error
+        self._is_known.set()
         self._owner.cannot_go_on(error)
 
     # -- by people ----------------------------------------------------------------------------------------------------

@@ -47,6 +47,9 @@ class LifeOwner(Protocol):
     def log_trimmed(self) -> None:
         """This life has fallen behind: another one has to begin after the newest snapshot."""
 
+    def caught_up(self) -> None:
+        """All that there was has been read."""
+
     def appending(self, batch: WriteBatch) -> None:
         """The active server writes this batch."""
 
@@ -100,6 +103,7 @@ class ReplicaLife:
         self._active: OwnerChanged | None = None
         self._is_over = False
         self._asked_at: float | None = None
+        self._namesake: Life | None = None  # another server with this id, which the operator was told of
 
     def open(self) -> None:
         """Begin to follow."""
@@ -168,6 +172,7 @@ class ReplicaLife:
         owner, self._active = self._active, None
         if owner is not None:
             self._owner.owner_changed(owner.epoch, owner.owner, owner.url)
+        self._owner.caught_up()
         self._turn()
 
     def append_failed(self, ticket: int) -> None:
@@ -243,8 +248,9 @@ class ReplicaLife:
             case Deposed():
                 self._end()
                 owner.deposed(event.epoch)
-            case IdInUse():
-                LOGGER.error("another server has the id %r, too: give each of them an id of its own", event.life.id)
+            case IdInUse(life=life) if life != self._namesake:
+                self._namesake = life
+                LOGGER.error("another server has the id %r, too: give each of them an id of its own", life.id)
 
     def _hand_on(self) -> None:
         output = self._member.output
@@ -297,6 +303,10 @@ class ReplicaLife:
         self._member.ask_to_speak(now)
         self._hand_on()
         self._arm()
+
+    def wait_anew(self) -> None:
+        """Clients that have waited for too long are gone."""
+        self._asked_at = None
 
     @property
     def silent_s(self) -> float:

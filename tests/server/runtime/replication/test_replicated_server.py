@@ -88,26 +88,34 @@ async def test_who_is_forced_out_follows_again() -> None:
 
 
 async def test_clients_wait_while_nobody_is_active() -> None:
-    """The only server has to find the log first; who connects meanwhile is served then."""
-    async with servers("a") as pair:
-        first = await pair.active()
-        async with pair.client(first) as client:
+    """A client that comes while the epoch is vacant is served by the next one; it does not have to come again."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(active) as client:
             await client.set("k", "1")
+        assert await replication(active).hand_over("nobody")  # so the others wait for a moment
+        await until(lambda: replication(standby).status()["active"] == "")
+        async with pair.client(standby, reconnect_delay=30.0) as client:
+            item = await client.get("k")
+            assert item is not None
+            assert item.value == b"1"
+
+
+async def test_a_server_listens_when_it_knows_who_is_active() -> None:
+    """Without the log it does not know: a client is better off at another address."""
+    async with servers("a") as pair:
+        await pair.active()
         await pair.cluster.kill("1")
-        second = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="b", key=KEY))
-        await second.start()
-        pair.closing.push_async_callback(second.stop)
-        client = pair.client(second)
-        waiting = asyncio.ensure_future(client.open())
-        await until(lambda: replication(second).router.spliced == 1, "the client waits")
-        stopping = asyncio.ensure_future(first.stop())
+        late = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="b", key=KEY))
+        starting = asyncio.ensure_future(late.start())
+        pair.closing.push_async_callback(late.stop)
+        await asyncio.wait([starting], timeout=0.3)
+        assert not starting.done()
+        assert late.urls == []
         await pair.cluster.restart("1")
-        await stopping
-        await waiting
-        item = await client.get("k")
-        assert item is not None
-        assert item.value == b"1"
-        await client.close()
+        await starting
+        async with pair.client(late) as client:
+            await client.set("k", "1")
 
 
 async def test_nothing_is_said_without_the_log() -> None:
@@ -185,6 +193,33 @@ async def test_without_the_key_nobody_is_passed_on(caplog: pytest.LogCaptureFixt
             writer.close()
 
 
+async def test_two_servers_with_one_id(caplog: pytest.LogCaptureFixture) -> None:
+    """Only one is active, and its log says so once."""
+    async with servers("a") as pair:
+        active = await pair.active()
+        other = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="a", key=KEY))
+        await other.start()
+        pair.closing.push_async_callback(other.stop)
+        await until(lambda: "give each of them an id of its own" in caplog.text, "the operator is told")
+        async with pair.client(other) as client:
+            await client.set("k", "1")
+        assert replication(active).role is Role.ACTIVE
+        assert replication(other).role is not Role.ACTIVE
+        assert caplog.text.count("give each of them an id of its own") == 1
+
+
+async def test_one_client_id_at_two_servers_is_one_client() -> None:
+    """The second one takes the session over, wherever it comes in."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(active, client_id="me") as first:
+            await first.set("k", "1")
+            async with pair.client(standby, client_id="me") as second:
+                await until(lambda: "closed" in str(first.state).lower(), "the first one has lost its session")
+                item = await second.get("k")
+                assert item is not None
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -198,11 +233,8 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
     async with AsyncEmbeddedCluster(1, machine=BroadcastStateMachine) as cluster, AsyncRaftClient(cluster.url) as log:
         index = await log.append(data)
         server = Server(log=ReplicaSettings(log=cluster.seeds, id="a"))
-        await server.start()
-        await server.wait_for_failure()
-        await server.stop()
-        assert isinstance(server.failure, ReplicatedLogError)
-        assert why in server.failure.message
+        with pytest.raises(ReplicatedLogError, match=why):
+            await server.start()
         assert (await log.log_info()).last_applied == index
 
 

@@ -1,4 +1,4 @@
-"""What clients notice when a server of a replicated log goes, and what the log costs: three peers of ours and two
+"""What clients notice when a server of a replicated log goes, and what the log costs: three of our peers and two
 servers, each a process, on this machine.
 
     python tests/bench/bench_failover.py [--quick] [--rounds 3] [--times 10]

@@ -57,7 +57,7 @@ async def test_a_server_begins_at_the_snapshot(by: str) -> None:
                 await asyncio.gather(writing, return_exceptions=True)
                 third = await group.start("c")
                 assert replication(third).status()["base"] == base
-                assert 0 < replication(third).status()["log_bytes"] < 1_000_000  # type: ignore[operator]
+                assert replication(third).status()["log_bytes"] < 1_000_000  # type: ignore[operator]
                 for server in (standby, active):
                     await server.stop()
                 await until(lambda: replication(third).role is Role.ACTIVE)

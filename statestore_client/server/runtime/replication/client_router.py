@@ -54,7 +54,7 @@ class ClientRouter:
     @property
     def driver(self) -> BrokerDriver:
         if self._driver is None:
-            raise RuntimeError("the router belong to no server yet")
+            raise RuntimeError("the router does not belong to a server yet")
         return self._driver
 
     @property
@@ -150,6 +150,7 @@ class _SplicedClient(asyncio.Protocol):
             stream.abort()
             return
         set_options(stream)
+        stream.pause_reading()  # if it goes by TLS, what comes belongs to the handshake; others may be read already
         driver.peers.make_room(self._peer)
         if not stream.is_closing():
             # Not in this moment: a transport expects the protocol that it was made with to stay until it is.

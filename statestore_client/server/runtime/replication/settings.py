@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplicaSettings"]
 
 _MAX_ID_BYTES: Final = 64
+_MAX_PORT: Final = 65_535
 _MIN_KEY_BYTES: Final = 16
 
 
@@ -29,13 +30,19 @@ def _is_id(_settings: object, _field: attrs.Attribute[str], value: object) -> No
 
 
 def _is_port(_settings: object, field: attrs.Attribute[int], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 65_535:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_PORT:
         raise SettingsError(f"{field.name} is a port from 0 to 65535, not {value!r}")
 
 
 def _is_key(_settings: object, _field: attrs.Attribute[bytes], value: object) -> None:
     if not isinstance(value, bytes) or (value and len(value) < _MIN_KEY_BYTES):
         raise SettingsError(f"the key of the replicated servers has at least {_MIN_KEY_BYTES} bytes")
+
+
+def _is_address(_settings: object, field: attrs.Attribute[str], value: object) -> None:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if value != "" and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+        raise SettingsError(f"{field.name} is host:port, not {value!r}")
 
 
 @attrs.frozen(kw_only=True)
@@ -54,7 +61,7 @@ class ReplicaSettings:
     cluster: str = ""
     internal_host: str = "127.0.0.1"
     internal_port: int = attrs.field(default=0, validator=_is_port)
-    internal_address: str = ""
+    internal_address: str = attrs.field(default="", validator=_is_address)
     key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
 
     def __attrs_post_init__(self) -> None:

@@ -101,6 +101,19 @@ async def test_clients_wait_while_nobody_is_active() -> None:
             assert item.value == b"1"
 
 
+async def test_clients_with_tls_wait_as_well(tmp_path: Path) -> None:
+    """Their handshake is with the next active server, although it has begun before."""
+    certificates = Certificates(tmp_path)
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    async with servers("a", "b", tls=tls) as pair:
+        active, standby = await pair.active(), await pair.standby()
+        assert await replication(active).hand_over("nobody")
+        await until(lambda: replication(standby).status()["active"] == "")
+        options = {"tls_ca_file": certificates.ca_file, "reconnect_delay": 30.0}
+        async with asyncio.timeout(5), pair.client(standby, **options) as client:
+            await client.set("k", "1")
+
+
 async def test_a_server_listens_when_it_knows_who_is_active() -> None:
     """Without the log it does not know: a client is better off at another address."""
     async with servers("a") as pair:
@@ -246,6 +259,8 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
         ({"id": ""}, "id of a server"),
         ({"id": "x" * 65}, "id of a server"),
         ({"internal_port": 70_000}, "internal_port"),
+        ({"internal_address": "10.0.0.1"}, "host:port"),
+        ({"internal_address": "10.0.0.1:0"}, "host:port"),
         ({"key": b"short"}, "at least 16 bytes"),
     ],
 )

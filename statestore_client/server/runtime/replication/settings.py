@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,13 @@ def _is_key(_settings: object, _field: attrs.Attribute[bytes], value: object) ->
         raise SettingsError(f"the key of the replicated servers has at least {_MIN_KEY_BYTES} bytes")
 
 
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def _is_address(_settings: object, field: attrs.Attribute[str], value: object) -> None:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if value != "" and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
@@ -67,6 +75,8 @@ class ReplicaSettings:
     def __attrs_post_init__(self) -> None:
         if self.raft.seeds != self.log:
             raise SettingsError(f"the log: {self.log!r} are not URLs")
+        if _is_unspecified(self.internal_host) and not self.internal_address:
+            raise SettingsError(f"{self.internal_host} is all addresses: say at which one the others find this server")
 
     @property
     def raft(self) -> RaftSettings:

@@ -260,6 +260,7 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
         ({"id": "x" * 65}, "id of a server"),
         ({"internal_port": 70_000}, "internal_port"),
         ({"internal_address": "10.0.0.1"}, "host:port"),
+        ({"internal_host": "0.0.0.0"}, "all addresses"),
         ({"internal_address": "10.0.0.1:0"}, "host:port"),
         ({"key": b"short"}, "at least 16 bytes"),
     ],

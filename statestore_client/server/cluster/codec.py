@@ -14,6 +14,7 @@ from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.entries import (
     MAX_ENTRY,
     MAX_ID_BYTES,
+    MAX_LEASE_MS,
     MAX_URL_BYTES,
     VERSION,
     BatchPiece,
@@ -43,6 +44,8 @@ class NewerLogError(UnreadableLogError):
     """A newer program has written into the log: this one must be upgraded before it can take part."""
 
 
+#: Log time never goes back, so one that is near the largest number would be the end of all that is written.
+_LATEST_MS: Final = 1 << 52
 _MAX_NUMBER: Final = (1 << 64) - 1
 
 
@@ -77,9 +80,16 @@ def _boolean(value: Any) -> Any:
     return value
 
 
+def _lease(value: Any) -> Any:
+    # A longer one would keep all others from taking over.
+    if number(value) > MAX_LEASE_MS:
+        raise UnreadableLogError(f"a lease of {value} ms; servers have at most {MAX_LEASE_MS}")
+    return value
+
+
 _KINDS: Final[dict[int, tuple[Callable[..., Body], tuple[tuple[str, Callable[[Any], Any]], ...]]]] = {
     1: (Claim, (
-        ("url", text), ("format", number), ("lease_ms", number), ("wall_ms", number), ("is_forced", _boolean),
+        ("url", text), ("format", number), ("lease_ms", _lease), ("wall_ms", number), ("is_forced", _boolean),
     )),
     2: (BatchPiece, (("data", _data), ("is_last", _boolean))),
     3: (Renewal, (("wall_ms", number),)),
@@ -127,6 +137,8 @@ def decode(data: bytes) -> LogEntry:
         raise UnreadableLogError(f"an entry of kind {fields[1]} with {len(fields)} fields")
     _check_header(fields)
     _, _, epoch, seq, server_id, incarnation, log_ms, base, *rest = fields
+    if log_ms >= _LATEST_MS:
+        raise UnreadableLogError(f"an entry of the time {log_ms} ms")
     body = make(*(read(value) for (_, read), value in zip(readers, rest, strict=True)))
     return LogEntry(epoch, seq, Life(server_id, incarnation), log_ms, base, body)
 

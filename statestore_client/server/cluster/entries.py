@@ -32,6 +32,7 @@ __all__ = [
     "MAX_DATA",
     "MAX_ENTRY",
     "MAX_ID_BYTES",
+    "MAX_LEASE_MS",
     "MAX_URL_BYTES",
     "VERSION",
     "BatchPiece",
@@ -54,6 +55,7 @@ FORMAT: Final = 1
 #: Larger entries make the appends of others wait for more than 50 ms.
 MAX_ENTRY: Final = 1 << 20
 MAX_ID_BYTES: Final = 64
+MAX_LEASE_MS: Final = 60_000
 MAX_URL_BYTES: Final = 1024
 #: Of a piece: the header has its place beside it.
 MAX_DATA: Final = MAX_ENTRY - 512

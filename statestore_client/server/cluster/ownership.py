@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.batches import MAX_PIECES, pieces
+from statestore_client.server.cluster.codec import UnreadableLogError
 from statestore_client.server.cluster.entries import BatchPiece, HandOver, LogEntry, Renewal
 from statestore_client.server.cluster.fence import Verdict
 from statestore_client.server.cluster.observed_time import log_time
@@ -109,6 +110,8 @@ class Ownership:
     def receive(self, entry: LogEntry, verdict: Verdict, now: Instant) -> None:
         """An entry of this life and epoch."""
         if verdict is Verdict.VALID:
+            if not self._under_way:
+                raise UnreadableLogError("an entry of this server's own life that it has not written")
             sent = self._under_way.popleft()
             self._lease_until = max(self._lease_until, sent.sent_at + self._settings.lease_s)
             if now.monotonic < self._lease_until:

@@ -13,6 +13,7 @@ from statestore_client.server.cluster.entries import (
     MAX_DATA,
     MAX_ENTRY,
     MAX_ID_BYTES,
+    MAX_LEASE_MS,
     MAX_URL_BYTES,
     BatchPiece,
     Challenge,
@@ -49,7 +50,7 @@ GOLDEN: list[tuple[LogEntry, str]] = [
 numbers = st.integers(0, 2**64 - 1)
 ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_ID_BYTES // 4)
 bodies = st.one_of(
-    st.builds(Claim, ids, numbers, numbers, numbers, st.booleans()),
+    st.builds(Claim, ids, numbers, st.integers(0, MAX_LEASE_MS), numbers, st.booleans()),
     st.builds(BatchPiece, st.binary(max_size=300), st.booleans()),
     st.builds(Renewal, numbers),
     st.builds(HandOver, st.just("") | ids),
@@ -57,7 +58,8 @@ bodies = st.one_of(
     st.builds(Snapshot, numbers, st.binary(max_size=50)),
     st.builds(Part, numbers, st.binary(max_size=300), st.booleans(), st.booleans()),
 )
-entries = st.builds(LogEntry, numbers, numbers, st.builds(Life, ids, numbers), numbers, numbers, bodies)
+times = st.integers(0, 2**52 - 1)
+entries = st.builds(LogEntry, numbers, numbers, st.builds(Life, ids, numbers), times, numbers, bodies)
 
 
 def header(**other: object) -> list[object]:

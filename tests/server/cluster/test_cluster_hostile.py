@@ -1,0 +1,96 @@
+"""Entries that no server would write, well formed all the same: a life stops with a typed error, or goes on."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from cluster_lives import Lives
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore_client.server.cluster.codec import UnreadableLogError, decode, encode
+from statestore_client.server.cluster.entries import (
+    MAX_LEASE_MS,
+    BatchPiece,
+    Challenge,
+    Claim,
+    HandOver,
+    Life,
+    LogEntry,
+    Part,
+    Renewal,
+    Snapshot,
+)
+
+numbers = st.sampled_from([0, 1, 2, 3, 250, 2**32, 2**51, 2**52, 2**63, 2**64 - 1])
+bodies = st.one_of(
+    st.builds(Claim, st.just("tcp://x"), st.sampled_from([0, 1, 2]), numbers, numbers, st.booleans()),
+    st.builds(BatchPiece, st.sampled_from([b"", b"\x90", b"x"]), st.booleans()),
+    st.builds(Renewal, numbers),
+    st.builds(HandOver, st.sampled_from(["", "a", "b"])),
+    st.builds(Challenge),
+    st.builds(Snapshot, numbers, st.sampled_from([b"", b"\x90"])),
+    st.builds(Part, numbers, st.sampled_from([b"", b"\x90"]), st.booleans(), st.booleans()),
+)
+lives = st.builds(Life, st.sampled_from(["a", "b", "c"]), st.sampled_from([1, 2]))
+entries = st.builds(LogEntry, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2]), lives, numbers, numbers, bodies)
+
+
+CLAIM = LogEntry(1, 0, Life("a", 1), 1000, 0, Claim("tcp://a", 1, 250, 0))
+
+
+def _packed(entry: LogEntry) -> bytes | None:
+    """As somebody would write it that does not check what he writes; None for what has no bytes at all."""
+    try:
+        return encode(entry)
+    except ValueError:
+        if not isinstance(entry.body, Claim):
+            return None
+        body, life = entry.body, entry.life
+        fields = [1, 1, entry.epoch, entry.seq, life.id, life.incarnation, entry.log_ms, entry.base]
+        packed: bytes = msgpack.packb([*fields, body.url, body.format, body.lease_ms, body.wall_ms, body.is_forced])
+        return packed
+
+
+@settings(max_examples=200)
+@given(st.lists(entries, max_size=6))
+def test_lives_meet_them_with_typed_errors(hostile: list[LogEntry]) -> None:
+    """Whatever comes after the first claim; a life that goes on does what is due."""
+    world = Lives("a", "b")
+    for server_id in ("a", "b"):
+        member = world[server_id]
+        member.receive(1, encode(CLAIM), world.instant)
+        try:
+            for index, entry in enumerate(hostile, start=2):
+                data = _packed(entry)
+                if data is not None:
+                    member.receive(index, data, world.instant)
+                    member.tick(world.instant)
+                    member.next_deadline(world.instant)
+            world.now += 100.0
+            member.tick(world.instant)
+        except UnreadableLogError:
+            continue
+
+
+def test_an_entry_of_the_own_life_that_it_has_not_written() -> None:
+    """Somebody else writes under this name, or the log is not what it was."""
+    world = Lives("a")
+    world["a"].receive(1, encode(CLAIM), world.instant)
+    with pytest.raises(UnreadableLogError, match="has not written"):
+        world["a"].receive(2, encode(LogEntry(1, 1, Life("a", 1), 1001, 0, Renewal(0))), world.instant)
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (LogEntry(1, 1, Life("a", 1), 2**52, 0, Renewal(0)), "time"),
+        (LogEntry(1, 0, Life("a", 1), 1, 0, Claim("", 1, MAX_LEASE_MS + 1, 0)), "lease"),
+    ],
+)
+def test_times_that_would_be_the_end_of_everything(entry: LogEntry, why: str) -> None:
+    """Log time never goes back, and others wait for a lease."""
+    data = _packed(entry)
+    assert data is not None
+    with pytest.raises(UnreadableLogError, match=why):
+        decode(data)

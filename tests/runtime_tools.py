@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import paho.mqtt.client as paho
 import pytest
+from replicated_processes import ReplicatedServer
 
 from statestore_client.mqtt.packets import Connack, Connect, Packet, PacketDecoder, Pingreq, Pingresp, encode
 from statestore_client.server import EmbeddedServer
@@ -39,7 +40,9 @@ def close_paho(client: paho.Client, **options: Any) -> None:
 class Paho:
     """A paho client with its thread; what it hears goes into queues."""
 
-    def __init__(self, server: EmbeddedServer, client_id: str = "", *, version: int = 5, **options: Any) -> None:
+    def __init__(
+        self, server: EmbeddedServer | ReplicatedServer, client_id: str = "", *, version: int = 5, **options: Any
+    ) -> None:
         clean = {} if version == 5 else {"clean_session": options.pop("clean_session", True)}
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=version, **clean)
         self.connects: queue.Queue[Any] = queue.Queue()

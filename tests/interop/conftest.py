@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+import rust_sdk
 from raft_cluster import why_not
+
+
+@pytest.fixture(scope="session")
+def rust_program() -> Path:
+    """The program on the official Rust SDK; skips where it cannot be built, and fails where the tools are required."""
+    missing = rust_sdk.why_not()
+    if missing is not None:
+        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(missing)
+    return rust_sdk.build()
 
 
 @pytest.fixture

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import pytest
+import pytest_asyncio
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from raft_cluster import RaftCluster
-from replicated_processes import ReplicatedServers
-from runtime_tools import needs_mosquitto
+from replicated_processes import ReplicatedServer, ReplicatedServers
+from runtime_tools import Paho, needs_mosquitto
+from rust_sdk import Change, RustClient
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import AsyncStateStoreClient
@@ -18,6 +23,23 @@ from statestore_client import AsyncStateStoreClient
 _TIMEOUT_S = 60
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+
+@pytest_asyncio.fixture
+async def servers() -> AsyncIterator[ReplicatedServers]:
+    """Two servers, on Python peers."""
+    with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster:
+        servers = ReplicatedServers(cluster.url, Random(1), "a", "b")
+        try:
+            await servers.start_all()
+            yield servers
+        finally:
+            await servers.end_all()
+
+
+async def _standby(servers: ReplicatedServers) -> ReplicatedServer:
+    active = await servers.active()
+    return next(server for server in servers.servers.values() if server is not active)
 
 
 async def _fail_over(servers: ReplicatedServers) -> None:
@@ -57,35 +79,85 @@ async def _mosquitto(*arguments: str) -> asyncio.subprocess.Process:
 
 
 @needs_mosquitto
-async def test_mosquitto_clients_go_through_a_failover() -> None:
+async def test_mosquitto_clients_go_through_a_failover(servers: ReplicatedServers) -> None:
     """``mosquitto_sub`` with a lasting session gets each message that ``mosquitto_pub`` was acknowledged, on both sides
     of a failover, though it knows one server only; a retained message is there, too.
     """
-    with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster:
-        servers = ReplicatedServers(cluster.url, Random(1), "a", "b")
-        try:
-            await servers.start_all()
-            active = await servers.active()
-            standby = next(server for server in servers.servers.values() if server is not active)
-            port = ("-p", str(standby.port))
-            subscriber = await _mosquitto("mosquitto_sub", *port, "-c", "-i", "sub", "-q", "1", "-t", "m/#")
-            assert subscriber.stdout is not None
-            publish = ("mosquitto_pub", *port, "-q", "1", "-t")
-            retained = await _mosquitto(*publish, "m/0", "-m", "0", "-r")
-            assert await asyncio.wait_for(retained.wait(), _TIMEOUT_S) == 0
-            assert await asyncio.wait_for(subscriber.stdout.readline(), _TIMEOUT_S) == b"0\n"
+    port = ("-p", str((await _standby(servers)).port))
+    subscriber = await _mosquitto("mosquitto_sub", *port, "-c", "-i", "sub", "-q", "1", "-t", "m/#")
+    assert subscriber.stdout is not None
+    publish = ("mosquitto_pub", *port, "-q", "1", "-t")
+    retained = await _mosquitto(*publish, "m/0", "-m", "0", "-r")
+    assert await asyncio.wait_for(retained.wait(), _TIMEOUT_S) == 0
+    assert await asyncio.wait_for(subscriber.stdout.readline(), _TIMEOUT_S) == b"0\n"
+    await _fail_over(servers)
+    for number in ("1", "2"):
+        done = await _mosquitto(*publish, f"m/{number}", "-m", number)
+        assert await asyncio.wait_for(done.wait(), _TIMEOUT_S) == 0
+    seen = [b"0\n"]
+    while seen[-1] != b"2\n":
+        seen.append(await asyncio.wait_for(subscriber.stdout.readline(), _TIMEOUT_S))
+    assert list(dict.fromkeys(seen)) == [b"0\n", b"1\n", b"2\n"]  # QoS 1: perhaps twice
+    subscriber.terminate()
+    await subscriber.communicate()
+    newcomer = await _mosquitto("mosquitto_sub", *port, "-t", "m/0", "-C", "1")
+    output, _ = await asyncio.wait_for(newcomer.communicate(), _TIMEOUT_S)
+    assert output == b"0\n"
+
+
+async def test_paho_clients_go_through_a_failover(servers: ReplicatedServers) -> None:
+    """paho's own thread connects again and finds its session: each QoS 2 message comes once, in order."""
+    standby = await _standby(servers)
+    lasting = Properties(PacketTypes.CONNECT)
+    lasting.SessionExpiryInterval = 300
+    subscriber = await asyncio.to_thread(Paho, standby, "sub", properties=lasting)
+    publisher = await asyncio.to_thread(Paho, standby, "pub", properties=lasting)
+    try:
+        await asyncio.to_thread(subscriber.subscribe, "m/#", qos=2)
+        await asyncio.to_thread(publisher.publish, "m/1", b"before", 2)
+        sent = [publisher.client.publish("m/2", b"on the way", 2)]
+        await _fail_over(servers)
+        for client in (subscriber, publisher):
+            flags, _, _ = await asyncio.to_thread(client.connects.get, timeout=_TIMEOUT_S)
+            assert flags.session_present
+        sent.append(publisher.client.publish("m/3", b"after", 2))
+        for each in sent:
+            await asyncio.to_thread(each.wait_for_publish, _TIMEOUT_S)
+            assert each.is_published()
+        heard = [await asyncio.to_thread(subscriber.messages.get, timeout=_TIMEOUT_S) for _ in range(3)]
+        assert [message.topic for message in heard] == ["m/1", "m/2", "m/3"]
+        assert subscriber.messages.empty()
+    finally:
+        subscriber.close()
+        publisher.close()
+
+
+async def test_the_rust_sdk_goes_through_a_failover(rust_program: Path, servers: ReplicatedServers) -> None:
+    """A key has its version, and a held lock is held, on both sides of a failover.
+
+    The SDK ends every observation when a connection ends, so the application observes again, as the SDK asks for.
+    """
+    standby = await _standby(servers)
+    async with AsyncStateStoreClient(f"mqtt://127.0.0.1:{standby.port}", request_timeout=_TIMEOUT_S) as ours:
+        with RustClient(rust_program, standby.port, "rust-app") as rust:
+            written = await asyncio.to_thread(rust.set, b"k", b"1")
+            await asyncio.to_thread(rust.observe, b"k")
+            token = await asyncio.to_thread(rust.lock, b"job", expiry_ms=60_000)
+            await asyncio.to_thread(rust.set, b"guarded", b"1", token=token)
+
             await _fail_over(servers)
-            for number in ("1", "2"):
-                done = await _mosquitto(*publish, f"m/{number}", "-m", number)
-                assert await asyncio.wait_for(done.wait(), _TIMEOUT_S) == 0
-            seen = [b"0\n"]
-            while seen[-1] != b"2\n":
-                seen.append(await asyncio.wait_for(subscriber.stdout.readline(), _TIMEOUT_S))
-            assert list(dict.fromkeys(seen)) == [b"0\n", b"1\n", b"2\n"]  # QoS 1: perhaps twice
-            subscriber.terminate()
-            await subscriber.communicate()
-            newcomer = await _mosquitto("mosquitto_sub", *port, "-t", "m/0", "-C", "1")
-            output, _ = await asyncio.wait_for(newcomer.communicate(), _TIMEOUT_S)
-            assert output == b"0\n"
-        finally:
-            await servers.end_all()
+            item = await asyncio.to_thread(rust.get, b"k")
+            assert (item.value, item.version) == (b"1", written.version)
+            with pytest.raises(AssertionError, match="told of no change"):
+                await asyncio.to_thread(rust.notification, b"k")
+            await asyncio.to_thread(rust.observe, b"k")
+            changed = await ours.set("k", b"2")
+            heard = await asyncio.to_thread(rust.notification, b"k")
+            assert heard == Change(b"k", b"2", str(changed.version))
+            lock = ours.lock("job")
+            assert await lock.holder() == b"rust-app"
+            assert await lock.try_acquire() is None
+            await asyncio.to_thread(rust.set, b"guarded", b"2", token=token)
+            await asyncio.to_thread(rust.unlock, b"job")
+            lease = await lock.acquire(timeout=_TIMEOUT_S)
+            assert str(lease.fencing_token) > token

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from rust_sdk import Change, RustClient, RustSdkError, build, why_not
+from rust_sdk import Change, RustClient, RustSdkError
 from shells import Shell
 from waiting import until
 
@@ -21,19 +20,11 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600)]  
 Start = Callable[[str], RustClient]
 
 
-@pytest.fixture(scope="module")
-def program() -> Path:
-    missing = why_not()
-    if missing is not None:
-        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(missing)
-    return build()
-
-
 @pytest.fixture
-def start(program: Path, server: EmbeddedServer) -> Iterator[Start]:
+def start(rust_program: Path, server: EmbeddedServer) -> Iterator[Start]:
     """Start an application on the SDK, by its client id."""
     with ExitStack() as running:
-        yield lambda client_id: running.enter_context(RustClient(program, server.port, client_id))
+        yield lambda client_id: running.enter_context(RustClient(rust_program, server.port, client_id))
 
 
 @pytest.fixture

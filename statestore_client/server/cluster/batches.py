@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
     from statestore_client.server.journal.streams import Subject
 
-__all__ = ["MAX_PIECES", "Assembly", "pack_batch", "pieces", "unpack_batch"]
+__all__ = ["MAX_BATCH", "MAX_PIECES", "Assembly", "pack_batch", "pieces", "unpack_batch"]
 
-#: Of one batch. It bounds what a reader holds for a batch that is not complete.
+#: Bytes of one batch, and its pieces: what a reader holds for a batch that is not complete. A server reads its clients
+#: no longer when 32 MiB wait; one packet, and what has ended in one moment, may come on top.
+MAX_BATCH: Final = 256 << 20
 MAX_PIECES: Final = 4096
+
+_MAX_SUBJECT: Final = (1 << 63) - 1
 
 _STREAMS: Final = {stream.value: stream for stream in Stream}
 
@@ -68,7 +72,11 @@ def _changes(name: str, puts: tuple[Any, ...], removals: tuple[Any, ...]) -> Cha
 
 
 def _check_subject(stream: Stream, subject: Subject) -> None:
-    if type(subject) is not int if stream.is_numbered else type(subject) not in (str, bytes):
+    if stream.is_numbered:
+        is_one = type(subject) is int and 0 <= subject <= _MAX_SUBJECT
+    else:
+        is_one = type(subject) is str or type(subject) is bytes
+    if not is_one:
         raise UnreadableLogError(f"a batch with the subject {subject!r:.40} in {stream.value}")
 
 
@@ -83,6 +91,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._bytes = 0
 
     def __bool__(self) -> bool:
         """Whether something waits."""
@@ -91,14 +100,17 @@ class Assembly:
     def clear(self) -> None:
         """What waits is never completed: its writer is not the owner any longer."""
         self._pieces.clear()
+        self._bytes = 0
 
     def add(self, data: bytes, *, is_last: bool) -> bytes | None:
         """The whole, if this was the last piece. Raises UnreadableLogError for what is too large."""
         self._pieces.append(data)
-        if len(self._pieces) > MAX_PIECES:
-            raise UnreadableLogError(f"a batch of more than {MAX_PIECES} pieces")
+        self._bytes += len(data)
+        if len(self._pieces) > MAX_PIECES or self._bytes > MAX_BATCH:
+            raise UnreadableLogError(f"a batch of more than {MAX_PIECES} pieces or {MAX_BATCH} bytes")
         if not is_last:
             return None
         whole = b"".join(self._pieces)
         self._pieces.clear()
+        self._bytes = 0
         return whole

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from statestore_client.server.cluster.entries import Body
 
-__all__ = ["NewerLogError", "UnreadableLogError", "decode", "encode", "number", "text", "unpack"]
+__all__ = [
+    "NewerLogError", "UnreadableLogError", "decode", "encode", "lease", "moment", "number", "server_id", "text",
+    "unpack",
+]  # fmt: skip
 
 
 class UnreadableLogError(Exception):
@@ -64,7 +67,8 @@ def text(value: Any, most_bytes: int = MAX_URL_BYTES) -> Any:
     return value
 
 
-def _server_id(value: Any) -> Any:
+def server_id(value: Any) -> Any:
+    """As :func:`text`."""
     return text(value, MAX_ID_BYTES)
 
 
@@ -80,8 +84,15 @@ def _boolean(value: Any) -> Any:
     return value
 
 
-def _lease(value: Any) -> Any:
-    # A longer one would keep all others from taking over.
+def moment(value: Any) -> Any:
+    """Of log time."""
+    if number(value) >= _LATEST_MS:
+        raise UnreadableLogError(f"an entry of the time {value} ms")
+    return value
+
+
+def lease(value: Any) -> Any:
+    """Milliseconds. A longer one would keep all others from taking over."""
     if number(value) > MAX_LEASE_MS:
         raise UnreadableLogError(f"a lease of {value} ms; servers have at most {MAX_LEASE_MS}")
     return value
@@ -89,11 +100,11 @@ def _lease(value: Any) -> Any:
 
 _KINDS: Final[dict[int, tuple[Callable[..., Body], tuple[tuple[str, Callable[[Any], Any]], ...]]]] = {
     1: (Claim, (
-        ("url", text), ("format", number), ("lease_ms", _lease), ("wall_ms", number), ("is_forced", _boolean),
+        ("url", text), ("format", number), ("lease_ms", lease), ("wall_ms", number), ("is_forced", _boolean),
     )),
     2: (BatchPiece, (("data", _data), ("is_last", _boolean))),
     3: (Renewal, (("wall_ms", number),)),
-    4: (HandOver, (("next_id", _server_id),)),
+    4: (HandOver, (("next_id", server_id),)),
     5: (Challenge, ()),
     6: (Snapshot, (("index", number), ("fence", _data))),
     7: (Part, (("index", number), ("data", _data), ("is_last", _boolean), ("is_end", _boolean))),
@@ -136,17 +147,16 @@ def decode(data: bytes) -> LogEntry:
     if len(fields) != _HEADER + len(readers):
         raise UnreadableLogError(f"an entry of kind {fields[1]} with {len(fields)} fields")
     _check_header(fields)
-    _, _, epoch, seq, server_id, incarnation, log_ms, base, *rest = fields
-    if log_ms >= _LATEST_MS:
-        raise UnreadableLogError(f"an entry of the time {log_ms} ms")
+    _, _, epoch, seq, name, incarnation, log_ms, base, *rest = fields
     body = make(*(read(value) for (_, read), value in zip(readers, rest, strict=True)))
-    return LogEntry(epoch, seq, Life(server_id, incarnation), log_ms, base, body)
+    return LogEntry(epoch, seq, Life(name, incarnation), log_ms, base, body)
 
 
 def _check_header(fields: Any) -> None:
-    for at in (2, 3, 5, 6, 7):
+    for at in (2, 3, 5, 7):
         number(fields[at])
-    if not _server_id(fields[4]):
+    moment(fields[6])
+    if not server_id(fields[4]):
         raise UnreadableLogError("an entry without the id of a server")
 
 

@@ -12,7 +12,16 @@ from typing import Any, Final, Self
 import attrs
 import msgpack
 
-from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError, number, text, unpack
+from statestore_client.server.cluster.codec import (
+    NewerLogError,
+    UnreadableLogError,
+    lease,
+    moment,
+    number,
+    server_id,
+    text,
+    unpack,
+)
 from statestore_client.server.cluster.entries import (
     FORMAT,
     BatchPiece,
@@ -94,8 +103,7 @@ class Fence:
             return Verdict.OUTDATED
         if not (self.owner is None or claim.is_forced or entry.seq == self.seq) or claim.format < self.format:
             return Verdict.LOST
-        if claim.format > FORMAT:
-            raise NewerLogError(f"records of format {claim.format}; this program knows format {FORMAT}")
+        _format(claim.format)
         self.epoch, self.seq, self.owner, self.next_id = entry.epoch, 0, entry.life, ""
         self.url, self.format = claim.url, claim.format
         # An owner that was forced out may still have a lease: others wait for the longer one.
@@ -148,21 +156,28 @@ class Fence:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Raises UnreadableLogError."""
+        """Raises UnreadableLogError, or NewerLogError for rows whose format this program does not know."""
         try:
             index, epoch, owner, seq, url, format_, lease_ms, next_id, log_ms, base, base_index, writing = unpack(data)
             return cls(
                 number(index), number(epoch), None if owner is None else _life(*owner), number(seq),
-                text(url), number(format_), number(lease_ms), text(next_id), number(log_ms), number(base),
+                text(url), _format(format_), lease(lease_ms), server_id(next_id), moment(log_ms), number(base),
                 number(base_index), None if writing is None else _snapshot_in_log(*writing),
             )  # fmt: skip
         except (TypeError, ValueError) as error:
             raise UnreadableLogError(f"the fence of a snapshot: {error}") from error
 
 
-def _life(server_id: object, incarnation: object) -> Life:
-    return Life(text(server_id), number(incarnation))
+def _format(value: object) -> int:
+    wanted: int = number(value)
+    if wanted > FORMAT:
+        raise NewerLogError(f"records of format {wanted}; this program knows format {FORMAT}")
+    return wanted
+
+
+def _life(name: object, incarnation: object) -> Life:
+    return Life(server_id(name), number(incarnation))
 
 
 def _snapshot_in_log(at: object, index: object, life: Any, begun_ms: object, parts: object) -> SnapshotInLog:
-    return SnapshotInLog(number(at), number(index), _life(*life), number(begun_ms), number(parts))
+    return SnapshotInLog(number(at), number(index), _life(*life), moment(begun_ms), number(parts))

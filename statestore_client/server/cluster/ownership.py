@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.cluster.batches import MAX_PIECES, pieces
+from statestore_client.server.cluster.batches import MAX_BATCH, MAX_PIECES, pieces
 from statestore_client.server.cluster.codec import UnreadableLogError
 from statestore_client.server.cluster.entries import BatchPiece, HandOver, LogEntry, Renewal
 from statestore_client.server.cluster.fence import Verdict
@@ -80,9 +80,10 @@ class Ownership:
     # -- what it writes ------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes, now: Instant) -> None:
-        """A batch, in as many entries as it needs. Raises InvalidArgumentError if those are too many."""
-        if len(data) > MAX_PIECES * self._settings.piece_bytes:
-            raise InvalidArgumentError(f"a batch of {len(data)} bytes; the log takes {MAX_PIECES} pieces")
+        """A batch, in as many entries as it needs. Raises InvalidArgumentError if readers would not take it."""
+        most = min(MAX_BATCH, MAX_PIECES * self._settings.piece_bytes)
+        if len(data) > most:
+            raise InvalidArgumentError(f"a batch of {len(data)} bytes; the log takes {most}")
         self.is_writing = True
         for piece, is_last in pieces(data, self._settings.piece_bytes):
             self._send(BatchPiece(piece, is_last), now)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statestore_client.server.cluster import batches
 from statestore_client.server.cluster.batches import MAX_PIECES, Assembly, pack_batch, pieces, unpack_batch
 from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError
 from statestore_client.server.journal.storage import Changes, WriteBatch
@@ -72,6 +73,10 @@ def test_what_is_written_is_read(batch: WriteBatch, size: int) -> None:
         [["keys", [1, b"x"], []]],
         [["inbound", [b"k", b"x"], []]],
         [["inbound", [], [True]]],
+        [["inbound", [-1, b"x"], []]],
+        [["messages", [1 << 63, b"x"], []]],
+        [["deliveries", [], [(1 << 64) - 1]]],
+        [["keys", [-1, b"x"], []]],
         [["keys", [], "text"]],
         [["keys", "text", []]],
         [[{}, [], []]],
@@ -106,3 +111,17 @@ def test_a_batch_without_end_is_refused() -> None:
         assembly.add(b"x", is_last=False)
     with pytest.raises(UnreadableLogError, match="pieces"):
         assembly.add(b"x", is_last=False)
+
+
+def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one of few pieces may have is bounded, too; the next one begins anew."""
+    monkeypatch.setattr(batches, "MAX_BATCH", 10)
+    assembly = Assembly()
+    for _ in range(2):
+        assert assembly.add(bytes(5), is_last=False) is None
+        assert assembly.add(bytes(5), is_last=True) == bytes(10)
+    assembly.add(bytes(9), is_last=False)
+    assembly.clear()
+    assembly.add(bytes(9), is_last=False)
+    with pytest.raises(UnreadableLogError, match="10 bytes"):
+        assembly.add(bytes(2), is_last=True)

@@ -164,9 +164,9 @@ def test_what_nobody_could_read_is_not_written(entry: LogEntry) -> None:
 
 def test_the_greatest_piece_fits() -> None:
     """A piece of the greatest size fits into an entry with the largest header; one byte beyond an entry is refused."""
-    largest = 2**64 - 1
+    largest, latest = 2**64 - 1, 2**52 - 1
     for body in (BatchPiece(bytes(MAX_DATA)), Part(largest, bytes(MAX_DATA))):
-        data = encode(LogEntry(largest, largest, Life("i" * MAX_ID_BYTES, largest), largest, largest, body))
+        data = encode(LogEntry(largest, largest, Life("i" * MAX_ID_BYTES, largest), latest, largest, body))
         assert len(data) <= MAX_ENTRY
     with pytest.raises(UnreadableLogError):
         decode(bytes(MAX_ENTRY + 1))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError
 from statestore_client.server.cluster.entries import (
     FORMAT,
+    MAX_LEASE_MS,
     BatchPiece,
     Body,
     Challenge,
@@ -23,7 +24,7 @@ from statestore_client.server.cluster.entries import (
     Renewal,
     Snapshot,
 )
-from statestore_client.server.cluster.fence import Fence, Verdict
+from statestore_client.server.cluster.fence import Fence, SnapshotInLog, Verdict
 
 A, A2, B = Life("a", 1), Life("a", 2), Life("b", 1)
 VALID, NOTED, OUTDATED, REPEATED, GAP, LOST = Verdict
@@ -193,3 +194,20 @@ def test_a_fence_that_is_not_one_is_refused(data: bytes) -> None:
     """The fence of a snapshot is checked field by field."""
     with pytest.raises(UnreadableLogError):
         Fence.unpack(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("lease_ms", MAX_LEASE_MS + 1, "a lease of 60001 ms"),
+        ("log_ms", 1 << 52, "the time 4503599627370496 ms"),
+        ("writing", SnapshotInLog(3, 2, A, 1 << 52), "the time"),
+        ("format", FORMAT + 1, f"format {FORMAT + 1}"),
+        ("next_id", "x" * 65, "at most 64 bytes"),
+        ("owner", Life("x" * 65, 1), "at most 64 bytes"),
+    ],
+)
+def test_what_no_entry_may_have_no_snapshot_may(field: str, value: object, why: str) -> None:
+    """A reader that begins at a snapshot is as strict as one that has read the entries before."""
+    with pytest.raises(UnreadableLogError, match=why):
+        Fence.unpack(attrs.evolve(Fence(), **{field: value}).pack())  # type: ignore[arg-type]

@@ -115,9 +115,10 @@ def test_one_batch_at_a_time() -> None:
             lives[server_id].write(puts(k=b""), lives.instant)
 
 
-def test_a_batch_that_no_reader_would_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", ["MAX_PIECES", "MAX_BATCH"])
+def test_a_batch_that_no_reader_would_take_is_refused(most: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything of it is in the log, where it would stop all servers."""
-    monkeypatch.setattr(ownership, "MAX_PIECES", 1)
+    monkeypatch.setattr(ownership, most, 1)
     lives = Lives("a")
     owner = lives.found("a")
     with pytest.raises(InvalidArgumentError):

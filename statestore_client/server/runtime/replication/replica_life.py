@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Protocol
 
+from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
 from statestore_client.server.cluster.events import (
     BatchReplicated,
@@ -279,12 +280,18 @@ class ReplicaLife:
     # -- the storage of the active server -----------------------------------------------------------------------------
 
     def append(self, batch: WriteBatch, done: Done) -> None:
-        """One at a time. ``done`` is called when the batch came back valid, or never: then this life is over."""
+        """One at a time. ``done`` is called when the batch came back valid, or never: then this life is over. It is
+        called with ReplicatedLogError for a batch that is too large for any log.
+        """
         if self._is_over or not self._member.may_write:
+            return
+        try:
+            self._member.write(batch, self._clock())
+        except InvalidArgumentError as error:
+            done(ReplicatedLogError(str(error)))
             return
         self._done = done
         self._owner.appending(batch)
-        self._member.write(batch, self._clock())
         self._hand_on()
         self._arm()
 

@@ -14,7 +14,8 @@ from waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
-from statestore_client import AsyncStateStoreClient, ReplicatedLogError, SettingsError
+from statestore_client import AsyncStateStoreClient, ReplicatedLogError, SettingsError, StateStoreError
+from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
@@ -249,6 +250,25 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
         with pytest.raises(ReplicatedLogError, match=why):
             await server.start()
         assert (await log.log_info()).last_applied == index
+
+
+async def test_a_batch_that_the_log_does_not_take_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says why. Nothing of the batch was said or written, and the other server goes on with all before."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(standby) as client:
+            await client.set("k", "1")
+            monkeypatch.setattr(ownership, "MAX_BATCH", 1000)
+            with pytest.raises(StateStoreError):
+                await client.set("k", bytes(1000), timeout=0.5)
+            async with asyncio.timeout(5):
+                await active.wait_for_failure()
+            assert isinstance(active.failure, ReplicatedLogError)
+            assert "the log takes 1000" in str(active.failure)
+            monkeypatch.undo()
+            await active.stop()
+            item = await client.get("k")
+            assert item is not None
 
 
 @pytest.mark.parametrize(

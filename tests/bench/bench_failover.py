@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from measure import Options, Report, Sample, interleaved, percentile, ratio, timed
+from workloads import one_by_one_blocking
 
 from raft_client import RaftClient
 from statestore_client import StateStoreClient
@@ -34,6 +35,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from peer_processes import Peers
 
 _SETTLE_S = 1.5
+#: A client whose connection lasted five seconds tries all addresses before it pauses.
+_STABLE_S = 5.5
 #: What happens, and how long the gap may be: median, and 99 % (of so few, the longest), in milliseconds.
 _BARS = {
     "kill -9 of the active server": (450, 1000),
@@ -69,6 +72,13 @@ class Server:
                 return bool(page.status == 200)
         except OSError:
             return False
+
+    @property
+    def index(self) -> int:
+        """How far it has followed the log."""
+        with urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10) as page:
+            found = re.search(rb"^statestore_log_index (\d+)", page.read(), re.MULTILINE)
+        return int(found[1]) if found else 0
 
     def end(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -119,6 +129,12 @@ class Pair:
                 return found[0]
             time.sleep(0.01)
 
+    def wait_until_both_follow(self) -> None:
+        """A server that was started or deposed reads the log anew, and takes over when it has."""
+        last = self.active().index
+        while min(server.index for server in self.servers) < last:
+            time.sleep(0.01)
+
     def leader(self) -> str:
         with RaftClient(self.peers.url) as client:
             assert client.leader is not None
@@ -148,9 +164,10 @@ class Pair:
 
     def gap_ms(self, what: str) -> float:
         """A client that is connected to a server that stands still waits for it; one that is passed on does not."""
+        self.wait_until_both_follow()
         writer = Writer(self.standby_url() if what.startswith("SIGSTOP") else self.url)
         writer.start()
-        time.sleep(_SETTLE_S)
+        time.sleep(_STABLE_S)
         began = time.monotonic()
         righted = self.strike(what)
         writer.end()
@@ -162,11 +179,18 @@ class Pair:
 
 
 @contextmanager
-def pair() -> Iterator[Pair]:
-    """Everything is ended afterwards."""
+def running_peers() -> Iterator[Peers]:
+    """Three, in processes; they are ended afterwards."""
     with tempfile.TemporaryDirectory() as folder, Peers(Path(folder)) as peers:
         for name in peers.urls:
             peers.start(name, "--machine", "broadcast")
+        yield peers
+
+
+@contextmanager
+def pair() -> Iterator[Pair]:
+    """Everything is ended afterwards."""
+    with running_peers() as peers:
         both = Pair(peers)
         try:
             both.active()
@@ -178,19 +202,21 @@ def pair() -> Iterator[Pair]:
 
 
 def _sets(url: str, count: int, in_flight: int) -> Sample:
-    with StateStoreClient(url, max_in_flight=in_flight) as client, timed(count) as timer:
-        if in_flight > 1:
+    with StateStoreClient(url, max_in_flight=in_flight) as client:
+        if in_flight == 1:
+            return one_by_one_blocking(lambda: client.set("key", b"x" * 60), count)
+        with timed(count) as timer:
             client.set_many([(f"key {number % 1000}", b"x" * 60) for number in range(count)])
-        else:
-            for _ in range(count):
-                began = time.perf_counter()
-                client.set("key", b"x" * 60)
-                timer.latencies_s.append(time.perf_counter() - began)
-    return timer.sample
+        return timer.sample
+
+
+def _appends(url: str, count: int) -> Sample:
+    with RaftClient(url) as client:
+        return one_by_one_blocking(lambda: client.append(b"x" * 120), count)
 
 
 def costs(report: Report, both: Pair, options: Options) -> None:
-    """Beside one durable server."""
+    """Beside one durable server, and beside what a log alone costs."""
     count, few = options.scaled(20_000), options.scaled(1_000)
     with tempfile.TemporaryDirectory() as data, served("--data", data) as durable:
         many = interleaved(
@@ -200,13 +226,25 @@ def costs(report: Report, both: Pair, options: Options) -> None:
             },
             options.rounds,
         )
-        single = interleaved({"one at a time, --log": lambda: _sets(both.url, few, 1)}, options.rounds)
+    with running_peers() as peers:
+        single = interleaved(
+            {
+                "one at a time, append": lambda: _appends(peers.url, few),
+                "one at a time, --log": lambda: _sets(both.url, few, 1),
+            },
+            options.rounds,
+        )
     report.rates(many | single)
     report.bar(
         "SETs/s 64 in flight, log / durable", ratio(many["64 in flight, --log"], many["64 in flight, --data"]), 0.5
     )
-    p50 = statistics.median(percentile(sample.latencies_s, 50) for sample in single["one at a time, --log"])
-    report.bar("one SET at a time, p50 ms", 1000 * p50, 3, at_most=True)
+    p50 = {
+        name: statistics.median(percentile(each.latencies_s, 50) for each in samples)
+        for name, samples in single.items()
+    }
+    append, one = p50["one at a time, append"], p50["one at a time, --log"]
+    report.bar("one SET at a time, p50 ms", 1000 * one, 3, at_most=True)
+    report.bar("one SET / one append, p50", one / append, 2, at_most=True)
 
 
 def main() -> int:

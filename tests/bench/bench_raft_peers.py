@@ -20,7 +20,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -30,8 +29,9 @@ from typing import Final
 import raft_works as works
 from bench_raft import by_hand, load, settle, sync_failover
 from counted_syncs import CountedSyncs
-from measure import Options, Report, Sample, interleaved, percentile, ratio, timed
+from measure import Options, Report, Sample, interleaved, percentile, ratio
 from own_venv import install
+from workloads import one_by_one_blocking
 
 from raft_client import RaftClient
 
@@ -89,13 +89,7 @@ def latencies(report: Report, options: Options, clusters: Clusters) -> None:
 
 def _one_at_a_time(cluster: RaftCluster, count: int) -> Sample:
     with RaftClient(",".join(cluster.seeds)) as client:
-        client.append(b"warm")
-        with timed(count) as timer:
-            for _ in range(count):
-                began = time.perf_counter()
-                client.append(b"v" * SIZE)
-                timer.latencies_s.append(time.perf_counter() - began)
-    return timer.sample
+        return one_by_one_blocking(lambda: client.append(b"v" * SIZE), count)
 
 
 def processor(report: Report, options: Options, clusters: Clusters) -> None:

@@ -100,7 +100,7 @@ def sync_one(settings: ConnectionSettings, verb: Verb, operations: int) -> Sampl
     with StateStoreClient(settings) as store:
         call: Callable[[], object]
         call = (lambda: store.set(KEYS[0], VALUE)) if verb == "SET" else (lambda: store.get(KEYS[0]))
-        return _one_by_one(call, operations)
+        return one_by_one_blocking(call, operations)
 
 
 def raw_many(port: int, verb: Verb, operations: int, in_flight: int) -> Sample:
@@ -147,7 +147,7 @@ def paho_one(port: int, verb: Verb, operations: int) -> Sample:
     """Hand-written paho, one at a time."""
     with PahoBaseline("127.0.0.1", port) as peer:
         call = (lambda: peer.set(KEYS[0], VALUE)) if verb == "SET" else (lambda: peer.get(KEYS[0]))
-        return _one_by_one(call, operations)
+        return one_by_one_blocking(call, operations)
 
 
 def _call(store: AsyncStateStoreClient, verb: Verb) -> Callable[[], Awaitable[object]]:
@@ -182,7 +182,8 @@ async def one_by_one(call: Callable[[], Awaitable[object]], operations: int) -> 
     return timer.sample
 
 
-def _one_by_one(call: Callable[[], object], operations: int) -> Sample:
+def one_by_one_blocking(call: Callable[[], object], operations: int) -> Sample:
+    """As :func:`one_by_one`, without a loop."""
     for _ in range(20):
         call()
     with timed(operations) as timer:

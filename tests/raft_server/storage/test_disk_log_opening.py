@@ -69,6 +69,23 @@ def test_a_newer_format_is_refused(tmp_path: Path, pattern: str) -> None:
         open_log(tmp_path)
 
 
+def test_an_index_of_a_newer_format_is_made_anew(tmp_path: Path) -> None:
+    """While its segment is there: an index says nothing that its segment does not say."""
+    with open_log(tmp_path, limits=StorageLimits(segment_entries=2)) as log:
+        for index in range(1, 6):
+            write(log, entries=entries(index, index))
+        log.maintain()
+    indexes = {path: path.read_bytes() for path in tmp_path.glob("*.index")}
+    assert len(indexes) == 2
+    for path, data in indexes.items():
+        path.write_bytes(data[:8] + b"\x02\x00" + data[10:])
+    with open_log(tmp_path) as log:
+        assert log.last_index == 5
+        assert log.index_of_request(request_id(1)) == 1
+        log.maintain()
+    assert {path: path.read_bytes() for path in indexes} == indexes
+
+
 def test_damage_names_the_file_and_the_byte(tmp_path: Path) -> None:
     """The error about damage names the file and the byte, and an inspection reports the same without opening the
     log."""

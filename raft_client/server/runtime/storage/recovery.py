@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client.errors import StorageDamagedError, StorageOwnerError
+from raft_client.errors import StorageDamagedError, StorageOwnerError, StorageVersionError
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
 from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
@@ -170,11 +170,15 @@ def _read_earlier_ones(folder: Folder, files: FileNames, last: Segment) -> tuple
 
 
 def _read_earlier(folder: Folder, files: FileNames, sequence: int, *, has_log: bool) -> Segment | None:
-    """One that is written no more. An index that is damaged is made again, while its segment is there."""
+    """One that is written no more. An index that cannot be read is made again, while its segment is there.
+
+    One of another version, too: an index says nothing that its segment does not say, and a newer format of the segment
+    is refused when that is read.
+    """
     if sequence in files.indexes:
         try:
             return _read_index(folder, files, sequence, has_log=has_log)
-        except StorageDamagedError:
+        except (StorageDamagedError, StorageVersionError):
             if not has_log:
                 raise
     if not has_log:

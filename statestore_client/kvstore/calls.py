@@ -33,6 +33,8 @@ from statestore_client.wire.kvstore.client_messages import (
     Wanted,
 )
 from statestore_client.wire.kvstore.messages import (
+    MAX_ITEMS,
+    MAX_VALUES_BYTES,
     Failure,
     FailureReason,
     Found,
@@ -65,10 +67,6 @@ ClientRequest: TypeAlias = (
 REPLIES: Final = (Found, SetResult, Followed, PeersReply, Summary, OwnKeys, Failure)
 Call: TypeAlias = Generator[ClientRequest, Reply, T]
 
-#: Entries of one request, and their bytes.
-_MERGED_AT_ONCE: Final = 128
-_MERGED_BYTES: Final = 64 * 1024
-
 _MEANS_SOMETHING: Final = frozenset(r"\.[](){}|*+?^$")
 
 
@@ -93,12 +91,12 @@ def hold_s(request: ClientRequest) -> float:
 
 
 def _parts(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
-    """What a site merges at once without keeping others waiting; one large value goes alone."""
+    """As much as a site takes in one message; one large value goes alone."""
     part: dict[str, Value] = {}
     size = 0
     for key, entry in entries.items():
         more = len(key) + len(entry.value or b"")
-        if part and (len(part) == _MERGED_AT_ONCE or size + more > _MERGED_BYTES):
+        if part and (len(part) == MAX_ITEMS or size + more > MAX_VALUES_BYTES):
             yield part
             part, size = {}, 0
         part[key] = entry
@@ -121,13 +119,15 @@ class SiteCalls:
         found: dict[str, Value] = {}
         rest = tuple(dict.fromkeys(keys))
         while rest:
-            reply = checked(Found, (yield Get(self.next_id(), self.area, rest)))
+            asked, later = rest[:MAX_ITEMS], rest[MAX_ITEMS:]
+            reply = checked(Found, (yield Get(self.next_id(), self.area, asked)))
             found.update(reply.entries)
             if reply.next is None:
-                break
+                rest = later
+                continue
             if not reply.entries:
                 raise UnexpectedReplyError("a reply of the site that has no entries, and says that there are more")
-            rest = tuple(key for key in rest if key not in found)
+            rest = (*(key for key in asked if key not in found), *later)
         return found
 
     def get(self, key: str) -> Call[Value | None]:

@@ -15,11 +15,22 @@ from statestore_client.server.kvstore import (
     store,
     subscribers,
 )
-from statestore_client.wire.kvstore import client_messages, value
+from statestore_client.wire.kvstore import client_messages, messages, value
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
-MODULES = (client_messages, held_requests, own_key, own_keys, pattern, pattern_syntax, store, subscribers, value)
+MODULES = (
+    client_messages,
+    held_requests,
+    messages,
+    own_key,
+    own_keys,
+    pattern,
+    pattern_syntax,
+    store,
+    subscribers,
+    value,
+)
 
 
 def test_every_limit_has_the_value_of_the_code() -> None:

@@ -28,7 +28,7 @@ from statestore_client.wire.kvstore.client_messages import (
     Piece,
     Wanted,
 )
-from statestore_client.wire.kvstore.messages import Failure, FailureReason
+from statestore_client.wire.kvstore.messages import MAX_ITEMS, Failure, FailureReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,6 +82,7 @@ class _HeldFollow:
         self._subscription = replica.contents.subscribers.follow(options, request.after, now)
         self._pieces: list[Piece] = []
         self._bytes = 0
+        self._number = 0
         self._is_full = False
         hold_ms = 0 if request.after is None else min(request.hold_ms, MAX_HOLD_MS)
         self.ends_at = now + hold_ms / 1000
@@ -100,10 +101,12 @@ class _HeldFollow:
         if wanted is not None:
             size = sum(packed_bytes(key, entry) for key, entry in wanted.entries.items())
             size += sum(len(key.encode()) + _LEAST_COST for key in wanted.expired_keys)
-            if self._pieces and self._bytes + size > PART_BYTES:
+            number = self._number + len(wanted.entries) + len(wanted.expired_keys)
+            if self._pieces and (self._bytes + size > PART_BYTES or number > MAX_ITEMS):
                 self._is_full = True
                 return cost
             self._bytes += size
+            self._number = number
             entries = self._contents.store.leaving(wanted.entries, now, least_ms=READ_TTL_MS)
             self._pieces.append(Piece(wanted.number, wanted.sender, entries, wanted.expired_keys))
         subscription.at += 1

@@ -28,7 +28,7 @@ from statestore_client.server.kvstore.links import DOWN_S, HEARTBEAT_S, MAX_LINK
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S, Replica
 from statestore_client.server.kvstore.site_summary import summary_of
 from statestore_client.wire.kvstore.client_messages import ChangePeer, Follow, GetPeers, GetSummary
-from statestore_client.wire.kvstore.codec import decode, encode, request_in
+from statestore_client.wire.kvstore.codec import decode, encode, knows, request_in
 from statestore_client.wire.kvstore.messages import (
     PROTOCOL_VERSION,
     Capability,
@@ -229,9 +229,11 @@ class Site:
             message = decode(data)
         except RemoteProtocolError as error:
             self.tell(MalformedMessage(link_id, str(error)))
-            request_id = request_in(data)
-            if request_id is not None:
-                self._send(link_id, Failure(request_id, FailureReason.UNKNOWN_REQUEST, str(error)[:200]))
+            request = request_in(data)
+            if request is not None:
+                code, request_id = request
+                reason = FailureReason.BAD_REQUEST if knows(code) else FailureReason.UNKNOWN_REQUEST
+                self._send(link_id, Failure(request_id, reason, str(error)[:200]))
             return
         if isinstance(message, Hello):
             self._receive_hello(link_id, message, now, user)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.server.kvstore.admission import entry_bytes
+from statestore_client.wire.kvstore.messages import MAX_VALUES_BYTES
 from statestore_client.wire.kvstore.value import Value
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKED_AT", "PART_BYTES", "SYNC_BYTES", "SYNC_KEYS", "Page", "packed_bytes", "page", "slices"]
 
-#: What is sent, or merged, at once has about this many bytes. A larger entry goes alone. Far below MAX_MESSAGE.
-PART_BYTES: Final = 128 * 1024
+#: What is sent, or merged, at once has at most this many bytes. A larger entry goes alone. Far below MAX_MESSAGE.
+PART_BYTES: Final = MAX_VALUES_BYTES
 #: A part of a full sync: keys, and bytes. Either side takes some half a millisecond for it. Many parts are under way at
 #: once, and must not hold up heartbeats on a slow line for long.
 SYNC_KEYS: Final = 64

@@ -47,7 +47,7 @@ from statestore_client.wire.kvstore.messages import (
     SyncReply,
 )
 
-__all__ = ["REQUEST_CODES", "decode", "encode", "request_in"]
+__all__ = ["REQUEST_CODES", "decode", "encode", "knows", "request_in"]
 
 #: Name of the field, what reads it, what writes it (None: as it is).
 _Field: TypeAlias = tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None]
@@ -56,6 +56,9 @@ _Field: TypeAlias = tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None
 def _plain(name: str, read: Callable[[Any], Any]) -> _Field:
     return name, read, None
 
+
+#: Items of an array or a map: a path may have so many names, a site so many peers. What has more is not read at all.
+_MOST: Final = 1024
 
 _ID: Final = _plain("id", fields.integer)
 _AREA: Final = _plain("area", fields.text)
@@ -80,7 +83,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     3: (Heartbeat, (_plain("incarnation", fields.integer), _plain("floods", fields.integer))),
     4: (Refusal, (_REASON, _TEXT)),
     5: (Flood, (_plain("number", fields.integer), _AREA, _PATH, _ENTRIES)),
-    16: (Get, (_ID, _AREA, _plain("keys", fields.texts))),
+    16: (Get, (_ID, _AREA, _plain("keys", fields.keys))),
     17: (GetFiltered, (
         _ID, _AREA, _PATTERNS, _plain("originators", fields.texts), _plain("match_all", fields.boolean),
         _plain("omit_values", fields.boolean), _START,
@@ -107,7 +110,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     32: (Found, (_ID, _ENTRIES, _NEXT)),
     33: (SetResult, (_ID, _plain("reasons", fields.reasons))),
     34: (RangeSumsReply, (_ID, _plain("is_equal", fields.boolean), ("sums", fields.sums, fields.packed_sums))),
-    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.texts), _NEXT)),
+    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.keys), _NEXT)),
     36: (Failure, (_ID, _REASON, _TEXT)),
     37: (Followed, (
         _ID, _HISTORY, _LAST, _plain("is_gap", fields.boolean), ("pieces", fields.pieces, fields.packed_pieces),
@@ -143,7 +146,9 @@ def _array(data: bytes) -> tuple[Any, ...]:
     if len(data) > MAX_MESSAGE:
         raise RemoteProtocolError(f"a message of {len(data)} bytes; {MAX_MESSAGE} are allowed")
     try:
-        array = msgpack.unpackb(data, raw=False, use_list=False, strict_map_key=True)
+        array = msgpack.unpackb(
+            data, raw=False, use_list=False, strict_map_key=True, max_array_len=_MOST, max_map_len=_MOST
+        )
     # What msgpack raises: ValueError and its kinds, RecursionError and OverflowError come out of depth and of dates.
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise RemoteProtocolError(f"a message between sites that is not valid MessagePack: {error}") from error
@@ -171,11 +176,21 @@ def decode(data: bytes) -> Message:
     return make(*values)
 
 
-def request_in(data: bytes) -> int | None:
-    """The id of a request that could not be read, to answer it with an error. None if it is not a request at all."""
+def request_in(data: bytes) -> tuple[int, int] | None:
+    """Code and id of a request that could not be read, to answer it with an error. None if it is not a request at all.
+    What comes after them is not looked at.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE, max_array_len=_MOST, max_map_len=_MOST)
     try:
-        array = _array(data)
-    except RemoteProtocolError:
+        unpacker.feed(data)
+        size = unpacker.read_array_header()
+        code, number = unpacker.unpack(), unpacker.unpack()
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
-    has_id = array[0] in REQUEST_CODES and len(array) > 1 and type(array[1]) is int and array[1] >= 0
-    return array[1] if has_id else None
+    has_id = size > 1 and type(code) is int and code in REQUEST_CODES and type(number) is int and number >= 0
+    return (code, number) if has_id else None
+
+
+def knows(code: int) -> bool:
+    """Whether this release has such a message."""
+    return code in _SHAPES

@@ -11,14 +11,21 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, Piece, Wanted
-from statestore_client.wire.kvstore.messages import MAX_PATH, MAX_PATH_BYTES, MAX_PREFIXES, path_fits
+from statestore_client.wire.kvstore.messages import (
+    MAX_ITEMS,
+    MAX_PATH,
+    MAX_PATH_BYTES,
+    MAX_PREFIXES,
+    MAX_VALUES_BYTES,
+    path_fits,
+)
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "MAX_NAME", "FieldError", "boolean", "counters", "entries", "hashes", "integer", "name", "names", "numbers",
+    "MAX_NAME", "FieldError", "boolean", "counters", "entries", "hashes", "integer", "keys", "name", "names", "numbers",
     "optional_data", "optional_integer", "own_keys", "packed_entries", "packed_hashes", "packed_own_keys",
     "packed_peers", "packed_pieces", "packed_sums", "packed_wanted", "path", "peers", "pieces", "ranges", "reasons",
     "sums", "text", "texts", "wanted",
@@ -98,12 +105,23 @@ def path(value: Any) -> tuple[str, ...]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Keys, patterns of keys, or addresses."""
+    """Patterns of keys, keys that have expired, or addresses."""
     found = _array(value)
     for key in found:
         if type(key) is not str:
             raise FieldError("must be an array of texts")
     return found
+
+
+def _check_number(value: Any) -> None:
+    if len(value) > MAX_ITEMS:
+        raise FieldError(f"must be at most {MAX_ITEMS}, and not {len(value)}: send several messages")
+
+
+def keys(value: Any) -> tuple[str, ...]:
+    """Keys, as many as are done at once."""
+    _check_number(_array(value))
+    return texts(value)
 
 
 def numbers(value: Any) -> tuple[int, ...]:
@@ -120,7 +138,8 @@ def ranges(value: Any) -> tuple[tuple[int, int], ...]:
     """Pairs of first and last position, ascending and apart."""
     found = []
     end = -1
-    for pair in _array(value):
+    _check_number(_array(value))
+    for pair in value:
         if type(pair) is not tuple or len(pair) != 2:
             raise FieldError("must be an array of pairs")
         first, last = integer(pair[0]), integer(pair[1])
@@ -151,6 +170,13 @@ def _mapping(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
             raise FieldError("must be a map with texts as keys")
         value[key] = read(item)
     return value
+
+
+def _items(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
+    """As many as are done at once."""
+    if type(value) is dict:
+        _check_number(value)
+    return _mapping(value, read)
 
 
 def reasons(value: Any) -> dict[str, int]:
@@ -187,7 +213,12 @@ def entries(value: Any) -> dict[str, Value]:
     """Key -> entry: version, originator, value or nil, TTL in ms, TTL version, hash (only without a value). The store
     makes the hash of what it takes.
     """
-    return _mapping(value, _entry)
+    found = _items(value, _entry)
+    if len(found) > 1 and sum(len(entry.value or b"") for entry in found.values()) > MAX_VALUES_BYTES:
+        raise FieldError(
+            f"must have values of at most {MAX_VALUES_BYTES} bytes together, or one: send several messages"
+        )
+    return found
 
 
 def packed_entries(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:
@@ -208,7 +239,7 @@ def _hash(value: Any) -> Value:
 
 def hashes(value: Any) -> dict[str, Value]:
     """Key -> version, originator, TTL version, hash: what two entries are compared by. The TTL is not part of it."""
-    return _mapping(value, _hash)
+    return _items(value, _hash)
 
 
 def packed_hashes(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:

@@ -64,10 +64,10 @@ from statestore_client.wire.kvstore.client_messages import (
 from statestore_client.wire.kvstore.value import Value
 
 __all__ = [
-    "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "PROTOCOL_VERSION", "Capability",
-    "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get", "GetFiltered", "GetHashes",
-    "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal", "RefusalReason", "Reply", "Request",
-    "Set", "SetResult", "Sync", "SyncReply", "path_fits",
+    "MAX_ITEMS", "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "MAX_VALUES_BYTES",
+    "PROTOCOL_VERSION", "Capability", "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get",
+    "GetFiltered", "GetHashes", "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal",
+    "RefusalReason", "Reply", "Request", "Set", "SetResult", "Sync", "SyncReply", "path_fits",
 ]  # fmt: skip
 
 PROTOCOL_VERSION: Final = 1
@@ -76,6 +76,11 @@ PROTOCOL_VERSION: Final = 1
 MAX_MESSAGE: Final = 1 << 20
 
 MAX_POSITION: Final = (1 << 64) - 1
+
+#: Entries, hashes, keys or ranges of one message: what it takes to carry them out keeps nobody waiting for long.
+MAX_ITEMS: Final = 256
+#: Bytes of the values in one message, if there are several.
+MAX_VALUES_BYTES: Final = 128 * 1024
 
 #: An update has come through at most this many sites, with names of this many UTF-8 bytes together: beside the greatest
 #: value there is room for as much in a message. It is not sent on beyond that; a sync takes it further.

@@ -23,7 +23,7 @@ from statestore_client.wire.kvstore.client_messages import (
     Wanted,
 )
 from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import MAX_MESSAGE, Failure, FailureReason, Hello, Message
+from statestore_client.wire.kvstore.messages import MAX_ITEMS, MAX_MESSAGE, Failure, FailureReason, Hello, Message
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VALUE_BYTES, Value, hash_of
 
 CLIENT = "client"
@@ -123,6 +123,25 @@ def test_a_client_that_is_too_slow_is_told_so(one: OneSite) -> None:
     assert followed(follow(one, 0)).is_gap
 
 
+def test_a_reply_has_a_bounded_number_of_entries(one: OneSite) -> None:
+    """Many small publications come in several replies, each of which goes on where the one before has ended."""
+    for n in range(MAX_ITEMS + 10):
+        one.set(f"key {n}")
+    replies = [_in_the_end(one, 0)]
+    while replies[-1].last < MAX_ITEMS + 10:
+        replies.append(_in_the_end(one, replies[-1].last))
+    assert [len(reply.pieces) for reply in replies] == [MAX_ITEMS, 10]
+    assert [piece.number for reply in replies for piece in reply.pieces] == list(range(1, MAX_ITEMS + 11))
+
+
+def _in_the_end(one: OneSite, after: int) -> Followed:
+    """The reply; a turn looks at a bounded number of entries."""
+    replies = follow(one, after)
+    while not replies:
+        replies = one.wait(0, CLIENT)
+    return followed(replies)
+
+
 def test_a_reply_fits_into_a_message(one: OneSite) -> None:
     """Whatever is in the history; what does not fit comes with the next request."""
     sizes = [1, MAX_VALUE_BYTES, 100_000, MAX_VALUE_BYTES, 100_000, 20_000, 1]
@@ -131,10 +150,7 @@ def test_a_reply_fits_into_a_message(one: OneSite) -> None:
     seen: list[int] = []
     at = 0
     while at < len(sizes):
-        replies = follow(one, at)
-        while not replies:  # a turn looks at a bounded number of entries
-            replies = one.wait(0, CLIENT)
-        reply = followed(replies)
+        reply = _in_the_end(one, at)
         assert len(encode(reply)) <= MAX_MESSAGE
         assert reply.last > at
         at = reply.last

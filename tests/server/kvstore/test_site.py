@@ -13,6 +13,7 @@ from statestore_client.server.kvstore.events import HelloRefused, MalformedMessa
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
+    MAX_ITEMS,
     CompareRanges,
     Failure,
     FailureReason,
@@ -24,6 +25,8 @@ from statestore_client.wire.kvstore.messages import (
     RangeSumsReply,
     Refusal,
     RefusalReason,
+    Set,
+    SetResult,
     Sync,
 )
 from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, MAX_VALUE_BYTES, Value
@@ -264,6 +267,20 @@ def test_an_unknown_request_is_answered_and_other_nonsense_is_reported() -> None
     ]
     assert one.hear("in", b"\xff") == []
     assert len(one.told(MalformedMessage)) == 2
+
+
+@pytest.mark.parametrize("number", [MAX_ITEMS + 1, 6_000])
+def test_a_set_that_would_keep_others_waiting_is_refused(number: int) -> None:
+    """A client that sends too many entries at once is told so, and nothing of it is stored."""
+    one = OneSite()
+    entries = {f"key {n}": Value(1, "client", b"x" * 100) for n in range(number)}
+    (answer,) = one.hear("client", Set(7, AREA, entries))
+    assert isinstance(answer, Failure)
+    assert (answer.id, answer.reason) == (7, FailureReason.BAD_REQUEST)
+    assert not one.areas[AREA].store.summary().keys
+    (answer,) = one.hear("client", Set(8, AREA, dict(list(entries.items())[:MAX_ITEMS])))
+    assert answer == SetResult(8, {})
+    assert one.areas[AREA].store.summary().keys == MAX_ITEMS
 
 
 @pytest.mark.parametrize("path", [(), ("bonn", "oslo")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -27,9 +29,11 @@ from statestore_client.wire.kvstore.client_messages import (
 )
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
+    MAX_ITEMS,
     MAX_MESSAGE,
     MAX_POSITION,
     MAX_PREFIXES,
+    MAX_VALUES_BYTES,
     CompareRanges,
     Failure,
     Finalize,
@@ -317,10 +321,52 @@ def test_too_many_ranges_are_an_error() -> None:
         decode(encode(CompareRanges(1, "a", 12, tuple(range(MAX_PREFIXES + 1)))))
 
 
+def _many(number: int) -> dict[str, Value]:
+    return {f"key {n}": Value(1, "x", None, 5, 0, 7) for n in range(number)}
+
+
+@pytest.mark.parametrize(
+    "message_of",
+    [
+        pytest.param(lambda number: Set(1, "a", _many(number)), id="entries"),
+        pytest.param(lambda number: Sync(1, "a", (), _many(number)), id="hashes"),
+        pytest.param(lambda number: Sync(1, "a", tuple((2 * n, 2 * n) for n in range(number)), {}), id="ranges"),
+        pytest.param(lambda number: Get(1, "a", tuple(_many(number))), id="keys"),
+        pytest.param(lambda number: SyncReply(1, {}, tuple(_many(number))), id="keys to be updated"),
+    ],
+)
+def test_a_message_has_a_bounded_number_of_items(message_of: Callable[[int], Message]) -> None:
+    """What one message has a site do is limited; how many it may be is said. Far more are not even read."""
+    decode(encode(message_of(MAX_ITEMS)))
+    with pytest.raises(RemoteProtocolError, match="at most 256, and not 257"):
+        decode(encode(message_of(MAX_ITEMS + 1)))
+    with pytest.raises(RemoteProtocolError, match="exceeds max_"):
+        decode(encode(message_of(5_000)))
+
+
+def test_only_a_single_value_may_be_large() -> None:
+    """Many bytes in several entries are several messages."""
+    half, whole = bytes(MAX_VALUES_BYTES // 2), bytes(MAX_VALUES_BYTES + 1)
+    decode(encode(Set(1, "a", {"k": Value(1, "x", half), "l": Value(1, "x", half)})))
+    decode(encode(Set(1, "a", {"k": Value(1, "x", whole)})))
+    with pytest.raises(RemoteProtocolError, match="131072 bytes together"):
+        decode(encode(Set(1, "a", {"k": Value(1, "x", whole), "l": Value(1, "x", None)})))
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
-    [("93 1f 07 01", 7), ("92 14 07", 7), ("92 03 07", None), ("92 10 c0", None), ("92 10 ff", None), ("ff", None)],
+    [
+        ("93 1f 07 01", (31, 7)),
+        ("92 14 07", (20, 7)),
+        ("95 13 07 a1 61 df ffffffff", (19, 7)),
+        ("92 03 07", None),
+        ("92 10 c0", None),
+        ("92 10 ff", None),
+        ("91 10 07", None),
+        ("92 10", None),
+        ("ff", None),
+    ],
 )
-def test_a_request_that_cannot_be_read_can_be_answered(data: str, expected: int | None) -> None:
-    """The id of an unknown or malformed request is found; what is not a request has none."""
+def test_a_request_that_cannot_be_read_can_be_answered(data: str, expected: tuple[int, int] | None) -> None:
+    """Code and id of an unknown or malformed request are found, whatever follows; what is not a request has none."""
     assert request_in(bytes.fromhex(data)) == expected

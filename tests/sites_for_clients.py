@@ -37,7 +37,7 @@ class SiteThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.peering = self.call(lambda: SitePeering.of(self._endpoints, Random()))
+        self.peering = self.call(lambda: SitePeering.of(self._endpoints, Random(), time.time_ns() // 1_000_000))
 
     def call(self, what: Callable[[], T]) -> T:
         """In the site's event loop."""

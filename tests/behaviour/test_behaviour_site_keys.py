@@ -223,7 +223,7 @@ async def test_what_cannot_work_ends_the_start(keys: Path) -> None:
         (keys / "nowhere", "bonn=tcp://127.0.0.1:1", "there is none"),
     ):
         with pytest.raises(SettingsError, match=told):
-            SitePeering.of(SiteEndpoints(name="rome", peers=(url,), curve_keys=folder), Random(1))
+            SitePeering.of(SiteEndpoints(name="rome", peers=(url,), curve_keys=folder), Random(1), 0)
     with pytest.raises(InvalidArgumentError, match="curve_keys"):
         SiteEndpoints(name="a", listen="tcp://127.0.0.1:1", curve_keys="keys")  # type: ignore[arg-type]
 
@@ -245,7 +245,7 @@ async def test_a_key_that_is_taken_away_is_told(keys: Path, caplog: pytest.LogCa
     """A site that was refused, and then has no key for its peer, goes on looking for one."""
     with SiteThread("bonn") as in_the_clear:
         peering = SitePeering.of(
-            SiteEndpoints(name="rome", peers=(f"bonn={in_the_clear.url}",), curve_keys=keys), Random(1)
+            SiteEndpoints(name="rome", peers=(f"bonn={in_the_clear.url}",), curve_keys=keys), Random(1), 0
         )
         (keys / "bonn.key").unlink()
         await until(lambda: logged(caplog, "there is no bonn.key that can be used"))
@@ -263,11 +263,11 @@ async def test_wrong_keys_cost_at_most_twice_what_an_idle_peering_costs(keys: Pa
     async with contextlib.AsyncExitStack() as made:
         links: list[Proxy] = []
         for own in (keys, stranger, mistaken):
-            bonn = SitePeering.of(SiteEndpoints(name="bonn", listen="tcp://127.0.0.1:*", curve_keys=keys), Random(1))
+            bonn = SitePeering.of(SiteEndpoints(name="bonn", listen="tcp://127.0.0.1:*", curve_keys=keys), Random(1), 0)
             made.callback(bonn.close)
             link = await made.enter_async_context(Proxy(int(str(bonn.url).rpartition(":")[2])))
             address = f"bonn=tcp://127.0.0.1:{link.url.rpartition(':')[2]}"
-            rome = SitePeering.of(SiteEndpoints(name="rome", peers=(address,), curve_keys=own), Random(2))
+            rome = SitePeering.of(SiteEndpoints(name="rome", peers=(address,), curve_keys=own), Random(2), 0)
             made.callback(rome.close)
             links.append(link)
         idle, *refused = links

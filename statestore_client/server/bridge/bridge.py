@@ -44,7 +44,7 @@ class BridgeOptions:
 
 class Bridge:
     """Between one state store and one area, whose sums must be kept already. ``on_work`` is called when there is
-    something to do for :meth:`step` and was nothing before. ``started_ms`` is the wall clock.
+    something to do for :meth:`step` and was nothing before.
     """
 
     def __init__(
@@ -54,10 +54,8 @@ class Bridge:
         site: str,
         options: BridgeOptions,
         on_work: Callable[[], object],
-        *,
-        started_ms: int,
     ) -> None:
-        self.exports = Exports(store, area, site, options.exports, started_ms)
+        self.exports = Exports(store, area, site, options.exports)
         self.imports = Imports(store, area, options.quota)
         self._store = store
         self._area = area

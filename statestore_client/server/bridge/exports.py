@@ -65,20 +65,15 @@ class NotExported:
 
 
 class Exports:
-    """``site`` is the own name, ``started_ms`` the wall clock. Moments of the state store and of the area may come from
-    two clocks.
-    """
+    """``site`` is the own name. Moments of the state store and of the area may come from two clocks."""
 
-    def __init__(self, store: SiteStore, area: Area, site: str, prefixes: Iterable[bytes], started_ms: int) -> None:
+    def __init__(self, store: SiteStore, area: Area, site: str, prefixes: Iterable[bytes]) -> None:
         self.events: list[NotExported] = []
         #: How many keys do not cross now, by reason.
         self.refused: dict[str, int] = dict.fromkeys((_NOT_A_NAME, *_REASONS.values()), 0)
         self._store = store
         self._area = area
         self._site = site
-        # A site that starts again says the same versions. Greater TTL versions than before make all others begin the
-        # countdown anew, instead of waiting for the end of what they have.
-        self._ttl_version = started_ms
         self._prefixes = tuple(sorted(prefixes))
         self._keys: set[str] = set()
         # Invariant: these are in the state store, or exported. So there are no more than both have together.
@@ -175,9 +170,7 @@ class Exports:
     def _persist(self, name: str, entry: Entry, moment: float) -> str | None:
         """Why the KvStore does not take it."""
         version = version_of(entry.version)
-        refused = self._area.own.persist(
-            name, entry.value, moment, least_version=version, ttl_version=self._ttl_version
-        )
+        refused = self._area.own.persist(name, entry.value, moment, least_version=version)
         if refused is not None:
             return _REASONS.get(refused, _NOT_A_NAME)
         if name not in self._keys:

@@ -22,7 +22,9 @@ __all__ = ["Area"]
 
 
 class Area:
-    """Moments are monotonic seconds. ``on_change``: see :class:`AreaStore`."""
+    """Moments are monotonic seconds. ``on_change``: see :class:`AreaStore`; ``started_ms``: the wall clock, see
+    :class:`OwnKeys`.
+    """
 
     def __init__(
         self,
@@ -31,11 +33,12 @@ class Area:
         *,
         limits: AreaLimits = DEFAULT_LIMITS,
         key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
+        started_ms: int = 0,
         on_change: Callable[[str, Value | None], None] | None = None,
     ) -> None:
         self.name = name
         self.store = AreaStore(name, limits, on_change=on_change)
-        self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms)
+        self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms, started_ms=started_ms)
         self.subscribers = AreaSubscribers(name)
         self._news: dict[str, Value] = {}
 

@@ -16,6 +16,10 @@ the same entry, a higher TTL version                 the TTL version goes above,
 *Contest*: two sites that persist one key override each other for ever. After three rounds each of them says so
 (:class:`KeyContested`) and goes on at the slowest pace, one advertisement in 8 s.
 
+A site that starts again says the same versions as before. So its TTL versions begin with ``started_ms``, the wall clock
+of its start: they are above those of the former process, and all other sites begin the countdown anew, instead of
+waiting for the end of what they have.
+
 Invariant: a key is here, or its end is certain. When one is let go, what is stored has a countdown.
 """
 
@@ -61,8 +65,10 @@ class OwnKeys:
         merge: Callable[[dict[str, Value], float], MergeResult],
         *,
         key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
+        started_ms: int = 0,
     ) -> None:
         _check_ttl(key_ttl_ms)
+        self._first_ttl_version = started_ms
         self.site = site
         self.key_ttl_ms = key_ttl_ms
         self.events: list[OwnEvent] = []
@@ -104,7 +110,7 @@ class OwnKeys:
         _check_ttl(ttl_ms)
         version = self._version_above(key) if version is None else version
         before = self._keys.get(key)
-        own = self._keys[key] = OwnKey(Value(version, self.site, value, ttl_ms), is_persisted=False)
+        own = self._keys[key] = OwnKey(self._first(version, value, ttl_ms), is_persisted=False)
         reason = self._merge({key: own.entry}, now).reasons.get(key)
         if reason is not None:
             if before is None:
@@ -117,11 +123,9 @@ class OwnKeys:
         self._schedule_refresh(key, own, now)
         return None
 
-    def persist(
-        self, key: str, value: bytes, now: float, *, least_version: int = 1, ttl_version: int = 0
-    ) -> NoMergeReason | None:
+    def persist(self, key: str, value: bytes, now: float, *, least_version: int = 1) -> NoMergeReason | None:
         """Advertise within 100 ms, keep alive, and defend. The same value again changes nothing. A new value has at
-        least that version, and this TTL version at first.
+        least that version.
 
         None if it was taken; else the reason, and nothing has changed.
         """
@@ -135,7 +139,7 @@ class OwnKeys:
         if own is None and stored is not None and stored.originator == self.site and stored.value == value:
             self._adopt(key, stored, now)
             return None
-        entry = Value(max(self._version_above(key), least_version), self.site, value, self.key_ttl_ms, ttl_version)
+        entry = self._first(max(self._version_above(key), least_version), value, self.key_ttl_ms)
         reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
         if reason is not None:
             return reason
@@ -196,7 +200,7 @@ class OwnKeys:
 
     def _last_words(self, stored: Value, value: bytes) -> Value:
         ttl_ms = self.key_ttl_ms if stored.ttl_ms == INFINITE_TTL_MS else stored.ttl_ms
-        return Value(stored.version + 1, self.site, value, ttl_ms)
+        return self._first(stored.version + 1, value, ttl_ms)
 
     def clear(self, key: str, now: float) -> bool:
         """Keep it alive no longer: it ends with its TTL. Returns whether it was kept alive."""
@@ -243,7 +247,7 @@ class OwnKeys:
         if not own.is_persisted or entry.version >= MAX_VERSION:
             self._lose(key, entry, now)
             return
-        own.entry = attrs.evolve(mine, version=entry.version + 1, ttl_version=0)
+        own.entry = attrs.evolve(mine, version=entry.version + 1, ttl_version=self._first_ttl_version)
         if own.overridden(now):
             self.events.append(KeyContested(key, entry.originator))
         self._pend(key, own, now)
@@ -251,6 +255,10 @@ class OwnKeys:
     def _lose(self, key: str, entry: Value, now: float) -> None:
         self.clear(key, now)
         self.events.append(KeyLost(key, entry.originator, entry.version))
+
+    def _first(self, version: int, value: bytes, ttl_ms: int) -> Value:
+        """A version when it is said first."""
+        return Value(version, self.site, value, ttl_ms, self._first_ttl_version)
 
     def _version_above(self, key: str) -> int:
         own, stored = self._keys.get(key), self._store.get(key)
@@ -322,7 +330,7 @@ class OwnKeys:
         if key in self._advertise:
             return None
         if stored is None or stored.version != mine.version or mine.ttl_version >= MAX_VERSION:
-            own.entry = attrs.evolve(mine, version=self._version_above(key), ttl_version=0)
+            own.entry = attrs.evolve(mine, version=self._version_above(key), ttl_version=self._first_ttl_version)
             self._pend(key, own, now)
             return None
         own.entry = attrs.evolve(mine, ttl_version=max(mine.ttl_version, stored.ttl_version) + 1)

@@ -211,7 +211,7 @@ class Server:
     def _open_site(self) -> None:
         """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
         if self._site_endpoints is not None:
-            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom(), self._served)
+            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom(), self._clock().wall_ms, self._served)
 
     def _close_site(self) -> None:
         if self._bridge is not None:

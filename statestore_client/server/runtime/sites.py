@@ -165,15 +165,16 @@ class SitePeering:
         self._is_closed = False
 
     @classmethod
-    def of(cls, endpoints: SiteEndpoints, random: Random, served: Callable[[], int] = lambda: 0) -> SitePeering:
-        """A new incarnation of the site, which listens and dials as told. Raises SettingsError for an address or a
-        key.
+    def of(
+        cls, endpoints: SiteEndpoints, random: Random, started_ms: int, served: Callable[[], int] = lambda: 0
+    ) -> SitePeering:
+        """A new incarnation of the site, which listens and dials as told; ``started_ms``: the wall clock. Raises
+        SettingsError for an address or a key.
         """
         keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
         settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS))
-        peering = cls(
-            settings, [Area(name, endpoints.name) for name in endpoints.areas], random, keys=keys, served=served
-        )
+        areas = [Area(name, endpoints.name, started_ms=started_ms) for name in endpoints.areas]
+        peering = cls(settings, areas, random, keys=keys, served=served)
         try:
             if endpoints.listen is not None:
                 peering.listen(endpoints.listen)

@@ -33,7 +33,7 @@ class BridgedPair:
         self.moment = 100.0
         self.calls = 0
         self.options = options
-        self.area = Area("a", "rome", limits=area_limits, key_ttl_ms=TTL_MS)
+        self.area = Area("a", "rome", limits=area_limits, key_ttl_ms=TTL_MS, started_ms=self.now.wall_ms)
         self.store = SiteStore(
             clock=HybridLogicalClock("StateStore", guard=nullcontext()), limits=store_limits or StoreLimits()
         )
@@ -45,7 +45,7 @@ class BridgedPair:
         def count() -> None:
             self.calls += 1
 
-        self.bridge = Bridge(self.store, self.area, "rome", self.options, count, started_ms=self.now.wall_ms)
+        self.bridge = Bridge(self.store, self.area, "rome", self.options, count)
         return self.bridge
 
     @property

@@ -66,6 +66,29 @@ def test_refreshes_come_at_a_quarter_of_the_ttl(mesh: Mesh) -> None:
     assert mesh.at("b", "key") == (1, "a", b"x", 9)
 
 
+@pytest.mark.parametrize("how", ["set", "persist"])
+def test_a_site_that_starts_again_begins_the_countdown_anew(mesh: Mesh, how: str) -> None:
+    """It says the same version as before; the TTL version is higher, so that no other site lets the key end."""
+
+    def say() -> None:
+        own = mesh.areas["a"].own
+        assert (own.set if how == "set" else own.persist)("key", b"x", mesh.now) is None
+
+    say()
+    mesh.run(20)
+    mesh.cut.add("a")
+    mesh.run(KEY_TTL_MS / 1000 - 1)
+    mesh.areas["a"] = Area("0", "a", key_ttl_ms=KEY_TTL_MS, started_ms=1_000)
+    mesh.cut.clear()
+    say()
+    for _ in range(4):
+        mesh.run(0.5)
+        assert mesh.at("b", "key") == (1, "a", b"x", 1_000)
+    mesh.run(20)
+    assert mesh.at("b", "key") == mesh.at("a", "key")
+    assert mesh.resyncs == []
+
+
 def test_a_key_that_was_set_is_lost_when_another_site_overrides_it(mesh: Mesh) -> None:
     """Lost: the program is told, and nothing is refreshed any more. (hazard a)"""
     mesh.areas["a"].own.set("key", b"x", mesh.now)

@@ -39,8 +39,7 @@ class BridgedNode(Node):
             self.bridge.close()
             self.bridge = None
         super().start()
-        started_ms = self.instant.wall_ms
-        self.bridge = Bridge(self.state, self.area, self.name, self._options, lambda: None, started_ms=started_ms)
+        self.bridge = Bridge(self.state, self.area, self.name, self._options, lambda: None)
         self.turn()
 
     def lose_everything(self) -> None:

@@ -51,7 +51,7 @@ class Node:
         """Begin with nothing."""
         self._incarnation += 1
         self.is_alive = True
-        self.area = Area(AREA, self.name, key_ttl_ms=self._ttl_ms)
+        self.area = Area(AREA, self.name, key_ttl_ms=self._ttl_ms, started_ms=int(self.world.now * 1000))
         self.store = self.area.store
         self.area.own.persist(self.own_key, self.own_value, self.now)
         self.sent.clear()

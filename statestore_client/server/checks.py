@@ -26,6 +26,7 @@ __all__ = [
     "check_path",
     "check_seconds",
     "check_text",
+    "check_tuple",
     "choice",
     "flag",
     "function",
@@ -83,6 +84,12 @@ def check_kind(name: str, value: object, *kinds: type, wanted: str = "") -> None
     if value is not None and not isinstance(value, kinds):
         wanted = wanted or " or ".join(kind.__name__ for kind in kinds)
         raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def check_tuple(name: str, value: object) -> None:
+    """A text alone would be taken for its letters."""
+    if not isinstance(value, tuple):
+        raise InvalidArgumentError(f"{name} must be a tuple, not {type(value).__name__}")
 
 
 def check_function(name: str, value: object) -> None:

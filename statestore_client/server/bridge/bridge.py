@@ -16,7 +16,8 @@ import attrs
 
 from statestore_client.server.bridge.exports import Exports, NotExported
 from statestore_client.server.bridge.imports import DEFAULT_QUOTA, ImportQuota, Imports, NotImported
-from statestore_client.server.bridge.names import RESERVED, key_under, owner_of
+from statestore_client.server.bridge.names import key_under, owner_of
+from statestore_client.wire.kvstore.value import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, MAX_VERSION
+from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, MAX_VERSION, RESERVED
 
 if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["RESERVED", "RESERVED_BYTES", "exported_name", "key_under", "owner_of", "version_of"]
+__all__ = ["RESERVED_BYTES", "exported_name", "key_under", "owner_of", "version_of"]
 
 #: What other sites have is below this. No client writes there, and nothing from there is exported.
-RESERVED: Final = "sites/"
 RESERVED_BYTES: Final = RESERVED.encode()
 
 _COUNTER_BITS: Final = 20

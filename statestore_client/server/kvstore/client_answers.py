@@ -34,9 +34,11 @@ from statestore_client.wire.kvstore.messages import (
     Set,
     SetResult,
 )
-from statestore_client.wire.kvstore.value import NoMergeReason
+from statestore_client.wire.kvstore.value import RESERVED, NoMergeReason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.server.kvstore.own_keys import OwnKeys
     from statestore_client.server.kvstore.replica import Replica
 
@@ -51,6 +53,13 @@ def answer_client(
     """The reply. ``replica``: of the request's area; None if there is no such area."""
     if replica is None:
         return Failure(request.id, FailureReason.UNKNOWN_AREA, f"this site has no area {request.area[:80]!r}")
+    reserved = _reserved_in(request)
+    if reserved is not None:
+        return Failure(
+            request.id,
+            FailureReason.BAD_REQUEST,
+            f"{reserved[:80]!r} is written by the site that it is named after: set the key in that site's state store",
+        )
     if isinstance(request, Set):
         return _set(replica, site, request, now)
     if isinstance(request, Get):
@@ -63,6 +72,16 @@ def answer_client(
         return _dump(replica, request, now)
     except InvalidArgumentError as error:
         return Failure(request.id, FailureReason.BAD_REQUEST, str(error))
+
+
+def _reserved_in(request: ClientRequest) -> str | None:
+    """A key that no client writes, if the request would."""
+    keys: Iterable[str] = ()
+    if isinstance(request, Set):
+        keys = request.entries
+    elif isinstance(request, ChangeOwnKey):
+        keys = (request.key,)
+    return next((key for key in keys if key.startswith(RESERVED)), None)
 
 
 def _set(replica: Replica, site: str, request: Set, now: float) -> SetResult:

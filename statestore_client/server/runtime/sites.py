@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.bridge.names import RESERVED
-from statestore_client.server.checks import check_flag, check_kind, check_text
+from statestore_client.server.checks import check_flag, check_kind, check_text, check_tuple
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import (
     HelloRefused,
@@ -32,7 +31,7 @@ from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
-from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -87,8 +86,8 @@ class SiteEndpoints:
     curve_keys: Path | None = None
 
     def __attrs_post_init__(self) -> None:
-        check_kind("peers", self.peers, tuple)
-        check_kind("areas", self.areas, tuple)
+        check_tuple("peers", self.peers)
+        check_tuple("areas", self.areas)
         if self.curve_keys is not None:
             check_kind("curve_keys", self.curve_keys, Path)
         for url in (self.listen or "", *self.peers):
@@ -110,7 +109,7 @@ class SiteEndpoints:
         self._check_bridge()
 
     def _check_bridge(self) -> None:
-        check_kind("exports", self.exports, tuple)
+        check_tuple("exports", self.exports)
         check_flag("imports", self.imports)
         for prefix in self.exports:
             check_text("a prefix of exported keys", prefix)

@@ -20,8 +20,11 @@ from statestore_client.wire.hot_value import hot_value
 
 __all__ = [
     "INFINITE_TTL_MS", "MAX_KEY_BYTES", "MAX_ORIGINATOR_BYTES", "MAX_TTL_MS", "MAX_VALUE_BYTES", "MAX_VERSION",
-    "NoMergeReason", "Publication", "Value", "hash_of",
+    "RESERVED", "NoMergeReason", "Publication", "Value", "hash_of",
 ]  # fmt: skip
+
+#: Below this is what sites export from their state stores: ``sites/NAME/KEY``. No client writes there.
+RESERVED: Final = "sites/"
 
 #: The TTL of what never expires (the least integer of 32 bits, as Open/R has it).
 INFINITE_TTL_MS: Final = -(1 << 31)

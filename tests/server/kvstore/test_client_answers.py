@@ -188,6 +188,24 @@ def test_what_cannot_be_done_with_a_key_is_an_error_and_changes_nothing(wrong: C
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        Set(5, AREA, {"k": Value(1, "x", b"v"), "sites/rome/k": Value(1, "rome", b"v")}),
+        ChangeOwnKey(5, AREA, OwnKeyAction.PERSIST, "sites/rome/k", b"v"),
+        ChangeOwnKey(5, AREA, OwnKeyAction.ERASE, "sites/bonn/k"),
+    ],
+)
+def test_what_sites_export_is_not_for_clients(wrong: Message) -> None:
+    """A client that would speak for a site, this one or another, is told what to do; nothing of it is stored."""
+    one = OneSite("bonn")
+    reply = ask(one, wrong)
+    assert isinstance(reply, Failure)
+    assert reply.reason == FailureReason.BAD_REQUEST
+    assert "in that site's state store" in reply.text
+    assert not one.areas[AREA].store.summary().keys
+
+
+@pytest.mark.parametrize(
     ("version", "reason"), [(0, "OLD_VERSION"), (2**62 + 1, "INVALID_VERSION"), (2**64 - 1, "INVALID_VERSION")]
 )
 def test_a_version_that_cannot_be_is_refused(version: int, reason: str) -> None:

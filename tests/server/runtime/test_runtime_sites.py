@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
 import msgpack
 import pytest
@@ -17,11 +18,11 @@ import zmq.asyncio
 from ports import reserved_port
 from waiting import until
 
-from statestore_client.errors import SettingsError
+from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
-from statestore_client.server.runtime.sites import SitePeering
+from statestore_client.server.runtime.sites import SiteEndpoints, SitePeering
 from statestore_client.wire.kvstore.client_messages import GetSummary
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello, Set
@@ -229,6 +230,25 @@ async def test_bad_addresses_are_refused() -> None:
         x.dial(y)
         x.set("k", b"1")
         await until(lambda: y.value("k") == b"1")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"peers": None}, "peers must be a tuple, not NoneType"),
+        ({"peers": "tcp://127.0.0.1:1"}, "peers must be a tuple, not str"),
+        ({"areas": None}, "areas must be a tuple"),
+        ({"areas": ()}, "at least one area"),
+        ({"listen": _ANYWHERE, "exports": ["line/"]}, "exports must be a tuple, not list"),
+        ({"listen": _ANYWHERE, "imports": None}, "imports must be"),
+        ({"name": None}, "must be a text"),
+        ({}, "neither listens nor dials"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], told: str) -> None:
+    """With what is wrong about them."""
+    with pytest.raises(InvalidArgumentError, match=told):
+        SiteEndpoints(**{"name": "a", **wrong})
 
 
 async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:

@@ -84,6 +84,11 @@ class TimerHeap(Generic[Item]):
 
     def next_deadline(self) -> float | None:
         """The earliest deadline that still counts. Behind many stale ones, one of them, which is earlier."""
+        first = self.first()
+        return None if first is None else first[0]
+
+    def first(self) -> Item | None:
+        """The item of :meth:`next_deadline`, which stays."""
         if not self._heap and not self._old_heap:
             return None
         for _ in range(_DROPS):
@@ -95,7 +100,7 @@ class TimerHeap(Generic[Item]):
             heappop(heap)
             self._dropped()
         heap = self._first_heap()
-        return heap[0][0] if heap else None
+        return heap[0] if heap else None
 
     def _first_heap(self) -> list[Item]:
         """The one that has the earliest item; an empty one if there is none."""

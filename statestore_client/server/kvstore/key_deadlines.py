@@ -76,14 +76,14 @@ class KeyDeadlines:
     def next(self) -> float | None:
         """The earliest moment. After many keys that were put off, an earlier one. None if there is none."""
         for _ in range(_LOOKS):
-            first = self._heap.next_deadline()
-            due = None if first is None else self._heap.pop_due(first)
-            if due is None:
+            first = self._heap.first()
+            if first is None:
                 return None
-            item, holds = due
-            if holds and not self._was_put_off(item[1]):
-                self._heap.add(item)
-                return first
+            at, key = first
+            if key not in self._queued:
+                return at
+            self._heap.pop_due(at)
+            self._was_put_off(key)
         return self._heap.next_deadline()
 
     def _was_put_off(self, key: str) -> bool:

@@ -251,7 +251,7 @@ class SimulatedPeer:
         return self._perform(self.node.ready())
 
     def _perform(self, ready: Ready) -> bool:
-        """Whether there was anything to do."""
+        """Whether the node has to be asked again, as the shell does: sending and writing give it nothing to say."""
         for output in ready.send:
             self._send(output)
         if ready.persist is not None:
@@ -265,7 +265,7 @@ class SimulatedPeer:
             self.node.applied(self.applied, self.clock.now)
         for granted in ready.reads:
             self._reads.pop(granted.token, lambda _: None)(granted)
-        return bool(ready.send or ready.persist or ready.restore or ready.apply or ready.reads)
+        return ready.restore is not None or bool(ready.apply)
 
     def _restore(self, meta: SnapshotMeta) -> None:
         self._audit.restores(self.name, meta.index, self.log.read_snapshot(0, meta.size), self.applied)

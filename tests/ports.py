@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Final
 
-__all__ = ["reserved_port"]
+__all__ = ["reserved_port", "reserved_ports"]
 
 #: Below the range of ports that Linux, macOS and Windows hand out, above those that need rights.
 _FIRST: Final = 12_000
@@ -33,6 +33,14 @@ def reserved_port() -> int:
         if _lock(port) and _is_free(port):
             return port
     raise OSError(f"no port from {_FIRST} to {_LAST} is free")
+
+
+def reserved_ports(count: int) -> int:
+    """The first of so many, one after the other, of which each is reserved as above."""
+    while True:
+        first = reserved_port()
+        if all(_lock(port) and _is_free(port) for port in range(first + 1, first + count)):
+            return first
 
 
 def _lock(port: int) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
+    from raft_client.server.embedded_peer import EmbeddedPeer
     from raft_client.server.machines.broadcast import BroadcastStateMachine
     from raft_client.server.machines.key_value import KeyValueStateMachine
     from raft_client.server.machines.state_machine import Applied, StateMachine, WatchableStateMachine
@@ -24,6 +25,7 @@ __all__ = [
     "BroadcastStateMachine",
     "ClientDispatch",
     "EmbeddedCluster",
+    "EmbeddedPeer",
     "Fsync",
     "KeyValueStateMachine",
     "NodeSettings",
@@ -39,6 +41,7 @@ _PLACES = {
     "BroadcastStateMachine": "server.machines.broadcast",
     "ClientDispatch": "wire.client_dispatch",
     "EmbeddedCluster": "server.embedded_cluster",
+    "EmbeddedPeer": "server.embedded_peer",
     "Fsync": "server.runtime.storage.options",
     "KeyValueStateMachine": "server.machines.key_value",
     "NodeSettings": "server.node.settings",

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import threading
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
 from raft_client.server.embedded_transport import addresses, check_transport, publisher_url
+from raft_client.server.loop_thread import LoopThread
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
@@ -276,7 +276,7 @@ class EmbeddedCluster:
             limits=limits,
         )
         self._closing = ExitStack()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = LoopThread("raft-cluster", "the cluster")
 
     @property
     def peers(self) -> Peers:
@@ -300,12 +300,7 @@ class EmbeddedCluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as closing:
-            loop = self._loop = asyncio.new_event_loop()
-            closing.callback(loop.close)
-            thread = threading.Thread(target=loop.run_forever, name="raft-cluster", daemon=True)
-            thread.start()
-            closing.callback(thread.join)
-            closing.callback(loop.call_soon_threadsafe, loop.stop)
+            closing.enter_context(self._loop)
             self._run(self._cluster.__aenter__())
             self._closing = closing.pop_all()
         return self
@@ -347,10 +342,7 @@ class EmbeddedCluster:
         self._run(self._cluster.slow_disk(peer_id, seconds))
 
     def _run(self, action: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None or self._loop.is_closed():
-            action.close()
-            raise InvalidArgumentError("the cluster is not running: use it in a with statement")
-        return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+        return self._loop.run(action)
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:

@@ -23,14 +23,31 @@ _OPTIONS: Final = (
         help="Keep everything in the replicated log of these ØMQ Raft peers, tcp://HOST:PORT,…, which other servers "
         "share: one of them is active, the others stand by.",
     ),
-    click.option("--id", metavar="NAME", help="Of --log: the name of this server. Each of them has another one."),
-    click.option("--log-cluster", metavar="NAME", help="Of --log: the name of the peers' cluster.", default=""),
+    click.option(
+        "--cluster",
+        metavar="NODES",
+        help="As --log, with peers of its own: each server of ID=HOST[:PORT],… runs one in its process, and keeps its "
+        "log in --data. Three or more; each takes three ports, by default 8047 to 8049.",
+    ),
+    click.option(
+        "--cluster-bind",
+        metavar="ADDRESS",
+        default="",
+        help="Of --cluster: listen here for the other servers, if it is not the address of the own HOST.",
+    ),
+    click.option(
+        "--id",
+        metavar="NAME",
+        help="Of --log and --cluster: the name of this server. Each of them has another one.",
+    ),
+    click.option(
+        "--log-cluster", metavar="NAME", help="Of --log and --cluster: the name of the peers' cluster.", default=""
+    ),
     click.option(
         "--internal",
         metavar="HOST:PORT",
-        default="127.0.0.1:0",
-        show_default=True,
-        help="Of --log: the other servers come in here. Port 0 for a free one.",
+        default="",
+        help="Of --log: the other servers come in here. Port 0 for a free one. [default: 127.0.0.1:0]",
     ),
     click.option(
         "--internal-address",
@@ -42,7 +59,7 @@ _OPTIONS: Final = (
         "--cluster-key-file",
         type=click.Path(dir_okay=False),
         metavar="FILE",
-        help="Of --log: a secret that all these servers have. Needed if --internal can be reached from other machines.",
+        help="Of --log and --cluster: a secret that all these servers have. Needed if other machines reach them.",
     ),
 )
 
@@ -56,35 +73,68 @@ def replica_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | None:
     """None for a server without a log. Raises click's UsageError."""
-    if options["log"] is None:
-        for option in ("id", "log_cluster", "internal_address", "cluster_key_file"):
+    if options["log"] is None and options["cluster"] is None:
+        for option in ("id", "log_cluster", "cluster_bind", "internal", "internal_address", "cluster_key_file"):
             if options[option]:
-                raise click.UsageError(f"--{option.replace('_', '-')} needs --log URLS")
+                raise click.UsageError(f"--{option.replace('_', '-')} needs --log URLS or --cluster NODES")
         return None
-    if data is not None:
-        raise click.UsageError("with --log everything is in the log: leave out --data")
+    if options["log"] is not None and options["cluster"] is not None:
+        raise click.UsageError("--cluster has a log of its own: leave out --log")
+    name = "--log" if options["cluster"] is None else "--cluster"
     if options["id"] is None:
-        raise click.UsageError("--log needs --id NAME, another one for each server")
+        raise click.UsageError(f"{name} needs --id NAME, another one for each server")
+    try:
+        settings = _with_log(options, data) if options["cluster"] is None else _in_cluster(options, data)
+    except SettingsError as error:
+        raise click.UsageError(f"{name}: {error}") from None
+    if not settings.key and not is_local(settings.internal_host):
+        raise click.UsageError(
+            f"everybody who can reach {settings.internal_host} could pass for one of these servers: give all of them "
+            "the same --cluster-key-file (such as: head -c 32 /dev/urandom | base64 > FILE)"
+        )
+    return settings
+
+
+def _with_log(options: dict[str, Any], data: str | None) -> ReplicaSettings:
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
-    host, _, port = options["internal"].rpartition(":")
-    host, file = host.strip("[]"), options["cluster_key_file"]
+    if data is not None:
+        raise click.UsageError("with --log everything is in the log: leave out --data")
+    if options["cluster_bind"]:
+        raise click.UsageError("--cluster-bind is of --cluster; with --log it is --internal")
+    host, _, port = (options["internal"] or "127.0.0.1:0").rpartition(":")
     if not host or not port.isdecimal():
         raise click.UsageError(f"--internal is HOST:PORT, not {options['internal']!r}")
-    if file is None and not is_local(host):
-        raise click.UsageError(
-            f"everybody who can reach {host} could pass for one of these servers: give all of them the same "
-            "--cluster-key-file (such as: head -c 32 /dev/urandom | base64 > FILE)"
-        )
-    try:
-        return ReplicaSettings(
-            log=options["log"],
-            id=options["id"],
-            cluster=options["log_cluster"],
-            internal_host=host,
-            internal_port=int(port),
-            internal_address=options["internal_address"],
-            key=b"" if file is None else ReplicaSettings.key_in(file),
-        )
-    except SettingsError as error:
-        raise click.UsageError(f"--log: {error}") from None
+    return ReplicaSettings(
+        log=options["log"],
+        id=options["id"],
+        cluster=options["log_cluster"],
+        internal_host=host.strip("[]"),
+        internal_port=int(port),
+        internal_address=options["internal_address"],
+        key=_key_of(options),
+    )
+
+
+def _in_cluster(options: dict[str, Any], data: str | None) -> ReplicaSettings:
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+    if data is None:
+        raise click.UsageError("--cluster needs --data DIR, where this server's part of the log is")
+    for option in ("internal", "internal_address"):
+        if options[option]:
+            raise click.UsageError(f"--{option.replace('_', '-')} is of --log; --cluster says where servers listen")
+    return ReplicaSettings.in_cluster(
+        options["cluster"],
+        id=options["id"],
+        data=data,
+        key=_key_of(options),
+        cluster=options["log_cluster"],
+        listen=options["cluster_bind"],
+    )
+
+
+def _key_of(options: dict[str, Any]) -> bytes:
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+    return b"" if options["cluster_key_file"] is None else ReplicaSettings.key_in(options["cluster_key_file"])

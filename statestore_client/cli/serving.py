@@ -84,10 +84,12 @@ def serve(
     check_anonymous(options)
     raise_file_limit()
     log = replica_of(options, data)
+    if log is not None and persist:
+        raise click.UsageError("--persist is of a server that is alone: servers of a log keep all keys")
     server = Server(
         endpoints=endpoints_of(options),
         dialect=dialect,
-        data=data,
+        data=data if log is None else None,
         persistence=persistence_of(data, persist),
         broker_limits=broker_limits_of(options),
         store_limits=store_limits_of(options),

@@ -8,7 +8,7 @@ sockets, ``testing`` the embedded server with what tests do with it.
 from __future__ import annotations
 
 from statestore_client.server.broker import BrokerLimits, SessionView
-from statestore_client.server.runtime.replication.settings import ReplicaSettings
+from statestore_client.server.runtime.replication.settings import PeerSettings, ReplicaSettings
 from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.sites import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
@@ -38,6 +38,7 @@ __all__ = [
     "Fault",
     "Faults",
     "Hooks",
+    "PeerSettings",
     "PublishedMessage",
     "ReplicaSettings",
     "ServerClock",

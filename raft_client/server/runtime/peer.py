@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.reports import on_one_line
@@ -173,19 +173,19 @@ class RaftPeer:
         """What there is to tell; while it runs."""
         return self._node.status()
 
+    def hand_over(self) -> bool:
+        """If it leads, let the connected member that lacks least lead. Whether that began; ``on_role`` tells more."""
+        lagging = sorted(self._node.status().followers, key=lambda each: each.lag)
+        has_begun = any(self._node.transfer(each.peer_id, monotonic_s()) for each in lagging)
+        self._turn()
+        return has_begun
+
     def cut_off(self, peer_ids: frozenset[str]) -> None:
         """For tests: do not reach these peers, and reach all others, until it is called again."""
         self._sockets.cut_off(peer_ids)
         for peer_id in peer_ids:
             self._node.peer_lost(peer_id, monotonic_s())
         self._turn()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # -- one turn ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import zmq
@@ -19,7 +20,10 @@ MANY = 3_000
 async def test_a_flood_of_requests_is_taken_in_small_parts(tmp_path: Path) -> None:
     """Between two parts of at most 200 requests others have their turn: an append takes four turns of its leader."""
     log = DiskLog.open(tmp_path, peer_id="1", ident=b"", peers=(Peer("1", "tcp://127.0.0.1:1"),))
-    async with RaftPeer(NodeSettings(peer_id="1"), log, BroadcastStateMachine(), url="tcp://127.0.0.1:*") as peer:
+    peer = RaftPeer(NodeSettings(peer_id="1"), log, BroadcastStateMachine(), url="tcp://127.0.0.1:*")
+    async with AsyncExitStack() as closing:
+        await peer.start()
+        closing.push_async_callback(peer.close)
         with zmq.Context() as context, context.socket(zmq.DEALER) as client:
             client.linger = -1
             client.connect(peer.url)

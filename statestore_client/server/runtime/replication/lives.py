@@ -18,6 +18,7 @@ from statestore_client.server.runtime.replication.client_router import ClientRou
 from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
 from statestore_client.server.runtime.replication.log_link import LogLink
+from statestore_client.server.runtime.replication.own_peer import OwnPeer
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
@@ -68,6 +69,8 @@ class Lives:
         self.router = ClientRouter(settings.id, settings.key)
         self._pulse = PulseThread(self._may_pulse)
         self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add, self._carry_out)
+        #: If it runs one in its process.
+        self.peer = None if settings.peer is None else OwnPeer(settings.peer, settings.cluster, self.failed)
         self._driver: BrokerDriver | None = None
         self._url = ""
         self._replica: ReplicaLife | None = None
@@ -87,8 +90,10 @@ class Lives:
         self._is_over = False
 
     async def open(self, driver: BrokerDriver) -> None:
-        """Let the others in, and begin to follow. Raises OSError."""
+        """Let the others in, and begin to follow. Raises OSError, and what the own peer raises."""
         settings = self._settings
+        if self.peer is not None:
+            await self.peer.start()
         self._driver = driver
         self.router.bind(driver)
         port = await self._internal_listener.open(settings.internal_host, settings.internal_port)
@@ -366,3 +371,5 @@ class Lives:
         self._end_life()
         await asyncio.gather(*self._former, return_exceptions=True)
         self._pulse.close()
+        if self.peer is not None:
+            await self.peer.stop()

@@ -10,11 +10,13 @@ import attrs
 
 from raft_client import RaftError, RaftSettings
 from statestore_client.errors import SettingsError
+from statestore_client.server.runtime.replication.cluster_nodes import listening_address, nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import os
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["ReplicaSettings"]
+__all__ = ["PeerSettings", "ReplicaSettings"]
 
 _MAX_ID_BYTES: Final = 64
 _MAX_PORT: Final = 65_535
@@ -54,12 +56,26 @@ def _is_address(_settings: object, field: attrs.Attribute[str], value: object) -
 
 
 @attrs.frozen(kw_only=True)
+class PeerSettings:
+    """A peer of the log in the process of a server: ``id`` is among ``members``, ids with URLs. ``data`` is the data
+    directory of the server, ``host`` the address to listen at.
+    """
+
+    id: str
+    members: tuple[tuple[str, str], ...]
+    data: Path
+    host: str
+    publisher_port: int
+
+
+@attrs.frozen(kw_only=True)
 class ReplicaSettings:
     """``log``: URLs of the peers of a ØMQ Raft cluster that belongs to these servers alone. ``id``: of this server,
     different from those of the others. ``cluster``: the name (ident) of the Raft cluster.
 
     The others connect to ``internal_host:internal_port`` (0 for a free port), and are told ``internal_address`` if
     that is another one, as ``host:port``. ``key`` is a secret that all of them have; empty only on one machine.
+    ``peer``: a peer of the log in the process of this server; :meth:`in_cluster` is the way to have one.
 
     Raises SettingsError for what cannot work.
     """
@@ -71,6 +87,7 @@ class ReplicaSettings:
     internal_port: int = attrs.field(default=0, validator=_is_port)
     internal_address: str = attrs.field(default="", validator=_is_address)
     key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
+    peer: PeerSettings | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.raft.seeds != self.log:
@@ -85,6 +102,45 @@ class ReplicaSettings:
             return RaftSettings(seeds=self.log, cluster=self.cluster)
         except RaftError as error:
             raise SettingsError(f"the log: {error}") from error
+
+    @classmethod
+    def in_cluster(
+        cls,
+        nodes: str | Mapping[str, str],
+        *,
+        id: str,  # noqa: A002 - as the field
+        data: str | os.PathLike[str],
+        key: bytes = b"",
+        cluster: str = "",
+        listen: str = "",
+    ) -> ReplicaSettings:
+        """Of a server with a peer of the log in its process, as each of ``nodes`` has one: ids with ``host`` or
+        ``host:port``, in one text ``a=host,b=host,c=host`` or a mapping. Three to nine, of which more than half must
+        run. Each takes three ports, by default 8047 to 8049. The peer's log is in the directory ``data``. ``listen`` is
+        the address to listen at, if it is not that of the own host. Raises SettingsError.
+        """
+        by_id = nodes_of(nodes)
+        own = by_id.get(id)
+        if own is None:
+            raise SettingsError(f"{id!r} is none of the servers of the cluster: {', '.join(by_id)}")
+        host = listen.strip("[]") or listening_address(own)
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(
+            log=tuple(node.peer_url for node in by_id.values()),
+            id=id,
+            cluster=cluster,
+            internal_host=host,
+            internal_port=own.internal_port,
+            internal_address=own.internal_address,
+            key=key,
+            peer=PeerSettings(
+                id=id,
+                members=tuple((node.id, node.peer_url) for node in by_id.values()),
+                data=Path(data),
+                host=bracketed,
+                publisher_port=own.publisher_port,
+            ),
+        )
 
     @classmethod
     def key_in(cls, file: str | Path) -> bytes:

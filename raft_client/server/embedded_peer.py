@@ -1,0 +1,172 @@
+"""One peer of a cluster inside another program, whose other peers are elsewhere.
+
+::
+
+    members = {"a": "tcp://10.0.0.1:8047", "b": "tcp://10.0.0.2:8047", "c": "tcp://10.0.0.3:8047"}
+    with EmbeddedPeer("a", members, "/var/lib/raft"):
+        ...
+
+It is what ``zmqraft serve`` runs, in a thread with an event loop of its own: it speaks to the others in time while the
+program is busy. A peer of which nothing can be kept any more says nothing more; ``on_failure`` is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from raft_client.errors import InvalidArgumentError
+from raft_client.server.loop_thread import LoopThread
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.node.roles import Role
+from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.compaction import check_compact_bytes
+from raft_client.server.runtime.curve_keys import CurveKeys
+from raft_client.server.runtime.metrics import render
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.options import Fsync
+from raft_client.wire.configuration import Peer
+from raft_client.wire.peer_urls import is_tcp_url
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from raft_client.server.machines.state_machine import StateMachine
+
+__all__ = ["EmbeddedPeer"]
+
+#: How old the figures are at most.
+_FIGURES_S: Final = 1.0
+#: Another one leads within an election time-out, or this peer goes on leading.
+_HAND_OVER_S: Final = 0.5
+
+
+class EmbeddedPeer:
+    """The peer ``peer_id`` of ``peers``, ids with URLs, which count when ``data`` is new; later the log tells them.
+
+    ``data`` is the directory of its log. ``host`` is the address to listen at, if it is not that of its URL; it
+    broadcasts from ``publisher_port`` there, by default from any free one. ``cluster``, ``machine``, ``fsync``,
+    ``curve_keys`` and ``compact_bytes`` are as those of :class:`.EmbeddedCluster`. ``on_failure`` is called in the
+    peer's thread, with the error, when the peer has ended by itself.
+
+    Raises InvalidArgumentError for what cannot be used. Entering raises TransportError if a port cannot be had, and
+    what :meth:`.DiskLog.open` raises. Leaving lets another peer lead, if this one does.
+    """
+
+    def __init__(
+        self,
+        peer_id: str,
+        peers: Mapping[str, str],
+        data: str | os.PathLike[str],
+        *,
+        cluster: str = "",
+        machine: Callable[[], StateMachine] = KeyValueStateMachine,
+        host: str = "",
+        publisher_port: int | None = None,
+        fsync: Fsync = Fsync.GROUP,
+        curve_keys: Path | None = None,
+        compact_bytes: int | None = None,
+        on_failure: Callable[[BaseException], object] = lambda _error: None,
+    ) -> None:
+        wrong = [f"{name}={url}" for name, url in peers.items() if not name or not is_tcp_url(url)]
+        if wrong or len(set(peers.values())) < len(peers):
+            raise InvalidArgumentError(f"peers are ids with different URLs, tcp://host:port; not {wrong or peers!r}")
+        if peer_id not in peers:
+            raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}")
+        self._settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
+        self._peers = tuple(Peer(*each) for each in peers.items())
+        self._data = Path(data)
+        self._machine = machine
+        #: Where clients and other peers find it.
+        self.url = peers[peer_id]
+        self._host = host
+        self._publisher_port = publisher_port
+        self._fsync, self._curve_keys = fsync, curve_keys
+        self._compact_bytes = check_compact_bytes(compact_bytes)
+        self._on_failure = on_failure
+        self._role_changed = asyncio.Event()
+        self._closing = ExitStack()
+        self._figures = b""
+        self.failure: BaseException | None = None
+
+    @property
+    def figures(self) -> bytes:
+        """As ``zmqraft serve --metrics-port`` has them, a second old at most; empty before the start. Thread-safe."""
+        return self._figures
+
+    def start(self) -> Self:
+        """As entering. From any thread but with one event loop; it waits for the disk."""
+        with ExitStack() as closing:
+            thread = closing.enter_context(LoopThread("raft-peer", "the peer"))
+            peer = thread.run(self._start())
+            watching = thread.run(self._begin_to_watch(peer))
+            closing.callback(lambda: thread.run(self._stop(peer, watching)))
+            self._closing = closing.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """As leaving. More than once, and without a start, too."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- in its thread -------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> RaftPeer:
+        peer_id = self._settings.peer_id
+        keys = None if self._curve_keys is None else CurveKeys(self._curve_keys, peer_id)
+        if keys is not None:
+            keys.check(each.id for each in self._peers)
+        log = DiskLog.open(
+            self._data, peer_id=peer_id, ident=self._settings.ident, peers=self._peers, fsync=self._fsync
+        )
+        own, _, port = self.url.removeprefix("tcp://").rpartition(":")
+        host = self._host or own
+        peer = RaftPeer(
+            self._settings,
+            log,
+            self._machine(),
+            url=f"tcp://{host}:{port}",
+            publisher_url=f"tcp://{host}:{self._publisher_port or '*'}",
+            keys=keys,
+            compact_bytes=self._compact_bytes,
+            on_role=lambda _status: self._role_changed.set(),
+        )
+        try:
+            await peer.start()
+        except BaseException:
+            log.close()
+            raise
+        publisher_port = str(peer.publisher_url).rpartition(":")[2]
+        peer.publisher_url = f"tcp://{own}:{publisher_port}"  # what clients are told
+        return peer
+
+    async def _begin_to_watch(self, peer: RaftPeer) -> asyncio.Task[None]:
+        return asyncio.create_task(self._watch(peer))
+
+    async def _watch(self, peer: RaftPeer) -> None:
+        while not peer.ended.is_set():
+            self._figures = render(peer)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIGURES_S):
+                    await peer.ended.wait()
+        if peer.failure is not None:
+            self.failure = peer.failure
+            self._on_failure(peer.failure)
+
+    async def _stop(self, peer: RaftPeer, watching: asyncio.Task[None]) -> None:
+        self._role_changed.clear()
+        if not peer.ended.is_set() and peer.status().role is Role.LEADER and peer.hand_over():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HAND_OVER_S):
+                    await self._role_changed.wait()
+        await peer.close()
+        await watching

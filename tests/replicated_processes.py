@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from random import Random
 
 import attrs
@@ -58,8 +59,12 @@ class ReplicatedServer:
             await self.process.communicate()
 
     async def begin_snapshot(self) -> None:
-        """Into the log, as ``statestore ha snapshot`` asks for."""
-        reader, writer = await dial(f"127.0.0.1:{self.internal_port}", ClientHello("snapshot", "test"), b"")
+        """Into the log."""
+        await self.ask("snapshot")
+
+    async def ask(self, purpose: str) -> None:
+        """As ``statestore ha`` does: ``snapshot``, ``promote``, or ``hand-over``. Returns when that is answered."""
+        reader, writer = await dial(f"127.0.0.1:{self.internal_port}", ClientHello(purpose, ""), b"")
         await reader.readline()
         writer.close()
 
@@ -81,8 +86,10 @@ class ReplicatedServer:
 class ReplicatedServers:
     """All of them; :attr:`port` is that of one that runs, another one each time."""
 
-    def __init__(self, log: str, random: Random, *ids: str) -> None:
-        self.servers = {server_id: ReplicatedServer(server_id, log) for server_id in ids}
+    def __init__(
+        self, log: str, random: Random, *ids: str, make: Callable[[str, str], ReplicatedServer] = ReplicatedServer
+    ) -> None:
+        self.servers = {server_id: make(server_id, log) for server_id in ids}
         self._random = random
         #: Those that stand still.
         self.paused: set[ReplicatedServer] = set()

@@ -11,18 +11,22 @@ Sources: J. Wing and C. Gong, "Testing and Verifying Concurrent Objects" (1993);
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
 
-__all__ = ["UNKNOWN", "Operation", "explain", "is_linearizable"]
+__all__ = ["REFUSED", "UNKNOWN", "History", "Operation", "explain", "is_linearizable"]
 
 #: The result of an operation that nobody saw the end of.
 UNKNOWN: Final = object()
+#: The result of a write that the key's fencing token keeps out.
+REFUSED: Final = "refused"
 _IMPOSSIBLE: Final = object()
 
 Value = bytes | None
+State = tuple[Value, int | None]  # and the fencing token that a key is marked with
 
 
 @attrs.frozen
@@ -35,6 +39,7 @@ class Operation:
     call: float
     end: float = math.inf
     expected: Value = None  # of cas
+    token: int | None = None  # the fencing token of a write; a greater one is newer
 
 
 def _unconditional(state: Value, operation: Operation) -> tuple[object, Value]:
@@ -77,9 +82,17 @@ _RULES: Final[dict[str, Callable[[Value, Operation], tuple[object, Value]]]] = {
 }
 
 
-def _step(state: Value, operation: Operation) -> Any:
-    """The state after the operation, or that it cannot have happened here."""
-    result, after = _RULES[operation.kind](state, operation)
+def _step(state: State, operation: Operation) -> Any:
+    """The state after the operation, or that it cannot have happened here. Tokens: state store protocol, "Fencing Token
+    Algorithm"; the mark disappears with the key.
+    """
+    value, mark = state
+    result: object
+    if operation.kind != "get" and mark is not None and (operation.token is None or operation.token < mark):
+        result, after = REFUSED, state
+    else:
+        result, value = _RULES[operation.kind](value, operation)
+        after = (value, None if value is None else operation.token if result is True else mark)
     return after if operation.result is UNKNOWN or operation.result == result else _IMPOSSIBLE
 
 
@@ -87,8 +100,8 @@ def is_linearizable(history: Sequence[Operation], initial: Value = None) -> bool
     """Whether one order explains all results."""
     operations = sorted(history, key=lambda operation: operation.call)
     certain = sum(1 << i for i, operation in enumerate(operations) if operation.result is not UNKNOWN)
-    seen: set[tuple[int, Value]] = set()
-    stack: list[tuple[int, Value]] = [(0, initial)]
+    seen: set[tuple[int, State]] = set()
+    stack: list[tuple[int, State]] = [(0, (initial, None))]
     while stack:
         done, state = stack.pop()
         if done & certain == certain:
@@ -107,7 +120,8 @@ def is_linearizable(history: Sequence[Operation], initial: Value = None) -> bool
 
 def _named(operation: Operation) -> str:
     condition = f" if {operation.expected!r}" if operation.kind == "cas" else ""
-    return f"{operation.kind} {operation.value!r}{condition}"
+    token = "" if operation.token is None else f" with token {operation.token}"
+    return f"{operation.kind} {operation.value!r}{condition}{token}"
 
 
 def explain(history: Sequence[Operation]) -> str:
@@ -116,3 +130,20 @@ def explain(history: Sequence[Operation]) -> str:
         f"{o.call:.6f} .. {o.end:.6f}  {_named(o)} -> {'?' if o.result is UNKNOWN else repr(o.result)}"
         for o in sorted(history, key=lambda operation: operation.call)
     )
+
+
+class History:
+    """What all clients did, by key."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[bytes, list[Operation]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, key: bytes, operation: Operation) -> None:
+        self.by_key.setdefault(key, []).append(operation)
+        self.counts["unknown" if operation.result is UNKNOWN else operation.kind] += 1
+
+    def check(self) -> None:
+        """Raises AssertionError with the first key whose history is not linearizable."""
+        for key, operations in self.by_key.items():
+            assert is_linearizable(operations), f"{key!r}:\n{explain(operations)}"

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from linearizability import UNKNOWN, Operation, explain, is_linearizable
+from linearizability import REFUSED, UNKNOWN, Operation, explain, is_linearizable
 from proxy import Proxy
 from shells import Shell
 
@@ -149,6 +149,20 @@ async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.Monke
         ([Operation("nex", b"1", True, 0, 1), Operation("nex", b"1", True, 2, 3)], True),
         ([Operation("set", b"1", True, 0, 1), Operation("vdelete", b"2", 1, 2, 3)], False),
         ([Operation("delete", None, 1, 0, 1)], False),
+        ([Operation("set", b"1", True, 0, 1, token=2), Operation("set", b"2", REFUSED, 2, 3, token=1)], True),
+        ([Operation("set", b"1", True, 0, 1, token=2), Operation("set", b"2", True, 2, 3, token=1)], False),
+        ([Operation("set", b"1", True, 0, 1, token=2), Operation("set", b"2", True, 2, 3)], False),
+        ([Operation("set", b"1", True, 0, 1, token=2), Operation("set", b"2", REFUSED, 2, 3, token=2)], False),
+        ([Operation("set", b"1", UNKNOWN, 0, token=2), Operation("set", b"2", REFUSED, 2, 3, token=1)], True),
+        (
+            # The mark of a key disappears with it.
+            [
+                Operation("set", b"1", True, 0, 1, token=2),
+                Operation("delete", None, 1, 2, 3, token=2),
+                Operation("set", b"2", True, 4, 5, token=1),
+            ],
+            True,
+        ),
     ],
 )
 def test_the_checker_knows_good_from_bad(history: list[Operation], expected: bool) -> None:

@@ -19,7 +19,7 @@ from signal import SIGKILL
 import pytest
 import zmq
 import zmq.asyncio
-from linearizability import UNKNOWN, Operation, explain, is_linearizable
+from linearizability import UNKNOWN, History, Operation, is_linearizable
 from linked_peers import LinkedPeers
 
 from raft_client import AsyncRaftClient, KeyValueCodec
@@ -39,12 +39,11 @@ _IMPATIENT_S = 0.2  # shorter than most: what became of a write is then not know
 _DONE = {1: True, 2: False}
 
 
-class _History:
-    """What all clients did, by key."""
+class _History(History):
+    """Keys are used for a while."""
 
     def __init__(self) -> None:
-        self.by_key: dict[bytes, list[Operation]] = {}
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self.answered_by: Counter[str] = Counter()  # by URL of the peer that was asked
         self._begin = time.monotonic()
 
@@ -52,15 +51,6 @@ class _History:
         """One of those that are in use now."""
         epoch = int((time.monotonic() - self._begin) / _EPOCH_S)
         return b"%d/%d" % (epoch, random.randrange(_KEYS))
-
-    def add(self, key: bytes, operation: Operation) -> None:
-        self.by_key.setdefault(key, []).append(operation)
-        self.counts["unknown" if operation.result is UNKNOWN else operation.kind] += 1
-
-    def check(self) -> None:
-        """Raises AssertionError with the first history that is not linearizable."""
-        for key, operations in self.by_key.items():
-            assert is_linearizable(operations), f"{key!r}:\n{explain(operations)}"
 
 
 class _Client:

@@ -359,11 +359,13 @@ class BrokerDriver:
         self._arm()
 
     def dismiss(self, reason: str) -> None:
-        """What waits to be durable is never sent. Say goodbye to all clients, and close."""
+        """What waits to be durable is never sent. Say goodbye to all clients, and close. There is no goodbye before a
+        session.
+        """
         for connection, link in tuple(self._links.items()):
-            is_between_packets = not connection.outbox
+            is_told_why = connection.session is not None and not connection.outbox
             connection.discard()
-            if is_between_packets and isinstance(connection, OutputCommitConnection):
+            if is_told_why and isinstance(connection, OutputCommitConnection):
                 connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, reason)
                 connection.seal()
                 connection.release()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
@@ -372,8 +373,10 @@ class _SplicedServer(asyncio.Protocol):
 
     def end(self) -> None:
         """The client says no more."""
-        if self._transport is not None and self.is_ready and self._transport.can_write_eof():
-            self._transport.write_eof()
+        transport = self._transport
+        if transport is not None and self.is_ready and transport.can_write_eof() and not transport.is_closing():
+            with suppress(OSError):  # it is gone, and nobody was told yet
+                transport.write_eof()
 
     def pause(self) -> None:
         if self._transport is not None:

@@ -344,7 +344,7 @@ class Lives:
 
     async def hand_over(self, next_id: str = "") -> bool:
         """If this server is active: let another one be, at once, when all that waits is said. Without an id it is one
-        that listens. Returns whether it was done.
+        that listens. Returns whether it was done; a server that could not even begin goes on as before.
         """
         replica, group_commit = self._replica, self._group_commit
         if replica is None or group_commit is None or replica.role is not Role.ACTIVE:
@@ -354,7 +354,12 @@ class Lives:
         with suppress(TimeoutError):
             async with asyncio.timeout(_HAND_OVER_S):
                 await group_commit.wait_idle()
-        return await replica.hand_over(next_id or next(reversed(self._pulse.listeners), ""), _HAND_OVER_S)
+        is_done = await replica.hand_over(next_id or next(reversed(self._pulse.listeners), ""), _HAND_OVER_S)
+        if self._replica is replica and not (is_done or replica.is_handing_over):
+            self._journal.is_draining = False
+            self.router.open()
+            group_commit.resume()
+        return is_done
 
     async def close(self) -> None:
         """Let another server be the active one, if this one is. Safe to call twice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.replication.log_link import LogLink
 
 __all__ = ["LifeOwner", "ReplicaLife"]
+
+#: A batch may be on its way, or an epoch may be so new that it cannot be given up yet.
+_AGAIN_S: Final = 0.01
 
 
 class LifeOwner(Protocol):
@@ -248,7 +251,10 @@ class ReplicaLife:
                 owner.promoted(event.epoch, event.timeline)
             case Deposed():
                 self._end()
-                owner.deposed(event.epoch)
+                try:
+                    owner.deposed(event.epoch)
+                except Exception as error:  # noqa: BLE001 - our own defect: better no server than one that hangs
+                    owner.failed(error)
             case IdInUse(life=life) if life != self._namesake:
                 self._namesake = life
                 LOGGER.error("another server has the id %r, too: give each of them an id of its own", life.id)
@@ -323,17 +329,28 @@ class ReplicaLife:
     # -- by people ----------------------------------------------------------------------------------------------------
 
     async def hand_over(self, next_id: str, timeout: float) -> bool:
-        """Give up the epoch, when nothing waits to be said. Returns whether that came back in time."""
-        if self._is_over or not self._member.hand_over(next_id, self._clock()):
-            return False
-        self._is_handing_over = self._loop.create_future()
-        self._turn()
+        """Give up the epoch, when nothing waits to be said and the epoch is not too new for that. Returns whether that
+        came back in time; if it did not, :attr:`is_handing_over` tells whether it may come yet.
+        """
         try:
             async with asyncio.timeout(timeout):
-                await self._is_handing_over
+                while self._is_handing_over is None:
+                    if self._is_over:
+                        return False
+                    if self._member.hand_over(next_id, self._clock()):
+                        self._is_handing_over = self._loop.create_future()
+                        self._turn()
+                    else:
+                        await asyncio.sleep(_AGAIN_S)
+                await asyncio.wait([self._is_handing_over])
         except TimeoutError:
             return False
         return True
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Nothing is said any more, for good."""
+        return self._is_handing_over is not None
 
     def is_snapshot_wanted(self, state_bytes: int) -> bool:
         """Whether the log is much longer than what it comes to, which is about this many bytes."""

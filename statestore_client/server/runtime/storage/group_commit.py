@@ -127,6 +127,11 @@ class GroupCommit:
         self.flush()
         self._time_timer = self._loop.call_later(_TIME_S, self._note_time)
 
+    def resume(self) -> None:
+        """Clients that were held may be read again."""
+        if not self._journal.is_full:
+            self._go_on()
+
     def close(self) -> None:
         """Nothing is written or sent any more."""
         self._is_over = True

@@ -17,6 +17,7 @@ from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ReplicatedLogError, SettingsError, StateStoreError
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
+from statestore_client.server.runtime.replication import lives
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.transport.endpoints import Endpoints
@@ -86,6 +87,66 @@ async def test_who_is_forced_out_follows_again() -> None:
             assert item is not None
             assert item.value == b"2"
         assert replication(standby).epoch == 2
+
+
+async def test_a_socket_that_has_said_nothing_keeps_nobody_from_following_again() -> None:
+    """The server closes it without a packet, because nothing may come before CONNECT."""
+    async with servers("a", "b") as pair:
+        former, standby = await pair.active(), await pair.standby()
+        reader, writer = await asyncio.open_connection("127.0.0.1", former.endpoints.port)
+        await until(lambda: replication(former).status()["clients"] == 1)
+        assert replication(standby).promote()
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        await until(lambda: replication(former).role is Role.STANDBY and replication(former).is_ready)
+        writer.close()
+
+
+async def test_a_server_that_cannot_end_its_life_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After such a defect it would neither follow nor serve, and nobody would know."""
+    async with servers("a", "b") as pair:
+        former, standby = await pair.active(), await pair.standby()
+
+        def fail() -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(former, "machines_end", fail)
+        assert replication(standby).promote()
+        async with asyncio.timeout(5):
+            await former.wait_for_failure()
+        assert isinstance(former.failure, ReplicatedLogError)
+
+
+async def test_who_has_just_been_forced_in_hands_over_as_soon_as_it_may() -> None:
+    """The lease of the one before has to end first; meanwhile nobody waits in vain."""
+    async with servers("a", "b") as pair:
+        former, standby = await pair.active(), await pair.standby()
+        assert replication(standby).promote()
+        await until(lambda: replication(standby).role is Role.ACTIVE)
+        assert await replication(standby).hand_over()
+        await until(lambda: replication(former).role is Role.ACTIVE)
+        async with pair.client(standby) as client:
+            await client.set("k", "1")
+
+
+async def test_a_server_that_cannot_hand_over_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has written does not come into the log: it cannot say that another one may go on from there."""
+    monkeypatch.setattr(lives, "_HAND_OVER_S", 0.05)
+    async with servers("a", "b") as pair:
+        active = await pair.active()
+        async with pair.client(active) as client, pair.client(active) as other:
+            await pair.cluster.kill("1")
+            writing = asyncio.ensure_future(client.set("k", "1"))
+            await until(lambda: replication(active).silent_s or not replication(active).may_speak)
+            assert not await replication(active).hand_over()
+            await pair.cluster.restart("1")
+            await writing
+            async with asyncio.timeout(5):
+                await other.set("k", "2")  # its connection was held
+            async with pair.client(active) as third:
+                item = await third.get("k")
+            assert item is not None
+            assert item.value == b"2"
 
 
 async def test_clients_wait_while_nobody_is_active() -> None:

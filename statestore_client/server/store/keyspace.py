@@ -9,6 +9,7 @@ from statestore_client.server.key_index import KeyIndex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from statestore_client.server.store.survival import Kept
     from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["KEY_OVERHEAD_BYTES", "Entry", "Keyspace"]
@@ -28,13 +29,13 @@ class Entry:
         version: HlcTimestamp,
         fence: HlcTimestamp | None,
         expires_at: float | None,
-        kept: int = 0,
+        kept: Kept,
     ) -> None:
         self.value = value
         self.version = version
         self.fence = fence  # the fencing token that protects the key
         self.expires_at = expires_at  # monotonic seconds
-        self.kept = kept  # what the disk has of it: a member of survival.Kept
+        self.kept = kept  # what the disk has of it
 
 
 class Keyspace:

@@ -85,7 +85,7 @@ def nodes(*, json_output: bool, **options: Any) -> int:
 @click.command("snoop")
 @click.option("--ttls", is_flag=True, help="Print also when the time to live of a key begins again.")
 @click.option("--initial", is_flag=True, help="Print first what is there.")
-@click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes, besides what --initial prints.")
 @filter_options
 @json_option
 @site_options

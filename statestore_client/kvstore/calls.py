@@ -7,7 +7,7 @@ Source: facts §5.4, §6.1; ``docs/decisions/0045-the-wire-between-sites.md``.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from statestore_client.errors import (
@@ -32,6 +32,7 @@ from statestore_client.wire.kvstore.client_messages import (
     Summary,
     Wanted,
 )
+from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_ITEMS,
     MAX_VALUES_BYTES,
@@ -45,16 +46,14 @@ from statestore_client.wire.kvstore.messages import (
     Set,
     SetResult,
 )
-from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, NoMergeReason, hash_of
+from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, NoMergeReason, Value, hash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
-    from statestore_client.wire.kvstore.value import Value
+    from collections.abc import Callable, Collection, Iterator
 
 __all__ = [
-    "REPLIES", "Call", "ClientRequest", "SiteCalls", "checked", "hold_s", "identity", "may_change", "pattern_of",
-    "wanted_of",
+    "REPLIES", "Call", "ClientRequest", "SiteCalls", "checked", "hold_s", "identity", "may_change", "packed",
+    "pattern_of", "texts", "wanted_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -77,7 +76,36 @@ def pattern_of(prefix: str) -> str:
 
 def wanted_of(prefix: str | None, patterns: Collection[str]) -> tuple[str, ...]:
     """The patterns of a request for keys that begin with a text or with a match of a pattern."""
-    return (*patterns, *([] if prefix is None else [pattern_of(prefix)]))
+    if prefix is None:
+        return texts("patterns", patterns)
+    _check_text("prefix", prefix)
+    return (*texts("patterns", patterns), pattern_of(prefix))
+
+
+def packed(request: ClientRequest) -> bytes:
+    """The message. Raises InvalidArgumentError for what no message can hold."""
+    try:
+        return encode(request)
+    # What msgpack raises: numbers that are too large, texts that are not Unicode, objects that are none of its own.
+    except (OverflowError, ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"no site can be asked that: {error}") from error
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} must be a text, not {type(value).__name__}")
+
+
+def texts(what: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Several of them; a text alone would be taken for its letters. Raises InvalidArgumentError."""
+    if isinstance(values, str):
+        raise InvalidArgumentError(f"{what} must be several texts, and not one text")
+    if not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{what} must be several texts, not {type(values).__name__}")
+    found = tuple(values)
+    for each in found:
+        _check_text(f"each of {what}", each)
+    return found
 
 
 def may_change(request: ClientRequest) -> bool:
@@ -109,15 +137,14 @@ class SiteCalls:
     """The calls of one client, for one area. ``next_id`` gives a number that no request has had."""
 
     def __init__(self, area: str, next_id: Callable[[], int]) -> None:
+        _check_text("area", area)
         self.area = area
         self.next_id = next_id
 
     def get_many(self, keys: Collection[str]) -> Call[dict[str, Value]]:
         """Those that exist. What does not fit into one reply is asked for again."""
-        if isinstance(keys, str):
-            raise InvalidArgumentError("keys must be several keys, and not one text")
         found: dict[str, Value] = {}
-        rest = tuple(dict.fromkeys(keys))
+        rest = tuple(dict.fromkeys(texts("keys", keys)))
         while rest:
             asked, later = rest[:MAX_ITEMS], rest[MAX_ITEMS:]
             reply = checked(Found, (yield Get(self.next_id(), self.area, asked)))
@@ -132,6 +159,7 @@ class SiteCalls:
 
     def get(self, key: str) -> Call[Value | None]:
         """None if there is no such key."""
+        _check_text("key", key)
         found = yield from self.get_many((key,))
         return found.get(key)
 
@@ -146,12 +174,10 @@ class SiteCalls:
     ) -> Call[dict[str, Value]]:
         """All that pass, page by page."""
         found: dict[str, Value] = {}
-        wanted = wanted_of(prefix, patterns)
+        wanted, sites = wanted_of(prefix, patterns), texts("originators", originators)
         start: int | None = 0
         while start is not None:
-            request = GetFiltered(
-                self.next_id(), self.area, wanted, tuple(originators), match_all, omit_values=hashes, start=start
-            )
+            request = GetFiltered(self.next_id(), self.area, wanted, sites, match_all, omit_values=hashes, start=start)
             reply = checked(Found, (yield request))
             found.update(reply.entries)
             start = _following(start, reply.next)
@@ -182,7 +208,12 @@ class SiteCalls:
     def merge(self, entries: Mapping[str, Value]) -> Call[dict[str, NoMergeReason]]:
         """Why some were not taken. Raises InvalidArgumentError for what does not fit into a message."""
         reasons: dict[str, NoMergeReason] = {}
+        if not isinstance(entries, Mapping):
+            raise InvalidArgumentError(f"entries must be a mapping, not {type(entries).__name__}")
         for key, entry in entries.items():
+            _check_text("each key", key)
+            if not isinstance(entry, Value):
+                raise InvalidArgumentError(f"the entry of {key[:80]!r} must be a Value, not {type(entry).__name__}")
             if entry.value is not None and len(entry.value) > MAX_VALUE_BYTES:
                 raise InvalidArgumentError(f"the value of {key[:80]!r} has more than {MAX_VALUE_BYTES} bytes")
         for part in _parts(entries):
@@ -220,10 +251,14 @@ class SiteCalls:
         ttl_ms: int | None = None,
     ) -> Call[bool]:
         """False if there was nothing to do. Raises NotMergedError for what the site did not take."""
-        data = value.encode() if isinstance(value, str) else value
+        _check_text("key", key)
         for name, number in (("version", version), ("ttl_ms", ttl_ms)):
-            if number is not None and number < 0:
-                raise InvalidArgumentError(f"{name} is {number}; it must be positive")
+            if number is not None and (type(number) is not int or number < 0):
+                raise InvalidArgumentError(f"{name} is {number!r}; it must be a positive integer")
+        try:
+            data = value.encode() if isinstance(value, str) else value
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"the value of {key[:80]!r}: {error}") from error
         request = ChangeOwnKey(self.next_id(), self.area, action, key, data, version, ttl_ms)
         reason = checked(SetResult, (yield request)).reasons.get(key)
         if reason is None:

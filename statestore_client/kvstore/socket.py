@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from statestore_client.curve_keys import ClientKeys
 from statestore_client.errors import (
     ClosedError,
     ForkedClientError,
@@ -20,7 +22,6 @@ from statestore_client.kvstore.calls import hold_s, may_change
 from statestore_client.wire.kvstore.messages import MAX_MESSAGE
 
 if TYPE_CHECKING:
-    from statestore_client.curve_keys import ClientKeys
     from statestore_client.kvstore.calls import ClientRequest
 
 __all__ = ["SiteSocket"]
@@ -42,8 +43,14 @@ class SiteSocket:
     _socket: Any  # of the kind of the shell
 
     def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
-        if timeout_s <= 0:
-            raise SettingsError(f"timeout_s is {timeout_s}; it must be positive")
+        if not isinstance(url, str):
+            raise SettingsError(
+                f"url must be a text, not {type(url).__name__}: addresses are tcp://host:port or ipc://path"
+            )
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+            raise SettingsError(f"timeout_s is {timeout_s!r}; it must be positive, in seconds")
+        if keys is not None and not isinstance(keys, ClientKeys):
+            raise SettingsError(f"keys must be ClientKeys, not {type(keys).__name__}")
         self.url = url
         self.timeout_s = timeout_s
         self.keys = keys
@@ -84,7 +91,7 @@ class SiteSocket:
         self._monitor = _monitor_of(socket)
         try:
             socket.connect(self.url)
-        except (zmq.ZMQError, TypeError) as error:
+        except (zmq.ZMQError, TypeError, ValueError) as error:
             self.hang_up()
             message = f"no site can be at {self.url!r} ({error}): addresses are tcp://host:port or ipc://path"
             raise SettingsError(message) from error

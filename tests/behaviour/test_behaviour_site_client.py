@@ -26,7 +26,7 @@ from statestore_client.errors import (
     RequestTimeoutError,
     SettingsError,
 )
-from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient
+from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient, Value
 from statestore_client.kvstore.calls import pattern_of
 from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.wire.kvstore.value import hash_of
@@ -113,9 +113,9 @@ def test_what_a_site_does_not_take_is_an_error(client_of: Callable[..., Any], si
     with pytest.raises(InvalidArgumentError, match="a TTL of 1 ms"):
         client.set("k", b"w", ttl_ms=1)
     for wrong in ({"version": -1}, {"ttl_ms": -5}):
-        with pytest.raises(InvalidArgumentError, match="must be positive"):
+        with pytest.raises(InvalidArgumentError, match="must be a positive integer"):
             client.set("k", b"w", **wrong)
-    with pytest.raises(InvalidArgumentError, match="not one text"):
+    with pytest.raises(InvalidArgumentError, match="and not one text"):
         client.get_many("k")
     with pytest.raises(InvalidArgumentError, match="a message of"):
         client.set("k", bytes(2 << 20))
@@ -126,7 +126,9 @@ def test_what_a_site_does_not_take_is_an_error(client_of: Callable[..., Any], si
         client_of(site.url, area="x").get("k")
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:1", "tcp://\udcff:1"]
+)
 def test_an_address_that_cannot_be_is_refused(client_of: Callable[..., Any], url: str) -> None:
     """With what an address looks like."""
     with pytest.raises(SettingsError, match="addresses are tcp://host:port or ipc://path"):
@@ -135,9 +137,54 @@ def test_an_address_that_cannot_be_is_refused(client_of: Callable[..., Any], url
 
 def test_a_time_that_cannot_be_is_refused(client_of: Callable[..., Any]) -> None:
     """The client is not made at all."""
-    for wrong in (0, -1):
+    for wrong in (0, -1, float("nan"), float("inf"), None, "1", True):
         with pytest.raises(SettingsError, match="must be positive"):
             client_of("tcp://127.0.0.1:1", timeout_s=wrong)
+
+
+def test_settings_of_a_wrong_kind_are_refused(client_of: Callable[..., Any]) -> None:
+    """When the client is made, not deep inside its first call."""
+    with pytest.raises(SettingsError, match="url must be a text, not NoneType"):
+        client_of(None)
+    with pytest.raises(SettingsError, match="keys must be ClientKeys, not str"):
+        client_of("tcp://127.0.0.1:1", keys="keys")
+    with pytest.raises(InvalidArgumentError, match="area must be a text, not int"):
+        client_of("tcp://127.0.0.1:1", area=5)
+
+
+#: What programs write by mistake, and what they are told.
+_MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda client: client.get(b"k"), "key must be a text, not bytes"),
+    (lambda client: client.get("\udcff"), "surrogates"),
+    (lambda client: client.get_many("k"), "keys must be several texts, and not one"),
+    (lambda client: client.get_many(None), "keys must be several texts, not NoneType"),
+    (lambda client: client.get_many([b"k"]), "each of keys must be a text, not bytes"),
+    (lambda client: client.dump(patterns="abc"), "patterns must be several texts, and not one"),
+    (lambda client: client.dump(originators="abc"), "originators must be several texts, and not one"),
+    (lambda client: client.subscribe(5), "prefix must be a text, not int"),
+    (lambda client: client.subscribe(originators="abc"), "originators must be several texts, and not one"),
+    (lambda client: client.set(b"k", b"v"), "key must be a text, not bytes"),
+    (lambda client: client.set("k", "\udcff"), "the value of 'k'.*surrogates"),
+    (lambda client: client.set("k", 5), "value must be bytes"),
+    (lambda client: client.set("k", object()), "object"),
+    (lambda client: client.set("k", b"v", version="1"), "version is '1'; it must be a positive integer"),
+    (lambda client: client.set("k", b"v", version=2**64), "out of range"),
+    (lambda client: client.refresh("k", 2000.5), "ttl_ms is 2000.5; it must be a positive integer"),
+    (lambda client: client.refresh("k", 10**40), "out of range"),
+    (lambda client: client.merge([]), "entries must be a mapping, not list"),
+    (lambda client: client.merge({"k": b"v"}), "the entry of 'k' must be a Value, not bytes"),
+    (lambda client: client.merge({5: Value(1, "a", b"v")}), "each key must be a text, not int"),
+    (lambda client: client.merge({"k": Value(2**70, "a", b"v")}), "out of range"),
+]
+
+
+def test_arguments_of_a_wrong_kind_are_refused(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """With what they should be; the site has nothing of it."""
+    client = client_of(site.url)
+    for ask, told in _MISTAKES:
+        with pytest.raises(InvalidArgumentError, match=told):
+            ask(client)
+    assert not client.dump()
 
 
 def test_nobody_there(client_of: Callable[..., Any]) -> None:

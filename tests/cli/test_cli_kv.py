@@ -145,6 +145,8 @@ def test_what_cannot_be_done_says_why(kv: Kv, site: SiteThread) -> None:
     assert kv("keys", "--pattern", "(")[0] == 2
     assert kv("graph", "--svg", "/nowhere/mesh.svg")[0] == 2
     assert kv("keyvals")[0] == 2
+    for wrong in (("--ttl", "1e300"), ("--version", "9" * 30), ("--area", "\udcff")):
+        assert kv("set-key", "k", "v", *wrong) == (2, [])
 
 
 def test_a_site_with_keys_is_spoken_to_by_name(

@@ -10,7 +10,7 @@ from typing import Self
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.link import SiteLink
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
-from statestore_client.kvstore.calls import SiteCalls, wanted_of
+from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
 from statestore_client.wire.kvstore.client_messages import (
     OwnKeyAction,
@@ -101,7 +101,7 @@ class AsyncSiteClient:
         key begins again. ``callback`` is called with what is there at first, and then with each change, one after the
         other; what it raises is logged. Closing the stream ends it.
         """
-        wanted = Wanted(wanted_of(prefix, patterns), tuple(originators), match_all, not ttls, hashes)
+        wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all, not ttls, hashes)
         return AsyncSiteStream(self._link.another(), AreaFollower(self._calls, wanted), callback, _as_changes)
 
     def follow_peers(
@@ -126,7 +126,7 @@ class AsyncSiteClient:
         """Whether the site has something else than ``known`` (entries with values or hashes), now or within
         ``timeout_s``: a long poll. False if nothing but times to live has changed until then.
         """
-        wanted = Wanted(wanted_of(prefix, patterns), tuple(originators), match_all)
+        wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all)
         link = self._link.another()
         try:
             return await link.run(self._calls.differs(known, wanted, timeout_s, time.monotonic))

@@ -13,9 +13,9 @@ import zmq.asyncio
 
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
-from statestore_client.kvstore.calls import REPLIES, hold_s
+from statestore_client.kvstore.calls import REPLIES, hold_s, packed
 from statestore_client.kvstore.socket import SiteSocket
-from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.codec import decode
 
 if TYPE_CHECKING:
     from statestore_client.curve_keys import ClientKeys
@@ -67,7 +67,7 @@ class SiteLink(SiteSocket):
             raise BusyError("this client belongs to the event loop that it was first used in")
 
     async def _ask(self, request: ClientRequest) -> Reply:
-        data = encode(request)
+        data = packed(request)
         reply = self._replies[request.id] = asyncio.get_running_loop().create_future()
         was_sent = False
         try:

@@ -12,9 +12,9 @@ import zmq
 
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import RemoteProtocolError
-from statestore_client.kvstore.calls import REPLIES, hold_s
+from statestore_client.kvstore.calls import REPLIES, hold_s, packed
 from statestore_client.kvstore.socket import SiteSocket
-from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.codec import decode
 
 if TYPE_CHECKING:
     from statestore_client.curve_keys import ClientKeys
@@ -64,7 +64,7 @@ class SiteLink(SiteSocket):
                 raise
 
     def _ask(self, request: ClientRequest) -> Reply:
-        data = encode(request)
+        data = packed(request)
         deadline = time.monotonic() + self.timeout_s + hold_s(request)
         if not self._wait_for(zmq.POLLOUT, deadline):
             raise self.late(request, was_sent=False)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-spark test-long fuzz demo bench docs lint twins clean
+.PHONY: help test test-spark test-long fuzz demo demo-ha bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -21,6 +21,10 @@ $(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BI
 	$(BIN)/python -m pip install --quiet --editable '.[spark]' --requirement examples/flights/requirements.txt
 	@touch $@
 
+$(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
 test: $(BIN)/tox  ## lint, type check, tests on the built wheel, documentation
 	$(BIN)/tox run -e lint,py,docs
 
@@ -35,6 +39,9 @@ fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the 
 
 demo: $(VENV)/.demo  ## 336,776 flights through Spark into the state store, checked
 	cd examples && ../$(BIN)/python -m flights
+
+demo-ha: $(VENV)/.demo-ha  ## three servers with one log: the active one is killed under load, and the next one hands over
+	cd examples && ../$(BIN)/python -m failover
 
 bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 	$(BIN)/tox run -e bench

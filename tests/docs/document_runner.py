@@ -54,7 +54,7 @@ __all__ = ["EXEMPT", "DocumentRun", "run_document"]
 
 #: Commands that a document may show without running them: they install, build, or take minutes.
 EXEMPT: Final = (
-    r"make( (demo|test|bench|docs|lint|help))?",
+    r"make( (demo|demo-ha|test|bench|docs|lint|help))?",
     r"git clone \S+",
     r"cd statestore-client",
     r"cd examples",

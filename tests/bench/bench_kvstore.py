@@ -22,6 +22,7 @@ from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.server.kvstore.own_keys import OwnKeys
 from statestore_client.server.kvstore.pattern import Patterns
 from statestore_client.server.kvstore.slices import page
+from statestore_client.server.kvstore.subscribers import SubscriberOptions
 from statestore_client.wire.kvstore.value import Value
 
 _KEYS: Final = 100_000
@@ -110,6 +111,38 @@ def slices_ms(report: Report, options: Options) -> None:
         print(f"{name}, longest {max(seconds) * 1e3:.1f} ms")
 
 
+def subscriptions(report: Report, options: Options) -> None:
+    """What a publication costs if somebody follows, and how long those that follow look at it."""
+    count = options.scaled(_KEYS)
+    filters = ((), (r"adj:.*9\d$",), tuple(f"adj:node-{n:03d}" for n in range(50)))
+    best: dict[str, float] = {}
+    taken: list[float] = []
+    for _ in range(max(options.rounds, 3)):
+        for followers in (0, 1, 100):
+            area = Area("0", "here")
+            for number in range(followers):
+                area.subscribers.subscribe(SubscriberOptions(KeyFilter(filters[number % len(filters)])))
+            rate = merged_per_s(area, list(entries(count, 1)), 0.0)
+            name = f"merge new keys, {followers} subscriptions"
+            best[name] = max(best.get(name, 0.0), rate)
+        for patterns in filters:
+            area = Area("0", "here")
+            reader = area.subscribers.subscribe(SubscriberOptions(KeyFilter(patterns)))
+            for piece in entries(min(count, 20_000), 1):
+                area.merge(piece, "peer", 0.0)
+            began = time.thread_time()
+            while not reader.is_at_end:
+                started = time.thread_time()
+                reader.options.wanted(reader.next())
+                reader.at += 1
+                taken.append(time.thread_time() - started)
+            name = f"a subscription with {len(patterns)} patterns looks at"
+            best[name] = max(best.get(name, 0.0), min(count, 20_000) / (time.thread_time() - began))
+    for name, rate in best.items():
+        print(f"{name}, keys/s {rate:,.0f}")
+    report.bar("a look at a publication of 128 keys, p99", percentile(taken, 99) * 1e3, 2, unit="ms", at_most=True)
+
+
 def patterns(report: Report, options: Options) -> None:
     """Microseconds for a key, and for the longest key with the worst patterns."""
     keys = [f"adj:node{number:05d}" for number in range(options.scaled(100_000))]
@@ -147,7 +180,13 @@ def memory(report: Report, options: Options) -> None:
 
 def main() -> int:
     # Memory first: what others used before would hide it.
-    parts = {"memory": memory, "speed": speed, "slices": slices_ms, "patterns": patterns}
+    parts = {
+        "memory": memory,
+        "speed": speed,
+        "slices": slices_ms,
+        "subscriptions": subscriptions,
+        "patterns": patterns,
+    }
     return run_parts(__doc__, parts)
 
 

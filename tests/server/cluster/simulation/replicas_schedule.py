@@ -1,6 +1,6 @@
 """A schedule from its seed: two or three servers on a log, clients, failures, then calm.
 
-When it is calm a server is active within seconds and stays it, clients are answered, and all have the same rows.
+When it is calm a server is active within two seconds and stays it, clients are answered, and all have the same rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BURSTS = (
 )  # fmt: skip
 
 #: Seconds of calm until somebody is active and all clients are answered.
-_CALM_S = 4.0
+_CALM_S = 2.0
 #: A log client gives up after 1.8 s, and a time to live that began before is over after 1.5 s.
 _WATCHED_S = 1.2
 

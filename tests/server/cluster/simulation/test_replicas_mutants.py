@@ -164,6 +164,11 @@ def _waits_for_its_own_lease_only(patch: Patch) -> None:
     patch.setattr(Campaign, "wait_s", property(lambda self: self._settings.lease_s * 1.2))
 
 
+def _waits_as_if_clocks_had_one_rate(patch: Patch) -> None:
+    """A lease by a slow clock is longer than one by a fast clock."""
+    patch.setattr(Campaign, "wait_s", property(lambda self: self._fence.lease_ms / 1000))
+
+
 def _does_not_wait(patch: Patch) -> None:
     """A challenge without an answer says that the owner is gone, doesn't it?"""
     patch.setattr(Campaign, "wait_s", property(lambda _: 0.0))
@@ -325,6 +330,7 @@ MUTANTS: dict[Callable[[Patch], None], int] = {
     _a_forced_claim_speaks_at_once: 7,
     _hands_over_while_silent: 7,
     _waits_for_its_own_lease_only: 164,
+    _waits_as_if_clocks_had_one_rate: 674,
     _does_not_wait: 7,
     _deposed_keeps_its_machine: 12,
     _splices_survive_an_epoch: 34,

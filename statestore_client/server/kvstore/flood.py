@@ -10,6 +10,7 @@ Source: KvStore, "Flooding Update", "Loop detection"; facts §4.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
@@ -40,7 +41,9 @@ class FloodLimiter:
         self._rate = rate
         self._tokens = float(rate.burst) if rate else 0.0
         self._filled_at: float | None = None
-        self._keys: dict[str, Path] = {}  # Invariant: each key waits under one path, that of its latest update
+        # Invariant: each key waits under one path, that of its latest update. In the order in which they began to wait:
+        # a key that is updated again and again must not go to the end of the queue each time, and never leave.
+        self._keys: OrderedDict[str, Path] = OrderedDict()
         self._paths: dict[Path, dict[str, None]] = {}
         self.delayed = 0  # updates of keys that had to wait
 
@@ -49,23 +52,20 @@ class FloodLimiter:
         if self._rate is None or (not self._paths and self._take_token(self._rate, now)):
             return True
         for key in keys:
-            self._forget(key)
+            before = self._keys.get(key, path)
+            if before != path:
+                del self._paths[before][key]
+                if not self._paths[before]:
+                    del self._paths[before]
             self._keys[key] = path
             self._paths.setdefault(path, {})[key] = None
             self.delayed += 1
         return False
 
-    def _forget(self, key: str) -> None:
-        path = self._keys.pop(key, None)
-        if path is not None:
-            del self._paths[path][key]
-            if not self._paths[path]:
-                del self._paths[path]
-
     def due(self, now: float) -> Iterator[tuple[Path, tuple[str, ...]]]:
-        """Path and keys of each publication for which there is a token, the oldest first."""
+        """Path and keys of each publication for which there is a token, that of the oldest key first."""
         while self._paths and self._rate is not None and self._take_token(self._rate, now):
-            path = next(iter(self._paths))
+            path = next(iter(self._keys.values()))
             keys = tuple(self._paths.pop(path))
             for key in keys:
                 del self._keys[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
@@ -131,3 +132,20 @@ def test_no_key_is_lost_or_waits_twice(updates: list[tuple[str, str, int]]) -> N
             for due in keys:
                 assert waiting.pop(due) == path
     assert not waiting
+
+
+def test_a_key_that_is_refreshed_while_it_waits_keeps_its_place() -> None:
+    """More is to be sent than the limit allows: every key gets its turn, however often the others are updated."""
+    limiter = FloodLimiter(FloodRate(1, 1))
+    keys = [f"key {n}" for n in range(12)]
+    left: dict[str, list[int]] = {key: [] for key in keys}
+    for second in range(120):
+        for n, key in enumerate(keys):
+            if (second + n) % 5 == 0:
+                # It comes by one way, and then by another one.
+                limiter.admit([key], (key, f"by {second % 2}"), float(second))
+        for _, due in limiter.due(float(second)):
+            for key in due:
+                left[key].append(second)
+    for key in keys:
+        assert max(later - before for before, later in itertools.pairwise([0, *left[key], 120])) <= 2 * len(keys), key

@@ -65,7 +65,9 @@ def size_of(random: Random) -> int:
     chance = random.random()
     if chance < 0.9:
         return random.randint(3, 5)
-    return random.randint(6, 12) if chance < 0.995 else random.randint(13, 40)
+    if chance < 0.996:
+        return random.randint(6, 12)
+    return random.randint(13, 40) if chance < 0.9997 else random.randint(41, 200)
 
 
 class Schedule:

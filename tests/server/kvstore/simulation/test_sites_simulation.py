@@ -1,7 +1,7 @@
 """Thousands of schedules of failures in meshes of sites, each from its seed: in the end all stores are equal.
 
 ``KVSTORE_SEED`` is the first seed and ``KVSTORE_SCHEDULES`` the number of schedules. Each has a line, ring, star or
-random mesh of 3 to 40 sites whose clocks drift, with loss, delay, cut and held connections, reconnects, restarts and
+random mesh of 3 to 200 sites whose clocks drift, with loss, delay, cut and held connections, reconnects, restarts and
 deaths.
 """
 

@@ -65,11 +65,9 @@ def test_all_schedules_end_with_equal_stores(figures: Callable[[str], None]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("size", "seed"), [(50, 5), (200, 3)])
-def test_a_large_mesh(size: int, seed: int, figures: Callable[[str], None]) -> None:
-    """The same with as many sites as anyone has, a tenth of all messages lost, sites cut off and started again."""
-    outcome = run_schedule(seed, size)
+def test_a_large_mesh(figures: Callable[[str], None]) -> None:
+    """The same with as many sites as few have, a tenth of all messages lost, sites cut off and started again."""
+    outcome = run_schedule(5, 50)
     figures(f"{outcome.messages} messages, equal after {outcome.calm_s:.1f} s of calm")
     assert not outcome.violations
 

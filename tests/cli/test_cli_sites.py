@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
 from typing import Self
@@ -15,8 +15,10 @@ from typing import Self
 import pytest
 import zmq
 from ports import reserved_port
+from proxy import Proxy
 from waiting import eventually
 
+from raft_client.server.loop_thread import LoopThread
 from statestore_client import StateStoreClient
 from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.codec import decode, encode
@@ -39,13 +41,13 @@ class SiteProcess:
         self.name = name
         self.url = f"tcp://127.0.0.1:{reserved_port()}"
         self.log = log
-        self.peers: list[SiteProcess] = []
+        self.peers: list[str] = []
         self._more = more
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> list[str]:
         """What it prints until it listens for sites."""
-        peers = [f"--peer={peer.url}" for peer in self.peers]
+        peers = [f"--peer={url}" for url in self.peers]
         command = [*COMMAND, "--site", self.name, "--site-listen", self.url, *peers, *self._more]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
@@ -114,7 +116,7 @@ def site(tmp_path: Path) -> Iterator[Callable[..., SiteProcess]]:
 def test_two_sites_share_what_they_keep_alive(site: Callable[..., SiteProcess]) -> None:
     """A key that one of them keeps alive comes to the other, with each change and the end; SIGTERM ends both."""
     bonn, rome = site("bonn"), site("rome")
-    rome.peers.append(bonn)
+    rome.peers.append(bonn.url)
     (_, line), _ = bonn.start(), rome.start()
     assert line == f"listening for sites on {bonn.url}"
     bonn.change(OwnKeyAction.PERSIST, "k", b"1")
@@ -127,19 +129,65 @@ def test_two_sites_share_what_they_keep_alive(site: Callable[..., SiteProcess]) 
     assert (bonn.end(signal.SIGTERM), rome.end(signal.SIGTERM)) == (0, 0)
 
 
-def test_five_sites_are_equal_again_after_each_has_been_killed(site: Callable[..., SiteProcess]) -> None:
+class Links:
+    """Connections between sites that can be cut, and then heal."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._proxies: dict[tuple[str, str], Proxy] = {}
+
+    def join(self, one: SiteProcess, other: SiteProcess) -> None:
+        """The first one dials the other one."""
+        proxy = self._proxies[one.name, other.name] = Proxy(int(other.url.rpartition(":")[2]))
+        self._thread.run(proxy.accept())
+        one.peers.append(proxy.url.replace("mqtt:", "tcp:"))
+
+    def cut(self, side: Collection[SiteProcess]) -> None:
+        """Nothing passes between these sites and the others: one connection falls silent, all others break."""
+        names = {each.name for each in side}
+        crossing = [proxy for ends, proxy in self._proxies.items() if len(names.intersection(ends)) == 1]
+        self._thread.run(self._cut(*crossing))
+
+    async def _cut(self, silent: Proxy, *broken: Proxy) -> None:
+        silent.hold("up", "down")
+        for proxy in broken:
+            await proxy.refuse()
+            proxy.cut()
+
+    def heal(self) -> None:
+        self._thread.run(self._heal())
+
+    async def _heal(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.flow("up", "down")
+            await proxy.refuse()
+            await proxy.accept()
+
+    def close(self) -> None:
+        for proxy in self._proxies.values():
+            self._thread.run(proxy.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    with LoopThread("links", "the links") as thread:
+        links = Links(thread)
+        yield links
+        links.close()
+
+
+def test_five_sites_are_equal_again_after_kills_and_a_partition(site: Callable[..., SiteProcess], links: Links) -> None:
     """A ring of five with a chord. Sites are killed and started at random: nothing of a site is on its disk, so each
-    comes back with what the others have.
+    comes back with what the others have. Then two are cut off from three, and both sides go on.
     """
     random = Random(5)
     sites = [site(f"s{n}") for n in range(5)]
-    for one, other in itertools.pairwise((*sites, sites[0])):
-        one.peers.append(other)
-    sites[0].peers.append(sites[2])
+    for one, other in (*itertools.pairwise((*sites, sites[0])), (sites[0], sites[2])):
+        links.join(one, other)
     for each in sites:
         each.start()
-    wanted: dict[str, bytes] = {}
-    for number in range(5):
+    wanted: dict[str, bytes | None] = {}
+    for number in range(3):
         for each in sites:
             wanted[each.name] = b"%d" % number
             each.change(OwnKeyAction.PERSIST, each.name, wanted[each.name])
@@ -148,13 +196,29 @@ def test_five_sites_are_equal_again_after_each_has_been_killed(site: Callable[..
         assert victim.end(signal.SIGKILL) == -signal.SIGKILL
         victim.start()
         eventually(lambda victim=victim: victim.values() == wanted)
+        victim.change(OwnKeyAction.PERSIST, victim.name, wanted[victim.name])
+
+    few, many = sites[:2], sites[2:]
+    links.cut(few)
+    sites[0].change(OwnKeyAction.SET, "both", b"of few")
+    for value in (b"of many", b"of many, again"):
+        sites[3].change(OwnKeyAction.SET, "both", value)
+    sites[1].change(OwnKeyAction.PERSIST, "s1", b"apart")
+    sites[4].end(signal.SIGKILL)
+    sites[4].start()
+    sites[4].change(OwnKeyAction.PERSIST, "s4", b"apart")
+    here, there = {"both": b"of few", "s1": b"apart"}, {"both": b"of many, again", "s4": b"apart"}
+    eventually(lambda: all(each.values() == {**wanted, **here} for each in few))
+    eventually(lambda: all(each.values() == {**wanted, **there} for each in many))
+    links.heal()
+    eventually(lambda: all(each.values() == {**wanted, **here, **there} for each in sites))
 
 
 def test_a_name_that_is_in_use_is_refused_and_told(site: Callable[..., SiteProcess]) -> None:
     """The second site of one name is no peer; the site that refuses it says so, and it says so itself, once."""
     first, other, second = site("bonn"), site("rome"), site("bonn")
-    other.peers.append(first)
-    second.peers.append(other)
+    other.peers.append(first.url)
+    second.peers.append(other.url)
     for each in (first, other, second):
         each.start()
     eventually(lambda: "no peering with" in second.log.read_text())
@@ -170,7 +234,7 @@ def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) 
     """A chosen key of one process is in the state store of the other one."""
     bonn = site("bonn", "--site-export", "line/", "--site-export", "pump/")
     rome = site("rome", "--site-import")
-    rome.peers.append(bonn)
+    rome.peers.append(bonn.url)
     (here, _), (there, _) = bonn.start(), rome.start()
     with (
         StateStoreClient(here.removeprefix("listening on ")) as at_bonn,
@@ -186,7 +250,7 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
     """Peers by state, keys and syncs of each area."""
     port = reserved_port()
     bonn, rome = site("bonn", "--metrics-port", str(port), "--area", "default", "--area", 'a"b'), site("rome")
-    rome.peers.append(bonn)
+    rome.peers.append(bonn.url)
     bonn.start()
     rome.start()
     rome.change(OwnKeyAction.SET, "k", b"v")

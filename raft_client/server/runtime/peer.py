@@ -13,21 +13,12 @@ import random
 import secrets
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.reports import on_one_line
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import (
-    Answer,
-    Ask,
-    Connect,
-    Disconnect,
-    Incoming,
-    Reconnect,
-    Reply,
-    Request,
-)
+from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
 from raft_client.server.runtime.asked_requests import AskedRequests
@@ -186,6 +177,13 @@ class RaftPeer:
         for peer_id in peer_ids:
             self._node.peer_lost(peer_id, monotonic_s())
         self._turn()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # -- one turn ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Servers of one log as processes: ``statestore serve --log``, on peers in a thread of the test."""
+"""Servers of one log as processes: ``statestore serve --log``, on peers in a thread of the test, or ``--cluster``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import attrs
+from ports import reserved_port, reserved_ports
 
 from statestore_client.server.runtime.replication.internal_handshake import ClientHello
 from statestore_client.server.runtime.replication.liveness import dial
 
-__all__ = ["ReplicatedServer", "ReplicatedServers"]
+__all__ = ["ClusterServer", "ReplicatedServer", "ReplicatedServers"]
 
 TIMEOUT_S = 60.0  # on a machine that does other things as well
 _OPTIONS = ("--port", "0", "--metrics-port", "0")
@@ -32,15 +35,22 @@ class ReplicatedServer:
     metrics_port: int = 0
     internal_port: int = 0
 
+    #: Where it writes what it logs: to that of the test.
+    errors: ClassVar[int | None] = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--log", self.log)
+
     @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
     async def start(self) -> None:
-        """Returns when its router are open."""
+        """Returns when it takes clients."""
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "statestore_client.cli", "serve", *_OPTIONS, "--log", self.log, "--id", self.id,
-            stdout=asyncio.subprocess.PIPE,
+            sys.executable, "-m", "statestore_client.cli", "serve", *_OPTIONS, *self.options, "--id", self.id,
+            stdout=asyncio.subprocess.PIPE, stderr=self.errors,
         )  # fmt: skip
         assert self.process.stdout is not None
         lines = [await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S) for _ in range(3)]
@@ -56,7 +66,13 @@ class ReplicatedServer:
         """Returns when it is gone."""
         if self.is_running and self.process is not None:
             self.signal(number)
-            await self.process.communicate()
+            await self.ended()
+
+    async def ended(self) -> tuple[int | None, bytes]:
+        """Waits for its end. Its exit code, and what it logged, if that is kept."""
+        assert self.process is not None
+        _, text = await asyncio.wait_for(self.process.communicate(), TIMEOUT_S)
+        return self.process.returncode, text or b""
 
     async def begin_snapshot(self) -> None:
         """Into the log."""
@@ -83,6 +99,22 @@ class ReplicatedServer:
                 writer.close()
 
 
+@attrs.define(eq=False)
+class ClusterServer(ReplicatedServer):
+    """One with a peer of the log in its process, at the same port each time it starts. ``log`` names all of them."""
+
+    data: Path = Path()
+
+    errors: ClassVar[int | None] = asyncio.subprocess.PIPE
+
+    def __attrs_post_init__(self) -> None:
+        self.port = reserved_port()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--cluster", self.log, "--data", str(self.data), "--port", str(self.port))
+
+
 class ReplicatedServers:
     """All of them; :attr:`port` is that of one that runs, another one each time."""
 
@@ -94,15 +126,26 @@ class ReplicatedServers:
         #: Those that stand still.
         self.paused: set[ReplicatedServer] = set()
 
+    @classmethod
+    def with_own_peers(cls, folder: Path, *ids: str) -> ReplicatedServers:
+        """Each keeps its part of the log in a directory of this folder."""
+        nodes = ",".join(f"{server_id}=127.0.0.1:{reserved_ports(3)}" for server_id in ids)
+        return cls(nodes, Random(1), *ids, make=lambda name, log: ClusterServer(name, log, data=folder / name))
+
+    @property
+    def url(self) -> str:
+        """Of a client that knows the addresses of all."""
+        return "mqtt://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers.values())
+
     @property
     def port(self) -> int:
         awake = [each for each in self.servers.values() if each.is_running and each not in self.paused]
         return self._random.choice(awake).port
 
-    async def start_all(self) -> None:
-        for server in self.servers.values():
-            if not server.is_running:
-                await server.start()
+    async def start_all(self, *ids: str) -> None:
+        """Or these. At the same time: one with a peer of its own waits for another one."""
+        chosen = [self.servers[server_id] for server_id in ids or self.servers]
+        await asyncio.gather(*(server.start() for server in chosen if not server.is_running))
 
     async def active(self) -> ReplicatedServer:
         """Waits until exactly one says so: one that stood still does not know at once that it is not any more."""

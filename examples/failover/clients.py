@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from types import TracebackType
 from typing import Final, Self
@@ -23,7 +24,7 @@ _WRITERS_PACE_S: Final = 0.004
 _WRITERS: Final = 4
 
 
-class _Client:
+class _Client(ABC):
     """``error`` is what ended it, if that was not :meth:`stop`."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -47,8 +48,9 @@ class _Client:
         except StateStoreError as error:
             self.error = error
 
+    @abstractmethod
     def _work(self, store: StateStoreClient) -> None:
-        raise NotImplementedError
+        """Until it is to stop."""
 
 
 class Writer(_Client):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import attrs
+from demo_program import Interrupted, interruptible, without_logs
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -23,7 +21,6 @@ __all__ = ["run_demo"]
 
 LOST: Final = 1
 NO_SERVER: Final = 4
-INTERRUPTED: Final = 130
 _TIMEOUT_S: Final = 30.0
 _LOOK_S: Final = 0.05
 
@@ -41,15 +38,15 @@ class _Event:
 def run_demo(seconds: float = 2.0, *, console: Console | None = None) -> int:
     """Run the demo; returns an exit code. ``seconds`` is how long there is load before and after each event.
 
-    0 when all went as it must, 1 when something that was acknowledged is lost, 4 when no server answers. Leaves no
-    process behind, also after Ctrl-C and SIGTERM.
+    0 when all went as it must, 1 when something that was acknowledged is lost, 4 when no server answers, 128 + number
+    after a signal. Leaves no process behind, also after Ctrl-C and SIGTERM.
     """
     console = console or Console()
     try:
-        with _interruptible(), _without_logs(), tempfile.TemporaryDirectory(prefix="statestore-ha-") as folder:
+        with interruptible(), without_logs(), tempfile.TemporaryDirectory(prefix="statestore-ha-") as folder:
             return _Demo(console, seconds).run(Path(folder))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except Interrupted as error:
+        return error.exit_code
     except ClusterError as error:
         Console(stderr=True).print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
         return NO_SERVER
@@ -149,25 +146,3 @@ class _Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C: it unwinds the stack, which ends the servers."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """What the SDK would log (a connection lost, say) the demo tells in its own words."""
-    logger = logging.getLogger("statestore_client")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

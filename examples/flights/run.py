@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from demo_program import Interrupted, interruptible, without_logs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -18,7 +18,7 @@ from statestore_client import ConnectionSettings, HlcTimestamp, Lease, StateStor
 from statestore_client.spark import local_session
 
 from .actors import StaleWriter, Watcher
-from .failure import DIFFERENT, LOST, NOT_INSTALLED, DemoError, Interrupted, interruptible
+from .failure import DIFFERENT, LOST, NOT_INSTALLED, DemoError
 from .flights import FlightState, expected_states, unpack
 from .pipeline import KEY_PREFIX, REPORT_KEY, SPARK_CONFIG, FlightPipeline
 from .prerequisites import check_prerequisites
@@ -48,7 +48,7 @@ def run_demo(*, months: int | None = None, watch_aircraft: str | None = None, co
     """
     console = console or Console()
     try:
-        with interruptible(), _without_logs():
+        with interruptible(), without_logs():
             return _Demo(console, months or MONTHS, watch_aircraft or BUSIEST).run()
     except Interrupted as error:
         return error.exit_code
@@ -204,15 +204,3 @@ def _last_line(error: Exception) -> str:
     """What a Python error inside Spark was about: Spark puts whole tracebacks around it."""
     lines = [line for line in str(error).splitlines() if "Error: " in line]
     return lines[-1].strip() if lines else (str(error).splitlines() or [type(error).__name__])[0]
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """What the SDK would log (a lease lost, say) the demo tells in its own words."""
-    logger = logging.getLogger("statestore_client")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

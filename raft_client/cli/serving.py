@@ -30,6 +30,7 @@ from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
 from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers
+from raft_client.wire.peer_urls import host_of
 
 __all__ = ["serve"]
 
@@ -123,9 +124,7 @@ def serve(
     if url is None:
         raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
     _raise_file_limit()
-    keys = None if curve_keys is None else CurveKeys(curve_keys, peer_id)
-    if keys is not None:
-        keys.check(peer.id for peer in peers)
+    keys = CurveKeys.of_member(curve_keys, peer_id, peers)
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
     settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
     peer = RaftPeer(
@@ -134,11 +133,12 @@ def serve(
         _MACHINES[machine](),
         url=url,
         publisher_url=publish or _any_port(url),
+        public_host=None if own is None or publish else host_of(own),
         keys=keys,
         compact_bytes=compact_bytes,
         make_node=RaftNode if trace is None else traced_into(trace),
     )
-    return asyncio.run(_serve(peer, log, None if metrics_port is None else (metrics_host, metrics_port)))
+    return asyncio.run(_serve(peer, None if metrics_port is None else (metrics_host, metrics_port)))
 
 
 def _raise_file_limit() -> None:
@@ -163,7 +163,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(*_COLLECT_AT)
 
 
-async def _serve(peer: RaftPeer, log: DiskLog, metrics: tuple[str, int] | None) -> int:
+async def _serve(peer: RaftPeer, metrics: tuple[str, int] | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -171,7 +171,6 @@ async def _serve(peer: RaftPeer, log: DiskLog, metrics: tuple[str, int] | None) 
     try:
         await peer.start()
     except TransportError as error:
-        log.close()
         raise click.UsageError(str(error)) from error
     page, metrics_url = MetricsPage(partial(render, peer), Readiness(peer.status).lack), ""
     if metrics is not None:

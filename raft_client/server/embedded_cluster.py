@@ -204,9 +204,7 @@ class AsyncEmbeddedCluster:
                 return
 
     async def _start(self, peer: Peer) -> None:
-        keys = None if self._curve_keys is None else CurveKeys(self._curve_keys, peer.id)
-        if keys is not None:
-            keys.check(each.id for each in self.peers)
+        keys = CurveKeys.of_member(self._curve_keys, peer.id, self.peers)
         log = SlowableLog.open(
             self._folder / peer.id,
             peer_id=peer.id,
@@ -225,11 +223,7 @@ class AsyncEmbeddedCluster:
             compact_bytes=self._compact_bytes,
             on_role=lambda _status: self._changed.set(),
         )
-        try:
-            await running.start()
-        except BaseException:
-            log.close()
-            raise
+        await running.start()
         self._running[peer.id], self._logs[peer.id] = running, log
         self._cut_off(peer.id)
 

@@ -29,7 +29,7 @@ from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
 from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import is_tcp_url
+from raft_client.wire.peer_urls import host_of, is_tcp_url, with_host
 
 if TYPE_CHECKING:
     import os
@@ -122,31 +122,24 @@ class EmbeddedPeer:
 
     async def _start(self) -> RaftPeer:
         peer_id = self._settings.peer_id
-        keys = None if self._curve_keys is None else CurveKeys(self._curve_keys, peer_id)
-        if keys is not None:
-            keys.check(each.id for each in self._peers)
+        keys = CurveKeys.of_member(self._curve_keys, peer_id, self._peers)
         log = DiskLog.open(
             self._data, peer_id=peer_id, ident=self._settings.ident, peers=self._peers, fsync=self._fsync
         )
-        own, _, port = self.url.removeprefix("tcp://").rpartition(":")
-        host = self._host or own
+        own_host = host_of(self.url)
+        url = with_host(self.url, self._host or own_host)
         peer = RaftPeer(
             self._settings,
             log,
             self._machine(),
-            url=f"tcp://{host}:{port}",
-            publisher_url=f"tcp://{host}:{self._publisher_port or '*'}",
+            url=url,
+            publisher_url=f"tcp://{host_of(url)}:{self._publisher_port or '*'}",
+            public_host=own_host,
             keys=keys,
             compact_bytes=self._compact_bytes,
             on_role=lambda _status: self._role_changed.set(),
         )
-        try:
-            await peer.start()
-        except BaseException:
-            log.close()
-            raise
-        publisher_port = str(peer.publisher_url).rpartition(":")[2]
-        peer.publisher_url = f"tcp://{own}:{publisher_port}"  # what clients are told
+        await peer.start()
         return peer
 
     async def _begin_to_watch(self, peer: RaftPeer) -> asyncio.Task[None]:

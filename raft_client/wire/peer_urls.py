@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["is_ipc_url", "is_peer_url", "is_tcp_url"]
+__all__ = ["host_of", "is_ipc_url", "is_peer_url", "is_tcp_url", "with_host"]
 
 _MAX_PORT: Final = 65_535
 _TCP: Final = re.compile(r"tcp://(?:[0-9A-Za-z][0-9A-Za-z._-]*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):([0-9]{1,5})")
@@ -31,6 +31,16 @@ def is_tcp_url(url: object) -> bool:
     """
     found = _TCP.fullmatch(url) if isinstance(url, str) else None
     return found is not None and 0 < int(found[1]) <= _MAX_PORT
+
+
+def host_of(url: str) -> str:
+    """Of ``tcp://host:port``; an IPv6 address in its brackets."""
+    return url.removeprefix("tcp://").rpartition(":")[0]
+
+
+def with_host(url: str, host: str) -> str:
+    """The same port of another host."""
+    return f"tcp://{host}:{url.rpartition(':')[2]}"
 
 
 def is_ipc_url(url: object) -> bool:

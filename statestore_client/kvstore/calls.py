@@ -7,6 +7,7 @@ Source: facts §5.4, §6.1; ``docs/decisions/0045-the-wire-between-sites.md``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -225,6 +226,8 @@ class SiteCalls:
         self, known: Mapping[str, Value], wanted: Wanted, timeout_s: float, clock: Callable[[], float]
     ) -> Call[bool]:
         """Whether the area differs from what the caller knows, now or within this time."""
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or math.isnan(timeout_s):
+            raise InvalidArgumentError(f"timeout_s must be seconds, not {timeout_s!r}")
         ends_at = clock() + timeout_s
         reply = checked(Followed, (yield Follow(self.next_id(), self.area, wanted)))
         found = yield from self.dump(None, wanted.patterns, wanted.originators, match_all=wanted.match_all, hashes=True)

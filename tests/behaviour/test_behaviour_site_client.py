@@ -171,6 +171,7 @@ _MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda client: client.set("k", b"v", version=2**64), "out of range"),
     (lambda client: client.refresh("k", 2000.5), "ttl_ms is 2000.5; it must be a positive integer"),
     (lambda client: client.refresh("k", 10**40), "out of range"),
+    (lambda client: client.differs({}, timeout_s=None), "timeout_s must be seconds, not None"),
     (lambda client: client.merge([]), "entries must be a mapping, not list"),
     (lambda client: client.merge({"k": b"v"}), "the entry of 'k' must be a Value, not bytes"),
     (lambda client: client.merge({5: Value(1, "a", b"v")}), "each key must be a text, not int"),

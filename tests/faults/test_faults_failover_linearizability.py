@@ -40,7 +40,7 @@ _KINDS = ("set", "set", "nx", "nex", "get", "get", "get", "delete", "vdelete")
 _TOKENS = tuple(HlcTimestamp(1_700_000_000_000 + n, 0, "holder") for n in range(4))
 _PAUSE_S = 0.05
 _ANSWER_S = 20.0
-_LATE_S = 0.2  # until what was asked for is on its way to the log
+_LATE_S = 0.2  # a write is on its way to a log without a leader by then, and nobody can be asked about that
 _IMPATIENT_S = 0.25  # shorter than a failover: what became of a write is then not known
 #: What happens first, and what comes after it: who was deposed first is active again in the end.
 _FIRST = ("pause", "pause_quietly", "write_late", "kill", "force", "hand_over", "lose_leader")
@@ -268,7 +268,7 @@ class _World:
                 tasks.create_task(client.run(keys, over))
             for kind in kinds:
                 await self.faults.meet(kind, keys)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # some ordinary life after the last fault, not a condition
             over.set()
         for client in self._clients:
             await asyncio.gather(*(client.act("get", key, is_patient=True) for key in keys))

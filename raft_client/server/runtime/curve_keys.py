@@ -20,7 +20,7 @@ import math
 import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import zmq
 import zmq.auth
@@ -32,6 +32,8 @@ from raft_client.zmq_messages import check_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from raft_client.wire.configuration import Peer
 
 __all__ = ["CurveKeys"]
 
@@ -62,6 +64,15 @@ class CurveKeys:
             raise SettingsError(fault)
         if self._peers.get(peer_id, self.public_key) != self.public_key:
             raise SettingsError(f"{folder / peer_id}.key is not the public key of the pair in {peer_id}.key_secret")
+
+    @classmethod
+    def of_member(cls, folder: Path | None, peer_id: str, members: Iterable[Peer]) -> Self | None:
+        """With the keys of all members; None without a folder. Raises SettingsError."""
+        if folder is None:
+            return None
+        keys = cls(folder, peer_id)
+        keys.check(member.id for member in members)
+        return keys
 
     @property
     def peer_ids(self) -> frozenset[str]:

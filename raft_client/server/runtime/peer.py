@@ -76,12 +76,14 @@ class RaftPeer:
         *,
         url: str,
         publisher_url: str | None = None,
+        public_host: str | None = None,
         keys: CurveKeys | None = None,
         compact_bytes: int | None = None,
         on_role: Callable[[NodeStatus], object] = lambda _status: None,
         make_node: Callable[[NodeState], RaftNode] = RaftNode,
     ) -> None:
-        """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts.
+        """``url`` is where the ROUTER listens, ``publisher_url`` where the PUB does; None: no broadcasts. Clients are
+        told to find these at ``public_host``, if that is not the address at which the peer listens.
 
         Without ``keys`` everything is in the clear. When ``compact_bytes`` of the log were applied, a snapshot is made
         to replace them; None: never. ``on_role`` is called when the peer has another role, term or leader.
@@ -90,15 +92,14 @@ class RaftPeer:
         self.settings = settings
         #: Where it listens, once it has started.
         self.url = url
-        self.publisher_url = publisher_url
+        self.publisher_url, self._public_host = publisher_url, public_host
         #: How many messages were dropped, by reason.
         self.dropped: Counter[str] = Counter()
         self._door = RequestDoor(settings.ident, self._drop)
         #: What ended the peer; None while it runs, and after close().
         self.failure: BaseException | None = None
         self.ended = asyncio.Event()
-        self._storage = storage
-        self._keys = keys
+        self._storage, self._keys = storage, keys
         self._on_role, self._make_node = on_role, make_node
         self.runner = MachineRunner(
             machine,
@@ -119,31 +120,32 @@ class RaftPeer:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Listen, and take part. Raises TransportError if an address cannot be had."""
+        """Listen, and take part. Raises TransportError if an address cannot be had. After an error all is closed."""
         self._loop = asyncio.get_running_loop()
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
-        self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url)
         self.disk = DiskWorker(self._storage, self._loop, self._on_synced)
         machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
         trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
         self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
         try:
-            state = NodeState(
-                self.settings,
-                self._storage,
-                applied_index=0,  # a snapshot is restored beside everything else
-                rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
-                now=monotonic_s(),
-                wall_s=time.time(),
-            )
-            self._node = self._make_node(state)
+            self._begin()
         except BaseException:
-            self._stop()
-            await self.disk.close()
+            await self.close()
             raise
+
+    def _begin(self) -> None:
+        self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url, self._public_host)
+        state = NodeState(
+            self.settings,
+            self._storage,
+            applied_index=0,  # a snapshot is restored beside everything else
+            rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
+            now=monotonic_s(),
+            wall_s=time.time(),
+        )
+        self._node = self._make_node(state)
         self._turn()
         if self.failure is not None:
-            await self.disk.close()
             raise self.failure
 
     async def close(self) -> None:

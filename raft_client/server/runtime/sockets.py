@@ -26,6 +26,7 @@ from zmq import zmq_poll
 from raft_client.errors import TransportError
 from raft_client.server.runtime.handshakes import Handshakes
 from raft_client.server.runtime.long_answers import LongAnswers
+from raft_client.wire.peer_urls import with_host
 from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
 if TYPE_CHECKING:
@@ -173,8 +174,10 @@ class PeerSockets:
         self._retry_at = 0.0
         self._missing: set[str] = set()  # those who have none, because too many files are open
 
-    def bind(self, url: str, publisher_url: str | None) -> tuple[str, str | None]:
-        """Open the doors; what they are called then: a port ``*`` has become a number. Raises TransportError."""
+    def bind(self, url: str, publisher_url: str | None, public_host: str | None = None) -> tuple[str, str | None]:
+        """Open the doors; what they are called then: a port ``*`` has become a number, and the host of the broadcasts
+        ``public_host``, if it has one. Raises TransportError.
+        """
         try:
             router = self._router = self._door(zmq.ROUTER, url)
             router.copy_threshold = 0  # as the answers need it
@@ -191,7 +194,10 @@ class PeerSockets:
         for each in self._watched_doors():
             self._polled.append((each, _READABLE))
             self._watch(each.fileno())
-        return _endpoint(router), None if self._publisher is None else _endpoint(self._publisher)
+        published = None if self._publisher is None else _endpoint(self._publisher)
+        if published is not None and public_host is not None:
+            published = with_host(published, public_host)
+        return _endpoint(router), published
 
     def connect(self, peer_id: str, url: str) -> None:
         """Open a DEALER, in place of the one that this peer had."""

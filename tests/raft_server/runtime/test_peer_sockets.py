@@ -117,3 +117,14 @@ def test_broadcasts_to_a_subscriber_that_reads_nothing_are_dropped() -> None:
         sockets.publish([b"after"])
         assert subscriber.recv() == b"after"
     sockets.close()
+
+
+def test_broadcasts_are_found_at_the_host_that_clients_know() -> None:
+    """All addresses are none that a client can connect to: it is told the public host, and the port."""
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    url, published = sockets.bind("tcp://0.0.0.0:*", "tcp://0.0.0.0:*", "raft-1.example")
+    assert url.startswith("tcp://0.0.0.0:")
+    assert published is not None
+    host, _, port = published.rpartition(":")
+    assert (host, port != url.rpartition(":")[2]) == ("tcp://raft-1.example", True)
+    sockets.close()

@@ -21,17 +21,16 @@ from statestore_client.server.runtime.replication.liveness import dial
 __all__ = ["ClusterServer", "ReplicatedServer", "ReplicatedServers"]
 
 TIMEOUT_S = 60.0  # on a machine that does other things as well
-_OPTIONS = ("--port", "0", "--metrics-port", "0")
 
 
 @attrs.define(eq=False)
 class ReplicatedServer:
-    """One of them; it can be started again."""
+    """One of them; it can be started again, and then has the same port."""
 
     id: str
     log: str
     process: asyncio.subprocess.Process | None = None
-    port: int = 0
+    port: int = attrs.field(factory=reserved_port)
     metrics_port: int = 0
     internal_port: int = 0
 
@@ -49,14 +48,15 @@ class ReplicatedServer:
     async def start(self) -> None:
         """Returns when it takes clients."""
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "statestore_client.cli", "serve", *_OPTIONS, *self.options, "--id", self.id,
+            sys.executable, "-m", "statestore_client.cli", "serve", "--id", self.id,
+            "--port", str(self.port), "--metrics-port", "0", *self.options,
             stdout=asyncio.subprocess.PIPE, stderr=self.errors,
         )  # fmt: skip
         assert self.process.stdout is not None
         lines = [await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S) for _ in range(3)]
         ports = [re.search(rb":(\d+)(/metrics)?$", line.strip()) for line in lines]
         assert all(ports), lines
-        self.port, self.metrics_port, self.internal_port = (int(found[1]) for found in ports if found)
+        _, self.metrics_port, self.internal_port = (int(found[1]) for found in ports if found)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -101,18 +101,15 @@ class ReplicatedServer:
 
 @attrs.define(eq=False)
 class ClusterServer(ReplicatedServer):
-    """One with a peer of the log in its process, at the same port each time it starts. ``log`` names all of them."""
+    """One with a peer of the log in its process. ``log`` names all of them."""
 
     data: Path = Path()
 
     errors: ClassVar[int | None] = asyncio.subprocess.PIPE
 
-    def __attrs_post_init__(self) -> None:
-        self.port = reserved_port()
-
     @property
     def options(self) -> tuple[str, ...]:
-        return ("--cluster", self.log, "--data", str(self.data), "--port", str(self.port))
+        return ("--cluster", self.log, "--data", str(self.data))
 
 
 class ReplicatedServers:

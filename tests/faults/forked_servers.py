@@ -18,7 +18,6 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any, cast
 
 import attrs
-from ports import reserved_port
 from replicated_processes import ReplicatedServer
 
 from statestore_client.server.cluster.batches import unpack_batch
@@ -94,14 +93,11 @@ def _run(port: int, settings: ReplicaSettings, defect: str, tail_delay_s: float,
 
 @attrs.define(eq=False)
 class ForkedServer(ReplicatedServer):
-    """It always has the same port. ``tail_delay_s`` is asked for at each start."""
+    """``tail_delay_s`` is asked for at each start."""
 
     defect: str = ""
     tail_delay_s: Callable[[], float] = float
     child: ForkServerProcess | None = None
-
-    def __attrs_post_init__(self) -> None:
-        self.port = reserved_port()
 
     @property
     def is_running(self) -> bool:

@@ -17,6 +17,7 @@ from statestore_client.mqtt.packets import (
     Connack,
     Connect,
     ConnectProperties,
+    Disconnect,
     Packet,
     PacketDecoder,
     Puback,
@@ -28,6 +29,7 @@ from statestore_client.mqtt.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Will,
     encode,
 )
 from statestore_client.wire.commands import Condition, Del, Get, Set
@@ -91,8 +93,7 @@ class Peer:
         """Connect, resume, and go on in the background. Raises ConnectionError."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", server.port)
         decoder = PacketDecoder(version=5, max_packet_size=1 << 20)
-        wanted = ConnectProperties(session_expiry=_DAY, receive_maximum=100)
-        self.send(Connect(self.name, clean_start=self.is_new, properties=wanted))
+        self.send(self.connect())
         packets: list[Packet] = []
         while not packets:
             data = await reader.read(65536)
@@ -134,11 +135,34 @@ class Peer:
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), deadline - time.monotonic())
 
+    def connect(self) -> Connect:
+        wanted = ConnectProperties(session_expiry=_DAY, receive_maximum=100)
+        return Connect(self.name, clean_start=self.is_new, properties=wanted)
+
     def resumed(self, *, is_new: bool) -> None:
         raise AssertionError
 
     def receive(self, packet: Packet) -> None:
         raise AssertionError
+
+
+class Willed(Peer):
+    """Dies without a goodbye. Its will is its number, to a topic of which :class:`Subscriber` takes everything."""
+
+    TOPIC = "q/wills"
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"willed {number}")
+        self._number = number
+
+    def connect(self) -> Connect:
+        return Connect(self.name, will=Will(self.TOPIC, b"%d" % self._number, 2))
+
+    def resumed(self, *, is_new: bool) -> None:
+        assert is_new
+
+    def receive(self, packet: Packet) -> None:
+        assert isinstance(packet, Disconnect)
 
 
 class Publisher(Peer):

@@ -16,7 +16,8 @@ from statistics import median
 
 import pytest
 from broker_audit import BrokerAudit
-from killed_server import TIMEOUT_S, Peer
+from client_audit import ClientAudit
+from killed_server import TIMEOUT_S, Peer, Willed
 from replicated_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
@@ -62,39 +63,63 @@ async def _strike(servers: ReplicatedServers, active: ReplicatedServer, fate: st
     return gap
 
 
+async def _round(number: int, audit: BrokerAudit, servers: ReplicatedServers, random: Random) -> tuple[str, float]:
+    """What happened to the active server, and how long it took until there was another one."""
+    await servers.start_all()
+    active = await servers.active()
+    willed = Willed(number)
+    for peer in (audit.subscriber, *audit.senders, willed):
+        await _meet(peer, servers)
+    await audit.check(random)
+    audit.load(goes_on=True)
+    if random.random() < _SNAPSHOTS:
+        await random.choice(list(servers.servers.values())).begin_snapshot()
+    await asyncio.sleep(random.uniform(0.0, 0.3))
+    fate = random.choices(list(_FATES), list(_FATES.values()))[0]
+    gap = await _strike(servers, active, fate)
+    audit.load(goes_on=False)
+    if fate == "pause":
+        servers.paused.discard(active)
+        active.signal(signal.SIGCONT)
+    if fate == "kill standby":
+        await active.end(signal.SIGKILL)
+    for peer in (audit, willed):
+        await peer.part()
+    return fate, gap
+
+
 async def _rounds(audit: BrokerAudit, servers: ReplicatedServers, random: Random) -> dict[str, list[float]]:
     gaps: dict[str, list[float]] = {fate: [] for fate in _FATES}
-    for _ in range(_FAILOVERS):
-        await servers.start_all()
-        active = await servers.active()
-        for peer in (audit.subscriber, *audit.senders):
-            await _meet(peer, servers)
-        await audit.check(random)
-        audit.load(goes_on=True)
-        if random.random() < _SNAPSHOTS:
-            await random.choice(list(servers.servers.values())).begin_snapshot()
-        await asyncio.sleep(random.uniform(0.0, 0.3))
-        fate = random.choices(list(_FATES), list(_FATES.values()))[0]
-        gaps[fate].append(await _strike(servers, active, fate))
-        audit.load(goes_on=False)
-        if fate == "pause":
-            servers.paused.discard(active)
-            active.signal(signal.SIGCONT)
-        if fate == "kill standby":
-            await active.end(signal.SIGKILL)
-        await audit.part()
+    await servers.start_all()
+    async with ClientAudit.running(servers.url) as clients:
+        for number in range(_FAILOVERS):
+            fate, gap = await _round(number, audit, servers, random)
+            gaps[fate].append(gap)
+            await clients.check()
     return gaps
+
+
+async def _check_wills(audit: BrokerAudit, servers: ReplicatedServers) -> None:
+    """Each was sent once: those of the last ones when their clients have not come back."""
+    await servers.start_all()
+    await _meet(audit.subscriber, servers)
+    audit.subscriber.wanted = {Willed.TOPIC: set(range(_FAILOVERS))}
+    await audit.subscriber.until("has_all")
+    assert len(audit.subscriber.taken[Willed.TOPIC]) == _FAILOVERS, "a will was sent twice"
 
 
 @pytest.mark.timeout(120 + 10 * _FAILOVERS)
 async def test_failovers_lose_nothing() -> None:
-    """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back."""
+    """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back. Each will is
+    sent once. A lock is held on, and its holder and a watch go on.
+    """
     random = Random(_SEED)
     with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster:
         servers = ReplicatedServers(cluster.url, random, "a", "b")
         audit = BrokerAudit(servers)
         try:
             gaps = await _rounds(audit, servers, random)
+            await _check_wills(audit, servers)
         finally:
             await servers.end_all()
             await audit.part()

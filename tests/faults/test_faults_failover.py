@@ -63,7 +63,9 @@ async def _strike(servers: ReplicatedServers, active: ReplicatedServer, fate: st
     return gap
 
 
-async def _round(number: int, audit: BrokerAudit, servers: ReplicatedServers, random: Random) -> tuple[str, float]:
+async def _round(
+    number: int, audit: BrokerAudit, clients: ClientAudit, servers: ReplicatedServers, random: Random
+) -> tuple[str, float]:
     """What happened to the active server, and how long it took until there was another one."""
     await servers.start_all()
     active = await servers.active()
@@ -71,6 +73,7 @@ async def _round(number: int, audit: BrokerAudit, servers: ReplicatedServers, ra
     for peer in (audit.subscriber, *audit.senders, willed):
         await _meet(peer, servers)
     await audit.check(random)
+    await clients.check()
     audit.load(goes_on=True)
     if random.random() < _SNAPSHOTS:
         await random.choice(list(servers.servers.values())).begin_snapshot()
@@ -93,15 +96,15 @@ async def _rounds(audit: BrokerAudit, servers: ReplicatedServers, random: Random
     await servers.start_all()
     async with ClientAudit.running(servers.url) as clients:
         for number in range(_FAILOVERS):
-            fate, gap = await _round(number, audit, servers, random)
+            fate, gap = await _round(number, audit, clients, servers, random)
             gaps[fate].append(gap)
-            await clients.check()
+        await servers.start_all()
+        await clients.check()
     return gaps
 
 
 async def _check_wills(audit: BrokerAudit, servers: ReplicatedServers) -> None:
-    """Each was sent once: those of the last ones when their clients have not come back."""
-    await servers.start_all()
+    """Each was sent once: that of the last one when its client has not come back."""
     await _meet(audit.subscriber, servers)
     audit.subscriber.wanted = {Willed.TOPIC: set(range(_FAILOVERS))}
     await audit.subscriber.until("has_all")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,6 +17,7 @@ from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.replication.internal_handshake import ClientHello, ServerHello
 from statestore_client.server.runtime.transport.peers import Peer, peer_name
 from statestore_client.server.runtime.transport.sockets import set_options
+from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,8 @@ class ClientRouter:
         self._id = server_id
         self._key = key
         self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
-        self._clients: set[_SplicedClient] = set()
+        self._clients: dict[_SplicedClient, None] = {}  # in the order of their arrival
+        self._to_place: dict[_SplicedClient, None] = {}  # those of them for whom something has changed
         self._driver: BrokerDriver | None = None
         self._is_open = False
         self._address: str | None = None
@@ -92,11 +95,21 @@ class ClientRouter:
             client.cut()
 
     def _place_all(self) -> None:
-        for client in tuple(self._clients):
-            self.place(client)
+        """In turns: there may be thousands, and those who are in already do not wait for them all."""
+        is_queued = bool(self._to_place)
+        self._to_place = dict.fromkeys(self._clients)
+        if not is_queued and self._place_some():
+            self.driver.turns.add(self._place_some)
+
+    def _place_some(self) -> bool:
+        ends = time.monotonic() + TURN_S
+        while self._to_place and time.monotonic() < ends:
+            self.place(next(iter(self._to_place)))
+        return bool(self._to_place)
 
     def place(self, client: _SplicedClient) -> None:
         """A client that waits, or was passed on elsewhere."""
+        self._to_place.pop(client, None)
         client.come_back()
         if client.is_passed_on or self.is_closing:
             client.cut()
@@ -114,11 +127,12 @@ class ClientRouter:
             self.place(client)
 
     def joined(self, client: _SplicedClient) -> None:
-        self._clients.add(client)
+        self._clients[client] = None
         self.place(client)
 
     def left(self, client: _SplicedClient) -> None:
-        self._clients.discard(client)
+        self._clients.pop(client, None)
+        self._to_place.pop(client, None)
 
     def pass_on(self, client: _SplicedClient, address: str) -> _SplicedServer:
         """To the active server."""

@@ -3,7 +3,8 @@
 Python's collector looks at every object now and then, for cycles. With a gigabyte of queued messages, that is half a
 second in which nobody is served, at a moment that a client can bring about. Requests leave no cycles behind,
 connections leave a few (asyncio's). So the full collection is switched off, and done at set times while there is little
-to look at; when there is much, once an hour. Not for a server that is embedded: there, the collector is the host's.
+to look at; when there is much, once an hour, or when there is twice as much as after the last one: it may be garbage.
+Not for a server that is embedded: there, the collector is the host's.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ def short_pauses(
     gc.collect()
     gc.freeze()  # modules, classes, functions: they stay
     gc.set_threshold(thresholds[0], thresholds[1], _NEVER)
-    last = time.monotonic()
+    last, left = time.monotonic(), blocks()
     timer: asyncio.TimerHandle
 
     def look() -> None:
-        nonlocal last, timer
-        if blocks() < _FEW_BLOCKS or time.monotonic() - last >= _LONG_PAUSE_S:
+        nonlocal last, left, timer
+        now = blocks()
+        if now < _FEW_BLOCKS or now >= 2 * left or time.monotonic() - last >= _LONG_PAUSE_S:
             gc.collect()
-            last = time.monotonic()
+            last, left = time.monotonic(), blocks()
         timer = loop.call_later(pause_s, look)
 
     timer = loop.call_later(pause_s, look)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import weakref
 from collections.abc import Iterator
 
 import pytest
+from waiting import until
 
+from statestore_client.mqtt.packets import Connect, encode
+from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.garbage_collection import short_pauses
+from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.transport.connection import ServerConnection
+from statestore_client.server.runtime.transport.sockets import SocketTransport
 
 
 class _Ring:
@@ -26,21 +33,51 @@ def thaw() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize(("blocks", "is_collected"), [(1000, True), (50_000_000, False)])
-async def test_full_collections_happen_while_there_is_little(blocks: int, is_collected: bool) -> None:
-    """Full collections run at set times, and are put off while they would stop everybody for long."""
+@pytest.mark.parametrize(
+    ("blocks", "growth", "is_collected"), [(1000, 0, True), (50_000_000, 0, False), (50_000_000, 20_000_000, True)]
+)
+async def test_full_collections_happen_while_there_is_little(blocks: int, growth: int, is_collected: bool) -> None:
+    """Full collections run at set times, and are put off while they would stop everybody for long, unless what is there
+    doubles: peers that come and go could fill the memory with garbage otherwise.
+    """
     looks = asyncio.Event()
+    counts = itertools.count(blocks, growth)
 
     def count() -> int:
         looks.set()
-        return blocks
+        return next(counts)
 
     with short_pauses(asyncio.get_running_loop(), pause_s=0.001, blocks=count):
         ring = weakref.ref(_Ring())
-        for _ in range(3):
+        for _ in range(6):
             looks.clear()
             await looks.wait()
         assert (ring() is None) is is_collected
+
+
+@pytest.mark.parametrize("sent", [b"", b"\xff" * 20, encode(Connect("c"), 5), encode(Connect("c"), 5) + b"\xff" * 20])
+async def test_a_connection_leaves_nothing_to_collect(sent: bytes) -> None:
+    """What belongs to a connection goes with it, without the collector: others come and go thousands of times."""
+
+    def count() -> int:
+        return sum(isinstance(each, (ServerConnection, SocketTransport)) for each in gc.get_objects())
+
+    server = Server(broker_limits=BrokerLimits(connect_timeout_s=0.01))
+    await server.start()
+    gc.collect()
+    gc.disable()
+    try:
+        host, port = server.urls[0].removeprefix("mqtt://").split(":")
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(host, int(port))
+            await until(lambda: count() > 0, "it is there")
+            writer.write(sent)
+            writer.close()
+            await writer.wait_closed()
+            await until(lambda: count() == 0, "all of it is gone")
+    finally:
+        gc.enable()
+        await server.stop()
 
 
 async def test_the_collector_is_left_as_it_was() -> None:

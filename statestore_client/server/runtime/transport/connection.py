@@ -171,7 +171,7 @@ class ServerConnection(asyncio.Protocol):
         try:
             self._unserved += decoder.feed(chunk)
         except PacketError as error:
-            self._error = error
+            self._error = error.with_traceback(None)  # that holds this object, too
             self._unserved += decoder.take()
         if self._is_client and decoder.buffered != before:
             self._count(decoder.buffered + self._backlog_bytes)

@@ -40,6 +40,16 @@ class Member(Protocol):
         """End it, now."""
 
 
+class _Gone:
+    """In place of who would have to end it."""
+
+    def drop(self, error: PacketError) -> None:
+        """It has ended."""
+
+
+_GONE: Final = _Gone()
+
+
 @attrs.define(eq=False)
 class Peer:
     """One accepted socket."""
@@ -180,6 +190,7 @@ class Peers:
     def gone(self, peer: Peer) -> None:
         """Its socket is closed. Safe to call twice."""
         self._forget(peer)
+        peer.link = _GONE  # each knows the other: nothing is left for the garbage collector
         self._by_socket.pop(peer.key, None)
         self._origins.pop(peer.key, None)
 

@@ -36,6 +36,8 @@ _ACCEPTED_AT_ONCE: Final = 16
 #: Out of file descriptors, trying again at once would take all the time there is. In seconds.
 _ACCEPT_PAUSE_S: Final = 1.0
 
+_NOBODY: Final = asyncio.BaseProtocol()
+
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
@@ -279,6 +281,7 @@ class SocketTransport(asyncio.Transport):
         try:
             self._protocol.connection_lost(error)
         finally:
+            self._protocol = _NOBODY  # each knows the other: nothing is left for the garbage collector
             self._sock.close()
 
 

@@ -21,6 +21,7 @@ from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderE
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.configuration import Peer
+from raft_client.wire.peer_urls import is_tcp_url
 
 __all__ = ["add_peer", "config", "info", "known_members", "member_named", "ping", "remove_peer", "transfer"]
 
@@ -158,6 +159,9 @@ def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSetting
 
     Start the peer first: it waits until it is made a member. Exit code 1 when it is one already.
     """
+
+    if not is_tcp_url(url):
+        raise click.UsageError(f"a peer's URL is tcp://ADDRESS:PORT, as tcp://10.0.0.1:8047, and not {url!r}")
 
     def with_it(peers: tuple[Peer, ...]) -> tuple[Peer, ...] | None:
         if any(peer.id == peer_id or peer.url == url for peer in peers):

@@ -21,6 +21,7 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.addresses import check_first_start
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage
@@ -122,9 +123,13 @@ def serve(
         if each is not None and not each.startswith("tcp://"):
             raise click.UsageError(f"a peer listens at tcp://ADDRESS:PORT, not at {each!r}")
     if url is None:
-        raise click.UsageError(f"--id {peer_id} is none of the peers; say with --bind where it listens")
+        raise click.UsageError(f"--id {peer_id!r} is none of the peers; say with --bind where it listens")
     _raise_file_limit()
     keys = CurveKeys.of_member(curve_keys, peer_id, peers)
+    try:
+        check_first_start(data, url, publish)
+    except TransportError as error:
+        raise click.UsageError(str(error)) from error
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
     settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
     peer = RaftPeer(

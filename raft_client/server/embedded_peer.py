@@ -22,6 +22,7 @@ from raft_client.server.loop_thread import LoopThread
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.addresses import check_first_start
 from raft_client.server.runtime.compaction import check_compact_bytes
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
@@ -123,17 +124,19 @@ class EmbeddedPeer:
     async def _start(self) -> RaftPeer:
         peer_id = self._settings.peer_id
         keys = CurveKeys.of_member(self._curve_keys, peer_id, self._peers)
+        own_host = host_of(self.url)
+        url = with_host(self.url, self._host or own_host)
+        publisher_url = f"tcp://{host_of(url)}:{self._publisher_port or '*'}"
+        check_first_start(self._data, url, publisher_url)
         log = DiskLog.open(
             self._data, peer_id=peer_id, ident=self._settings.ident, peers=self._peers, fsync=self._fsync
         )
-        own_host = host_of(self.url)
-        url = with_host(self.url, self._host or own_host)
         peer = RaftPeer(
             self._settings,
             log,
             self._machine(),
             url=url,
-            publisher_url=f"tcp://{host_of(url)}:{self._publisher_port or '*'}",
+            publisher_url=publisher_url,
             public_host=own_host,
             keys=keys,
             compact_bytes=self._compact_bytes,

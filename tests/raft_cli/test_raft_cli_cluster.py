@@ -273,6 +273,16 @@ def test_a_peer_is_added_and_removed(run: Run, peers: ScriptedCluster) -> None:
     assert [peer["id"] for peer in json.loads(removed.out)["peers"]] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("url", ["nonsense", "tcp://10.0.0.1", "tcp://10.0.0.1:0", "ipc:///a"])
+def test_a_url_that_is_none_is_not_sent(run: Run, peers: ScriptedCluster, url: str) -> None:
+    """A peer at an address that nobody can reach is a usage error, which shows what one looks like."""
+    before = peers.listed
+    done = run("add-peer", "4", url)
+    assert done.code == 2
+    assert f"tcp://10.0.0.1:8047, and not '{url}'" in " ".join(done.err.split())
+    assert peers.listed == before
+
+
 def test_a_peer_that_is_just_being_removed_stays_removed(run: Run, peers: ScriptedCluster) -> None:
     """A peer that another change is removing stays removed: the new list is made when that change is over."""
     rest = peers.listed[:2]

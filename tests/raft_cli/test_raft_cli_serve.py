@@ -104,11 +104,13 @@ def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
 
 
 def test_an_address_in_use_is_refused(peers: Peers) -> None:
-    """An address in use is a usage error that names it."""
+    """An address in use is a usage error that names it, and no directory is made: it would keep wrong addresses."""
     peers.start("1")
-    done = subprocess.run(peers.command("2", "--bind", peers.urls["1"]), capture_output=True, timeout=60)
-    assert done.returncode == 2
-    assert peers.urls["1"].encode() in done.stderr
+    for option in ("--bind", "--publish"):
+        done = subprocess.run(peers.command("2", option, peers.urls["1"]), capture_output=True, timeout=60)
+        assert done.returncode == 2
+        assert f"cannot listen at {peers.urls['1']}: Address already in use" in done.stderr.decode()
+        assert not (peers.directory / "2").exists()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,8 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
         (["--id", "1", "--peer", "1", "--data", "d"], "'1' is not ID=URL"),
         (["--id", "1", "--peer", "1=tcp://host", "--data", "d"], "is not ID=URL"),
         (["--id", "1", "--peer", "1=tcp://h:1", "--peer", "2=tcp://h:1", "--data", "d"], "the same ID or URL"),
-        (["--id", "2", "--peer", "1=tcp://127.0.0.1:1", "--data", "d"], "--id 2 is none of the peers"),
+        (["--id", "2", "--peer", "1=tcp://127.0.0.1:1", "--data", "d"], "--id '2' is none of the peers"),
+        (["--id", "", "--peer", "1=tcp://127.0.0.1:1", "--data", "d"], "--id '' is none of the peers"),
         (["--id", "1", "--peer", "1=ipc:///a", "--data", "d"], "'1=ipc:///a' is not ID=URL"),
         (
             ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--bind", "ipc:///a"],

@@ -178,19 +178,20 @@ class PeerSockets:
         """Open the doors; what they are called then: a port ``*`` has become a number, and the host of the broadcasts
         ``public_host``, if it has one. Raises TransportError.
         """
+        address: str | None = url
         try:
             router = self._router = self._door(zmq.ROUTER, url)
             router.copy_threshold = 0  # as the answers need it
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # otherwise it drops what nobody takes without a word
             router.bind(url)
-            if publisher_url is not None:
-                self._publisher = self._door(zmq.PUB, publisher_url)
+            if (address := publisher_url) is not None:
+                self._publisher = self._door(zmq.PUB, address)
                 self._publisher.setsockopt(zmq.MAXMSGSIZE, _MAX_SUBSCRIPTION_BYTES)
                 self._publisher.setsockopt(zmq.SNDHWM, _BROADCAST_QUEUE)
-                self._publisher.bind(publisher_url)
+                self._publisher.bind(address)
         except zmq.ZMQError as error:
             self.close()
-            raise TransportError(f"cannot listen at {url} or {publisher_url}: {error}") from error
+            raise TransportError(f"cannot listen at {address}: {error.strerror}") from error
         for each in self._watched_doors():
             self._polled.append((each, _READABLE))
             self._watch(each.fileno())

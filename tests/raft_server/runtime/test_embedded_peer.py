@@ -60,6 +60,7 @@ def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     threads = threading.active_count()
     with EmbeddedPeer("a", {"a": url}, tmp_path / "a"), pytest.raises(TransportError, match="cannot listen"):
         EmbeddedPeer("b", {"b": url}, tmp_path / "b").start()
+    assert not (tmp_path / "b").exists()
     with pytest.raises(StorageOwnerError):
         EmbeddedPeer("b", {"b": url}, tmp_path / "a").start()
     eventually(lambda: threading.active_count() == threads, "the threads have ended")

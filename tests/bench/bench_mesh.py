@@ -3,9 +3,10 @@
     python tests/bench/bench_mesh.py [--quick] [--updates 40]
 
 The sites are the real ones without their sockets, in one process with a clock that jumps: two rings in random order,
-so four connections each; a message takes 1 to 51 ms. Beside it is what Serf's convergence simulator says for the same
-number of nodes and the same loss, with Serf's own settings for a local network. That one is a formula: it knows rounds
-of 200 ms and no delay of the network, and says how many of the nodes are reached in the mean, not when the last one is.
+so four connections each; a message takes 1 to 51 ms. Some keep a key alive that lives for a minute. Beside it is what
+Serf's convergence simulator says for the same number of nodes and the same loss, with Serf's own settings for a local
+network. That one is a formula: it knows rounds of 200 ms and no delay of the network, and says how many of the nodes
+are reached in the mean, not when the last one is.
 There each node may talk to each other one; here a site talks to its four peers.
 """
 
@@ -26,6 +27,7 @@ from sites_wide_mesh import WideMesh
 _SITES: Final = 1_000
 _LOSS: Final = 0.05
 _VALUE: Final = b"x" * 100
+_OWN_KEYS: Final = 5
 
 #: Serf's settings for a local network: seconds of a round, nodes told in each, bytes of a packet at most.
 _SERF_ROUND_S: Final = 0.2
@@ -53,7 +55,7 @@ def main() -> int:
     options = Options.parse(__doc__, updates=(int, 40, "updates, one after another"))
     report = Report(options)
     sites = options.scaled(_SITES)
-    mesh = WideMesh(sites, _LOSS)
+    mesh = WideMesh(sites, _LOSS, own_keys=_OWN_KEYS)
     spreads = [mesh.update(_VALUE) for _ in range(options.scaled(options.number("updates")))]
     missing = sum(sites - 1 - len(spread.reached_s) for spread in spreads)
     each = list(chain.from_iterable(spread.reached_s for spread in spreads))
@@ -64,6 +66,8 @@ def main() -> int:
         f"{sites:,} sites, {mesh.edges:,} connections, {_LOSS:.0%} lost, {len(spreads)} updates of {len(_VALUE)} bytes"
     )
     report.bar("sites that an update has not reached", missing, 0, unit="", at_most=True)
+    report.bar(f"keys kept alive that expired anywhere, {_OWN_KEYS} at each", mesh.expired, 0, unit="", at_most=True)
+    report.bar("keys kept alive that are not there in the end", mesh.lacking, 0, unit="", at_most=True)
     for share in (0.5, 0.99):
         reached = percentile(each, 100 * share)
         report.bar(

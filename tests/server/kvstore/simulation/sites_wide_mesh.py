@@ -1,7 +1,7 @@
 """A wide mesh of sites that hold little: how long an update takes to get everywhere, and what it costs.
 
-The sites and the network are those of the schedules; there are no keys that sites keep alive, so that what is counted
-is the update and what keeps the mesh together.
+The sites and the network are those of the schedules. Some of them keep a key alive, whose time to live is over many
+times while updates go out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _AREA = "plant"
 _FLOOD_CODE = 5
 #: Seconds in which peers say hello and compare their empty stores.
 _WARM_UP_S = 15.0
+#: Of the keys that sites keep alive; they are sent again four times as often.
+_KEY_TTL_MS = 60_000
 #: Seconds for one update: several heartbeats, which find what was lost.
 _WINDOW_S = 5.0
 #: A site without the update after so long will not get it.
@@ -33,6 +35,7 @@ class Spread:
 
     #: Seconds until each of the other sites had it, in order.
     reached_s: tuple[float, ...]
+    #: Those in which it was.
     flood_messages: int
     flood_bytes: int
     #: All that was sent meanwhile, heartbeats and repairs too, and for how long.
@@ -50,7 +53,7 @@ class _Member:
         self._mesh = mesh
         self._timer: float | None = None
         world = mesh.world
-        self.area = Area(_AREA, name)
+        self.area = Area(_AREA, name, key_ttl_ms=_KEY_TTL_MS)
         settings = SiteSettings(name, world.random.getrandbits(64))
         self.site = Site(settings, [self.area], Random(world.random.random()), world.now)
 
@@ -69,6 +72,11 @@ class _Member:
     def set(self, key: str, value: bytes) -> None:
         """A new entry, which never expires."""
         self.area.set({key: Value(1, self.name, value, INFINITE_TTL_MS)}, self._mesh.world.now)
+        self.turn()
+
+    def keep_alive(self, key: str) -> None:
+        """Advertise it, and again and again."""
+        self.area.own.persist(key, b"alive", self._mesh.world.now)
         self.turn()
 
     def turn(self) -> None:
@@ -95,9 +103,11 @@ class _Member:
 
 
 class WideMesh:
-    """``size`` sites on two rings in random order: everyone has four peers, or hardly fewer."""
+    """``size`` sites on two rings in random order: everyone has four peers, or hardly fewer. The first ``own_keys`` of
+    them keep a key alive each.
+    """
 
-    def __init__(self, size: int, loss: float, seed: int = 1) -> None:
+    def __init__(self, size: int, loss: float, seed: int = 1, *, own_keys: int = 0) -> None:
         self.world = World(seed)
         self.world.loss = loss
         random = self.world.random
@@ -118,6 +128,20 @@ class WideMesh:
         for member in self.members:
             self.world.at(random.uniform(0.0, 1.0), member.join)
         self.world.run_until(_WARM_UP_S)
+        self._own_keys = [f"own/{number}" for number in range(own_keys)]
+        for member, key in zip(self.members, self._own_keys, strict=False):
+            member.keep_alive(key)
+        self.world.run_until(_WARM_UP_S + _WINDOW_S)
+
+    @property
+    def lacking(self) -> int:
+        """How many of the keys that are kept alive are not where they should be: everywhere."""
+        return sum(member.area.store.get(key) is None for member in self.members for key in self._own_keys)
+
+    @property
+    def expired(self) -> int:
+        """How many keys have expired so far, at all sites together."""
+        return sum(member.area.store.counters.expired for member in self.members)
 
     def look_at(self, member: _Member) -> None:
         """Note when the update came there."""
@@ -127,7 +151,7 @@ class WideMesh:
     def count(self, data: bytes) -> None:
         """One message that is sent, whether it arrives or not."""
         self._all_bytes += len(data)
-        if data[1] == _FLOOD_CODE:
+        if data[1] == _FLOOD_CODE and self._key.encode() in data:
             self._flood_messages += 1
             self._flood_bytes += len(data)
 

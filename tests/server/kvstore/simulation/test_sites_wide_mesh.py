@@ -24,3 +24,12 @@ def test_what_a_flood_lost_is_repaired_by_the_next_heartbeats() -> None:
     spread = mesh.update(b"x")
     assert len(spread.reached_s) == 1
     assert 0.5 < spread.reached_s[0] < 5.0
+
+
+def test_what_sites_keep_alive_never_expires() -> None:
+    """With 5 % of all messages lost, keys are at every site for three times as long as they live."""
+    mesh = WideMesh(50, loss=0.05, own_keys=3)
+    began = mesh.world.now
+    while mesh.world.now < began + 180:
+        mesh.update(b"x")
+        assert (mesh.lacking, mesh.expired) == (0, 0)

@@ -1,0 +1,118 @@
+"""Sites as processes among slow and broken connections, peers that stand still, and peers that talk nonsense."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgpack
+import zmq
+from site_processes import Links, SiteProcess
+from waiting import eventually
+
+from statestore_client.wire.kvstore.client_messages import OwnKeyAction
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import Hello
+
+PERSIST = OwnKeyAction.PERSIST
+
+
+def test_a_site_that_stands_still_is_missed_and_has_everything_when_it_goes_on(
+    site: Callable[..., SiteProcess], links: Links
+) -> None:
+    """A ring of three, of which one is paused until the others miss it. They share on; what it keeps alive stays."""
+    bonn, rome, oslo = sites = [site(name) for name in ("bonn", "rome", "oslo")]
+    for one, other in itertools.pairwise((*sites, bonn)):
+        links.join(one, other)
+    wanted: dict[str, bytes | None] = {}
+    for each in sites:
+        each.start()
+        wanted[each.name] = b"1"
+        each.change(PERSIST, each.name, b"1")
+    eventually(lambda: all(each.values() == wanted for each in sites))
+    oslo.signal(signal.SIGSTOP)
+    eventually(lambda: not bonn.knows("oslo") and not rome.knows("oslo"), "it is missed")
+    wanted["bonn"] = b"2"
+    bonn.change(PERSIST, "bonn", b"2")
+    eventually(lambda: rome.values() == bonn.values() == wanted)
+    oslo.signal(signal.SIGCONT)
+    eventually(lambda: all(each.values() == wanted for each in sites))
+    eventually(lambda: bonn.knows("oslo") and rome.knows("oslo"))
+
+
+def test_sites_with_slow_lines_that_break_become_equal(site: Callable[..., SiteProcess], links: Links) -> None:
+    """Whatever is sent takes a fifth of a second, and all connections break again and again while keys change."""
+    bonn, rome = site("bonn"), site("rome")
+    links.join(rome, bonn)
+    links.slow_down(0.2)
+    wanted: dict[str, bytes | None] = {}
+    bonn.start(), rome.start()
+    for number in range(4):
+        for each in (bonn, rome):
+            for key in range(25):
+                wanted[f"{each.name}/{key}"] = value = b"%d" % number
+                each.change(PERSIST, f"{each.name}/{key}", value)
+        links.break_all()
+    eventually(lambda: rome.values() == bonn.values() == wanted)
+
+
+@contextmanager
+def _nonsense(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[tuple[str, list[int]]]:
+    """Where one listens that says hello, and then whatever comes to its mind; and how often it was asked something."""
+    hello = encode(Hello(1, "nonsense", 1, ("default",), (), False))
+    sayings = [
+        hello,
+        b"",
+        b"\xc1",
+        msgpack.packb([]),
+        msgpack.packb([1, 2, ["x"] * 10_000]),
+        bytes(1 << 20),
+        hello[:-1],
+    ]
+    asked = [0]
+    with context.socket(zmq.ROUTER) as router:
+        router.linger = 0
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        is_over = threading.Event()
+
+        def talk() -> None:
+            while not is_over.is_set():
+                if not router.poll(50):
+                    continue
+                route, *_ = router.recv_multipart()
+                asked[0] += 1
+                for saying in (*sayings, os.urandom(100), msgpack.packb([asked[0] % 40, *range(asked[0] % 7)])):
+                    router.send_multipart([route, saying])
+                    router.send_multipart([route, saying, saying])
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{port}", asked
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def test_a_peer_that_talks_nonsense_harms_nobody(site: Callable[..., SiteProcess]) -> None:
+    """It says hello, so that it is a peer, and then messages of every wrong kind. The other peers are served on."""
+    bonn, rome = site("bonn"), site("rome")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with _nonsense(context) as (url, asked):
+        rome.peers += [bonn.url, url]
+        bonn.start(), rome.start()
+        eventually(lambda: asked[0] > 0, "it has said something")
+        wanted: dict[str, bytes | None] = {}
+        for number in range(20):
+            wanted[f"k{number}"] = b"v"
+            bonn.change(PERSIST, f"k{number}", b"v")
+            began = time.monotonic()
+            eventually(lambda: rome.values() == wanted)
+            assert time.monotonic() - began < 5
+        assert rome.end(signal.SIGTERM) == 0
+    context.term()

@@ -124,7 +124,7 @@ class DataFormatError(DataDirectoryError):
 
 
 class ReplicatedLogError(StateStoreError):
-    """A replicated server stops: its log is of something else, of a newer release, or damaged, or was trimmed."""
+    """A replicated server stops: its log is of something else or of a newer release, damaged, trimmed, or silent."""
 
 
 class BusyError(StateStoreError):

@@ -6,12 +6,14 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.errors import ReplicatedLogError
+
 if TYPE_CHECKING:
     from statestore_client.server.runtime.server import Server
 
 __all__ = ["ServerThread"]
 
-#: Starting takes milliseconds. A name server that does not answer is what may take long.
+#: Starting takes milliseconds. What may take long: a name server that does not answer, a log without a majority.
 _START_TIMEOUT_S: Final = 30.0
 
 
@@ -26,16 +28,27 @@ class ServerThread:
         self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="statestore-server", daemon=True)
 
     def start_and_wait(self) -> None:
         self._thread.start()
         if not self._is_ready.wait(_START_TIMEOUT_S):
-            raise TimeoutError("the server did not start")
+            self._give_up()
         if self._error is not None:
             self._thread.join()
             raise self._error
+
+    def _give_up(self) -> None:
+        """Whatever was begun is undone, unless a name server hinders even that."""
+        if self._loop is not None and self._serving is not None:
+            self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._thread.join(_START_TIMEOUT_S)
+        told = f"the server did not start within {_START_TIMEOUT_S:g} s"
+        if self._server.replication is None:
+            raise TimeoutError(told)
+        raise ReplicatedLogError(f"{told}: its log does not answer; does a majority of the log's peers run?")
 
     def stop_and_wait(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
@@ -55,6 +68,7 @@ class ServerThread:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
+        self._serving = asyncio.current_task()
         await self._server.start()
         self._is_ready.set()
         failing = asyncio.ensure_future(self._server.wait_for_failure())

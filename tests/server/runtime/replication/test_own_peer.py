@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,16 @@ from ports import reserved_ports
 from waiting import eventually
 
 from raft_client.server import BroadcastStateMachine, EmbeddedPeer
-from statestore_client import DataDamagedError, DataDirectoryError, DataInUseError, SettingsError, StateStoreClient
+from statestore_client import (
+    DataDamagedError,
+    DataDirectoryError,
+    DataInUseError,
+    ReplicatedLogError,
+    SettingsError,
+    StateStoreClient,
+)
 from statestore_client.server import EmbeddedServer, ReplicaSettings
+from statestore_client.server.runtime import server_thread
 
 
 def cluster() -> dict[str, str]:
@@ -65,6 +74,27 @@ def test_servers_are_restarted_one_by_one(tmp_path: Path) -> None:
             page = _figures(each)
             assert b"\nstatestore_log_epoch " in page
             assert b"\nzmqraft_commit_index " in page
+
+
+def test_a_server_without_a_majority_gives_up_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is alone: it says what is missing, and its threads end. With the others it starts at the same place."""
+    nodes = cluster()
+    threads = threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setattr(server_thread, "_START_TIMEOUT_S", 1.0)
+        alone = server(nodes, "a", tmp_path)
+        with pytest.raises(ReplicatedLogError, match=r"within 1 s: .* does a majority of the log's peers run"):
+            alone.start()
+    eventually(lambda: threading.active_count() == threads, "the threads have ended")
+    other = server(nodes, "b", tmp_path)
+    with ThreadPoolExecutor() as pool:
+        try:
+            list(pool.map(EmbeddedServer.start, (alone, other)))
+            eventually(lambda: alone.is_active != other.is_active, "one is active")
+        finally:
+            list(pool.map(EmbeddedServer.stop, (alone, other)))
 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class ClientRouter:
         self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
         self._clients: dict[SplicedClient, None] = {}  # in the order of their arrival
         self._to_place: dict[SplicedClient, None] = {}  # those of them for whom something has changed
+        self._is_queued = False  # for another turn of that
         self._driver: BrokerDriver | None = None
         self._is_open = False
         self._address: str | None = None
@@ -87,16 +88,16 @@ class ClientRouter:
 
     def _place_all(self) -> None:
         """In turns: there may be thousands, and those who are in already do not wait for them all."""
-        is_queued = bool(self._to_place)
         self._to_place = dict.fromkeys(self._clients)
-        if not is_queued and self._place_some():
+        if not self._is_queued and self._place_some():
             self.driver.turns.add(self._place_some)
 
     def _place_some(self) -> bool:
         ends = time.monotonic() + TURN_S
         while self._to_place and time.monotonic() < ends:
             self.place(next(iter(self._to_place)))
-        return bool(self._to_place)
+        self._is_queued = bool(self._to_place)
+        return self._is_queued
 
     def place(self, client: SplicedClient) -> None:
         """A client that waits, or was passed on elsewhere."""

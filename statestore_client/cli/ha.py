@@ -89,11 +89,23 @@ def snapshot(address: str, *, cluster_key_file: str | None, as_json: bool) -> in
     return _command(address, "snapshot", "", cluster_key_file, as_json=as_json)
 
 
+@ha.command("trim")
+@click.argument("address", metavar="ADDRESS")
+@_options
+def trim(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
+    """Let the peers of the log drop what precedes the newest snapshot in it. Servers do so by themselves after each
+    snapshot; this is for peers that were not there. Exit code 1 if it cannot be done: the reason is said.
+    """
+    return _command(address, "trim", "", cluster_key_file, as_json=as_json)
+
+
 def _command(address: str, purpose: str, argument: str, key_file: str | None, *, as_json: bool) -> int:
     answer = _ask(address, purpose, argument, key_file)
     if isinstance(answer, Exception):
         raise answer
     _show(answer, as_json=as_json)
+    if reason := answer.get("reason"):
+        click.echo(f"statestore: {reason}", err=True)
     return exits.DONE if answer["done"] else exits.NEGATIVE
 
 

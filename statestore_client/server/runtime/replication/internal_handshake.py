@@ -40,7 +40,7 @@ EPOCH_BYTES: Final = 8
 _LENGTH_BYTES: Final = 2
 _CODE_BYTES: Final = 32
 _MOST_BYTES: Final = 1024
-_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote", "snapshot")
+_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote", "snapshot", "trim")
 
 
 @attrs.frozen

@@ -309,8 +309,8 @@ class Lives:
     # -- by people ----------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, purpose: str, argument: str) -> dict[str, object]:
-        """``status``, ``hand-over``, ``promote`` or ``snapshot``. Returns what this server is then."""
-        is_done = True
+        """``status``, ``hand-over``, ``promote``, ``snapshot`` or ``trim``. Returns what this server is then."""
+        is_done, reason = True, ""
         if purpose == "promote":
             is_done = self.promote()
             log_event(logging.WARNING, "promotion was asked for", done=is_done)
@@ -319,7 +319,10 @@ class Lives:
         elif purpose == "snapshot":
             is_done = self.is_ready
             self._wants_snapshot = is_done
-        return {"done": is_done, **self.status()}
+        elif purpose == "trim":
+            reason = "it has not begun to read the log" if self._replica is None else await self._replica.trim()
+            is_done = not reason
+        return {"done": is_done, "reason": reason, **self.status()}
 
     def status(self) -> dict[str, object]:
         """For people: what this server is, and what it knows of the others."""

@@ -60,7 +60,7 @@ class LogLink:
         self._client = AsyncRaftClient(settings.raft)
         self._reader: LogReader | None = None
         self._subscriber: AsyncSubscriber | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
     async def find_base(self) -> tuple[int, LogEntry] | None:
@@ -78,8 +78,8 @@ class LogLink:
         self._reader = reader
         self._start(self._follow(reader, after))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -148,13 +148,16 @@ class LogLink:
 
     def trim(self, index: int) -> None:
         """Entries up to there are in a snapshot."""
-        self._start(self._trim(index))
+        self._start(self.trim_now(index))
 
-    async def _trim(self, index: int) -> None:
+    async def trim_now(self, index: int) -> str:
+        """The same. Returns why it was not done; nothing if it was."""
         try:
             await self._client.trim(index)
         except RaftError as error:
             LOGGER.info("the log was not trimmed: %s", error)
+            return str(error)
+        return ""
 
     # -- appending ----------------------------------------------------------------------------------------------------
 

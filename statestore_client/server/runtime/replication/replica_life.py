@@ -107,6 +107,7 @@ class ReplicaLife:
         self._active: OwnerChanged | None = None
         self._is_over = False
         self._asked_at: float | None = None
+        self._snapshot_index = 0  # nobody needs the entries up to there, because of the newest snapshot
         self._namesake: Life | None = None  # another server with this id, which the operator was told of
 
     def open(self) -> None:
@@ -241,6 +242,7 @@ class ReplicaLife:
             case SnapshotRestored():
                 owner.settled()
             case SnapshotWritten(index=index):
+                self._snapshot_index = index
                 if self._member.role is Role.ACTIVE:
                     self._link.trim(index)
             case OwnerChanged() if not self._is_caught_up:
@@ -258,6 +260,12 @@ class ReplicaLife:
             case IdInUse(life=life) if life != self._namesake:
                 self._namesake = life
                 LOGGER.error("another server has the id %r, too: give each of them an id of its own", life.id)
+
+    async def trim(self) -> str:
+        """Let the log's peers drop what precedes the newest snapshot. Returns why that was not done, or nothing."""
+        if not self._snapshot_index:
+            return "there is no snapshot in the log yet"
+        return await self._link.trim_now(self._snapshot_index)
 
     def _hand_on(self) -> None:
         output = self._member.output

@@ -12,6 +12,7 @@ import pytest
 from replicated_servers import KEY, Servers, replication, servers
 from waiting import until
 
+from raft_client import AsyncRaftClient
 from statestore_client.server.cluster.roles import Role
 
 
@@ -72,6 +73,26 @@ async def test_promote_needs_force(tmp_path: Path) -> None:
         code, output = await _ha(tmp_path, "promote", replication(standby).url, "--force")
         assert code == 0, output
         await until(lambda: replication(standby).role is Role.ACTIVE)
+
+
+async def test_trim_needs_a_snapshot(tmp_path: Path) -> None:
+    """Then the log's peer is told that nobody needs what is before it; without one the command says so."""
+    async with servers("a") as pair:
+        [address], [server] = _addresses(pair), pair.by_id.values()
+        code, output = await _ha(tmp_path, "trim", address)
+        assert code == 1
+        assert "there is no snapshot in the log yet" in output
+        code, output = await _ha(tmp_path, "snapshot", address)
+        assert code == 0, output
+        await until(lambda: replication(server).status()["base"] != 0, "the snapshot is written")
+        await pair.cluster.kill("1")  # it forgets what it was told then
+        await pair.cluster.restart("1")
+        await pair.active()
+        async with AsyncRaftClient(pair.cluster.url) as client:
+            assert await client.trim(1) == 1
+            code, output = await _ha(tmp_path, "trim", address)
+            assert code == 0, output
+            assert await client.trim(1) > 1
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["hand-over"], ["promote", "--force"]])

@@ -346,9 +346,10 @@ class AsyncRaftClient:
     ) -> AsyncWatch:
         """Watch what entries change: keys that start with ``prefix``, or what a selector or a function wants.
 
-        It hands out the changes of the entries after ``after``, an index or a position, or from now on. ``codec`` reads
-        the entries; the default is :class:`KeyValueCodec`, with which a leader that serves watches tells the changes
-        alone, and no entries. Codecs and functions run inside the client's own work:
+        It hands out the changes of the entries after ``after``, an index or a position, or from now on: from where the
+        log ends when the leader hears of it, which ``started_after`` tells then. ``codec`` reads the entries; the
+        default is :class:`KeyValueCodec`, with which a leader that serves watches tells the changes alone, and no
+        entries. Codecs and functions run inside the client's own work:
         they must be quick, and get :class:`BusyError` when they use the client. When the log was compacted beyond
         ``after``, the watch ends with :class:`HistoryOutrunError`, or, with ``relist``, hands out the snapshot first.
         It ends with :class:`TermMismatchError` when ``after`` is a position in another log.

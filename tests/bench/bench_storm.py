@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench_failover import Pair, pair
 from measure import Options, Report, percentile
+from waiting import until
 
 from statestore_client import AsyncStateStoreClient
 from statestore_client.core.backoff import Backoff
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 0.02
 _DAY: Final = 86_400
 _TIMEOUT_S: Final = 60.0
+_WARM_UP: Final = 50
+#: After the first SET that was answered again.
+_LEAST_S: Final = 1.0
 _CONNACK: Final = 0x20
 #: At the beginning, so many at a time.
 _IN_FLIGHT: Final = 200
@@ -132,8 +136,7 @@ class _Crowd:
     async def run(self) -> None:
         for number, client in enumerate(self._clients):
             client.connect()
-            while number - self._up > _IN_FLIGHT:  # noqa: ASYNC110 - nothing is measured yet
-                await asyncio.sleep(0.01)
+            await until(lambda number=number: number - self._up <= _IN_FLIGHT, "the last ones are in")
         await asyncio.Event().wait()
 
 
@@ -173,19 +176,21 @@ async def _storm(both: Pair, clients: int) -> tuple[float, float]:
         await asyncio.to_thread(_all_are_there, here)
         await asyncio.to_thread(both.wait_until_both_follow)
         sets = asyncio.ensure_future(_sets(both.url, answers))
-        await asyncio.sleep(1.0)
+        await until(lambda: len(answers) >= _WARM_UP, "keys are set")
         active = both.active()
         killed = time.monotonic()
         await asyncio.to_thread(active.end, signal.SIGKILL)
         back = await asyncio.to_thread(_all_are_there, here)
-        await asyncio.sleep(0.5)  # what was due before is answered
+        await until(lambda: answers[-1][0] > back, "what was due before is answered, in order")
+        again = min(answered for due, answered in answers if due > killed)
+        ends = max(back, again + _LEAST_S)
+        await until(lambda: answers[-1][0] > ends, "enough is measured, also if all are back at once")
         sets.cancel()
     finally:
         crowd.kill()
         crowd.join()
     active.start()
-    again = min(answered for due, answered in answers if due > killed)
-    return back - killed, percentile([answered - due for due, answered in answers if again <= due <= back], 99)
+    return back - killed, percentile([answered - due for due, answered in answers if again <= due <= ends], 99)
 
 
 def _all_are_there(crowd: Connection) -> float:

@@ -53,7 +53,7 @@ class ClientAudit:
         while True:
             await self._holder.set(_KEY, str(self._written + 1), fencing_token=self._token)
             self._written += 1
-            await asyncio.sleep(0.01)  # the load is that of others
+            await asyncio.sleep(0.01)  # its pace: the load is that of others
 
     async def _see(self, events: AsyncWatch) -> None:
         async for event in events:

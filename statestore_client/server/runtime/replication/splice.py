@@ -27,13 +27,27 @@ _MOST_EARLY_BYTES: Final = 64 * 1024
 _DIAL_S: Final = 2.0
 
 
-class SplicedClient(asyncio.Protocol):
+class _Side(asyncio.Protocol):
+    """One of the two sockets."""
+
+    _transport: asyncio.Transport | None = None
+
+    def pause(self) -> None:
+        """Read no more: the other one takes nothing for now."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+
+class SplicedClient(_Side):
     """The client's side."""
 
     def __init__(self, router: ClientRouter, scheme: str) -> None:
         self.scheme = scheme
         self._router = router
-        self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None
         self._early = bytearray()
         self._server: SplicedServer | None = None
@@ -185,16 +199,8 @@ class SplicedClient(asyncio.Protocol):
             self._server = None
             self._router.place_later(self)
 
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
 
-    def resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-
-class SplicedServer(asyncio.Protocol):
+class SplicedServer(_Side):
     """The side of the active server."""
 
     def __init__(self, client: SplicedClient, hello: ClientHello, key: bytes) -> None:
@@ -202,7 +208,6 @@ class SplicedServer(asyncio.Protocol):
         self._hello = hello
         self._key = key
         self._server_hello = bytearray()
-        self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_introduced = False
@@ -276,14 +281,6 @@ class SplicedServer(asyncio.Protocol):
         if transport is not None and self.is_ready and transport.can_write_eof() and not transport.is_closing():
             with suppress(OSError):  # it is gone, and nobody was told yet
                 transport.write_eof()
-
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
 
     def close(self) -> None:
         self._is_closed = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
@@ -28,10 +30,29 @@ author = "the statestore-client developers"
 project_copyright = "2026, the statestore-client developers"
 release = version = _version()
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+sys.path.insert(0, str(Path(__file__).parent))
+
+# viewcode: the source is shown here, as long as no public address has it.
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "plain_pages"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"statestore-client {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_logo = "_static/logo.svg"
+html_favicon = "_static/logo.svg"
+#: Where the site is, for the pictures of links to it: they need a whole address.
+html_baseurl = os.environ.get("DOCS_URL", "")
+_COLOURED = ("color-brand-primary", "color-brand-content", "color-api-name", "color-api-pre-name")
+html_theme_options = {
+    "light_css_variables": dict.fromkeys(_COLOURED, "#0f766e"),
+    "dark_css_variables": dict.fromkeys(_COLOURED, "#5eead4"),
+}
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+copybutton_remove_prompts = True
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -58,14 +79,18 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(DataFrame|SparkSession|Column|Row|Accumulator|OSError|ValueError|TypeError|TimeoutError|RuntimeError)",
+        r"(DataFrame|SparkSession|StreamingQueryProgress|Column|Row|Accumulator|OSError|ValueError|TypeError|TimeoutError|RuntimeError)",
     ),
     # paho's client, and names for functions that the API page describes in a table.
     (r"py:.*", r"(PahoClient|StateListener|Clock|TokenVerifier)"),
     # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
-    (r"py:class", r"(.*\.)?(ClientOptions|ConnectionOptions|SharedOptions|PartitionOptions|RowOptions|DefaultTimeout)"),
+    (r"py:class", r"(.*\.)?((Client|Connection|Shared|Partition|Pipeline|Row)Options|DefaultTimeout)"),
+    # What a lease has as its ``ended``: an event, of threads or of tasks.
+    (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
     # What a stream of a site begins with, and what comes then.
     (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.stream\.[ST]"),
+    # What Lease.ended is: an event of threading or asyncio.
+    (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
     # A tuple of Peer, and pathlib.Path.
     (r"py:class", r"Peers|Path"),
     # What only the server's own rooms handle.

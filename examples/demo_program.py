@@ -41,10 +41,12 @@ def _interrupt(number: int, _frame: object) -> NoReturn:
 @contextlib.contextmanager
 def without_logs() -> Iterator[None]:
     """What the SDK would log (a lease or a connection lost, say) a demo tells in its own words."""
-    logger = logging.getLogger("statestore_client")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("statestore_client", "raft_client")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec, Previous
     from raft_client.wire.log_entry import EntryKind, LogEntry
     from raft_client.wire.positions import Position
+    from raft_client.wire.request_id import IdFreshness
     from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "EntryCodec",
     "EntryKind",
     "Freshness",
+    "IdFreshness",
     "Key",
     "KeyValueCodec",
     "LogEntry",
@@ -105,6 +107,7 @@ _HOMES = {
     "EntryCodec": "wire.key_changes",
     "EntryKind": "wire.log_entry",
     "Freshness": "core.freshness",
+    "IdFreshness": "wire.request_id",
     "Key": "core.selectors",
     "KeyValueCodec": "codecs",
     "LogEntry": "wire.log_entry",

@@ -41,7 +41,7 @@ class ActionRunner:
 
     def __init__(self, settings: RaftSettings, on_state: Callable[[StateChanged], None]) -> None:
         self._settings = settings
-        self.machine = RequestMachine(
+        self.machine: RequestMachine = RequestMachine(
             settings.seeds,
             ident=settings.ident,
             random=Random(),  # noqa: S311 - jitter, no secrets
@@ -49,8 +49,8 @@ class ActionRunner:
             election_grace=settings.election_grace,
             max_in_flight=settings.max_in_flight,
         )
-        self.user_code = UserCode()
-        self.runners = StreamRunners(
+        self.user_code: UserCode = UserCode()
+        self.runners: StreamRunners = StreamRunners(
             self.machine,
             settings.ident,
             KeyValueCodec,

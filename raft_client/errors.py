@@ -23,6 +23,7 @@
     │   ├── OutOfDateLogError                  the peer's log ends before the index that was asked for
     │   ├── TermMismatchError                  the entry at the position has another term: it is another log
     │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
+    ├── PipelineError                          a Spark pipeline and its checkpoint do not fit what the log says of it
     ├── SubscriberOverflowError                a reader fell behind its bounded queue
     ├── BatchError                             some items of append_many failed
     ├── StorageError                           a peer's disk failed; the peer says nothing more until it is opened anew
@@ -67,6 +68,7 @@ __all__ = [
     "NotLeaderError",
     "OutOfDateLogError",
     "PickleRefusedError",
+    "PipelineError",
     "ProtocolError",
     "RaftError",
     "RequestExpiredError",
@@ -289,6 +291,14 @@ class HistoryOutrunError(LogError):
     def oldest_index(self) -> int | None:
         """The oldest entry that can still be had, once it exists."""
         return None if self.snapshot_index is None else self.snapshot_index + 1
+
+
+class PipelineError(RaftError):
+    """What the log says of a Spark pipeline does not fit the checkpoint that it runs with. Nothing was appended.
+
+    The checkpoint was lost, changed or put back, or the log was trimmed beyond the pipeline's markers: going on could
+    append rows twice, or leave some out. The message says what to restore, and what to do when that is not possible.
+    """
 
 
 class SubscriberOverflowError(RaftError):

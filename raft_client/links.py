@@ -75,10 +75,10 @@ class Link:
 
     def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], owner: Any) -> None:
         #: Or the name under which it was set aside.
-        self.url = url
+        self.url: str = url
         #: For whom a SUB listens; None: a DEALER.
-        self.owner = owner
-        self.is_closed = False
+        self.owner: Any = owner
+        self.is_closed: bool = False
         #: Why it is lost, if that is known.
         self.refusal: str | None = None
         self._socket = socket

@@ -50,5 +50,5 @@ def raft_sync_client(raft_cluster: EmbeddedCluster) -> Iterator[RaftClient]:
     """A client of ``raft_cluster``."""
     from raft_client import RaftClient  # loaded only by tests that ask for it
 
-    with RaftClient(raft_cluster.url) as client:
+    with RaftClient(raft_cluster.url, cluster=raft_cluster.cluster) as client:
         yield client

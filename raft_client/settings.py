@@ -163,7 +163,9 @@ class RaftSettings:
         if (self.curve_public_key is None) != (self.curve_secret_key is None):
             raise SettingsError("curve_public_key and curve_secret_key belong together; give both or neither")
         if self.curve_public_key is not None and self.curve_server_key is None and not self.curve_peer_keys:
-            raise SettingsError("client keys without curve_server_key have no effect; give the peers' public key")
+            raise SettingsError(
+                "client keys without curve_server_key or curve_peer_keys have no effect; give the peers' public keys"
+            )
 
     @property
     def ident(self) -> bytes:

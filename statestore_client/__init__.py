@@ -7,6 +7,7 @@ from statestore_client.errors import *  # noqa: F403 - the error tree; its __all
 from statestore_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
+    from statestore_client.aio.acquisition import Acquisition
     from statestore_client.aio.client import AsyncStateStoreClient
     from statestore_client.aio.election import AsyncElection
     from statestore_client.aio.guarded import AsyncGuardedStore
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from statestore_client.sync.observation import LockObservation
     from statestore_client.sync.watch import Watch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+    from statestore_client.wire.instant import Instant
 
 __all__ = [
     "DEFAULT_TIMEOUT",
     "KEEP",
+    "Acquisition",
     "AsyncElection",
     "AsyncGuardedStore",
     "AsyncLease",
@@ -51,6 +54,7 @@ __all__ = [
     "GuardedStore",
     "HlcTimestamp",
     "HybridLogicalClock",
+    "Instant",
     "Item",
     "Lease",
     "Lock",
@@ -69,6 +73,7 @@ __all__ += _errors
 _HOMES = {
     "DEFAULT_TIMEOUT": "core.calls",
     "KEEP": "core.edits",
+    "Acquisition": "aio.acquisition",
     "AsyncElection": "aio.election",
     "AsyncGuardedStore": "aio.guarded",
     "AsyncLease": "aio.lease",
@@ -87,6 +92,7 @@ _HOMES = {
     "GuardedStore": "sync.guarded",
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
+    "Instant": "wire.instant",
     "Item": "core.results",
     "Lease": "sync.lease",
     "Lock": "sync.lock",

@@ -29,6 +29,7 @@ from statestore_client.core.backoff import Backoff
 from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.mqtt.driver import FLUSH_EVERY, Driver
 from statestore_client.settings import ConnectionSettings
+from statestore_client.tracing import tracer
 from statestore_client.wire.hlc import HybridLogicalClock
 
 __all__ = ["ActionRunner"]
@@ -53,7 +54,7 @@ class ActionRunner(Generic[D]):
         on_open: Callable[[Open], None],
         on_state: Callable[[StateChanged], None],
     ) -> None:
-        self.machine = ClientMachine(
+        self.machine: ClientMachine = ClientMachine(
             client_id,
             # Where a loop is the only thread: a lock costs less to enter than a class that does nothing.
             clock=HybridLogicalClock(node_id(client_id), guard=threading.Lock()),
@@ -65,12 +66,13 @@ class ActionRunner(Generic[D]):
             addresses=len(settings.addresses),
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             complaint=complaint,
+            trace=tracer(settings) if settings.tracing else None,
         )
         #: The connection; None before the first one, and while the next one is being made.
         self.driver: D | None = None
         #: Publications, and what else must not wait, since the last flush.
-        self.unflushed = 0
-        self.unflushed_acks = 0
+        self.unflushed: int = 0
+        self.unflushed_acks: int = 0
         self._on_open = on_open
         self._acknowledgements = HeldAcknowledgements()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {

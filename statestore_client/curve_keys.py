@@ -1,4 +1,4 @@
-"""Keys of CURVE in files: what sites of the KvStore and their clients read, and what they refuse.
+"""Keys of CURVE in files: what sites of the KvStore, clients of them and of a log read, and what they refuse.
 
 The files have the format of ZeroMQ certificates, as ``zmq.auth.create_certificates()`` and czmq write them. What is
 refused, and in which words, is what peers of a Raft cluster refuse: a test asks both packages the same.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from pathlib import Path
 from typing import Final, Self
 
@@ -20,7 +21,10 @@ from zmq.utils import z85
 
 from statestore_client.errors import SettingsError
 
-__all__ = ["ClientKeys", "KeyPair", "check_curve", "read_pair", "read_public_key"]
+__all__ = [
+    "ClientKeys", "KeyPair", "check_curve", "read_pair", "read_public_key", "write_pair", "write_private",
+    "write_public_key",
+]  # fmt: skip
 
 _KEY_BYTES: Final = 32
 _OTHERS: Final = 0o077
@@ -32,6 +36,13 @@ class KeyPair:
 
     public: bytes
     secret: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of_secret(cls, secret: bytes) -> Self:
+        """The pair whose secret key is these 32 bytes. Raises SettingsError if this libzmq has no CURVE."""
+        check_curve()
+        encoded = z85.encode(secret)
+        return cls(zmq.curve_public(encoded), encoded)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +108,24 @@ def read_public_key(file: Path) -> bytes:
         return _checked(zmq.auth.load_certificate(file)[0])
     except (OSError, ValueError) as error:
         raise SettingsError(_fault(file, error)) from None
+
+
+def write_public_key(file: Path, pair: KeyPair) -> None:
+    """As :func:`read_public_key` reads it. Raises OSError."""
+    file.write_text(f'curve\n    public-key = "{pair.public.decode()}"\n', "ascii")
+
+
+def write_pair(file: Path, pair: KeyPair) -> None:
+    """As :func:`read_pair` reads it. Raises OSError."""
+    public, secret = pair.public.decode(), pair.secret.decode()
+    write_private(file, f'curve\n    public-key = "{public}"\n    secret-key = "{secret}"\n')
+
+
+def write_private(file: Path, text: str) -> None:
+    """A file that is never readable by others, and never half written. Raises OSError."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:  # mode 0600
+        new.write(text)
+    Path(new.name).replace(file)
 
 
 def _fault(file: Path, error: OSError | ValueError) -> str:

@@ -306,7 +306,7 @@ class Resp3Error(RemoteProtocolError):
     def __init__(self, message: str = "", *, offset: int | None = None) -> None:
         # Without an offset, the message has it already: that is how an error comes out of a pickle.
         super().__init__(message if offset is None else f"{message} (at byte {offset})")
-        self.offset = offset or 0
+        self.offset: int = offset or 0
 
 
 class PacketError(RemoteProtocolError):
@@ -366,7 +366,8 @@ class NotMergedError(StateStoreError):
 
     def __init__(self, message: str = "", *, key: str = "", reason: int = 0) -> None:
         super().__init__(message)
-        self.key, self.reason = key, reason
+        self.key: str = key
+        self.reason: int = reason
 
 
 class TooManyKeysError(StateStoreError):
@@ -377,9 +378,7 @@ class TooManyKeysError(StateStoreError):
 
 
 class BatchError(StateStoreError):
-    """Some items of a batch failed; the others were done.
-
-    ``results`` has one entry per item, in order: the result, or the exception of that item."""
+    """Some items failed, the others were done. ``results``: for each item, in order, the result or the exception."""
 
     def __init__(self, message: str = "", *, results: tuple[Any, ...] = ()) -> None:
         super().__init__(message)

@@ -17,16 +17,22 @@
 ``statestore_session_options``
     The arguments for that server, a dictionary: define a fixture of this name and of scope ``session`` in conftest.py.
 
-``@pytest.mark.statestore_server(...)`` takes arguments for the server of a test. When a test fails, the last messages
-that its server saw are in the report. ``-p no:statestore_client`` turns all of it off.
+``@pytest.mark.statestore_server(...)`` takes arguments for the server of a test, and
+``@pytest.mark.statestore_client(...)`` settings for the clients that fixtures give it. Without these, a client is the
+first user of the server's dictionary of passwords, if it has one, and trusts the server's certificate. When a test
+fails, the last messages that its server saw are in the report.
+``-p no:statestore_client`` turns all of it off.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
+
+from statestore_client.pytest_options import admission, client_options, marked
 
 if TYPE_CHECKING:
     from statestore_client import AsyncStateStoreClient, StateStoreClient
@@ -56,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "statestore_server(**options): arguments of EmbeddedServer for the server of this test"
     )
+    config.addinivalue_line(
+        "markers", "statestore_client(**settings): settings of the clients that fixtures give this test"
+    )
     if config.pluginmanager.hasplugin("asyncio"):
         # Not before all plugins are loaded: pytest complains of those that are imported before their turn.
         config.pluginmanager.import_plugin("statestore_client.pytest_asyncio_fixtures")
@@ -66,11 +75,7 @@ def statestore_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer
     """An embedded server on a free loopback port, empty, with faults enabled."""
     from statestore_client.server import EmbeddedServer  # loaded only by tests that ask for it
 
-    marker = request.node.get_closest_marker("statestore_server")
-    if marker is not None and marker.args:
-        raise pytest.UsageError(f"@pytest.mark.statestore_server takes options by name only, not {marker.args!r}")
-    options = {"faults": True} | (marker.kwargs if marker is not None else {})
-    with EmbeddedServer(**options) as server:
+    with EmbeddedServer(**({"faults": True} | marked(request, "statestore_server"))) as server:
         yield server
 
 
@@ -111,11 +116,16 @@ def statestore_broker(statestore_server: EmbeddedServer) -> EmbeddedServer:
 
 
 @pytest.fixture
-def statestore_sync_client(statestore_server: EmbeddedServer) -> Iterator[StateStoreClient]:
+def statestore_sync_client(
+    request: pytest.FixtureRequest, statestore_server: EmbeddedServer
+) -> Iterator[StateStoreClient]:
     """A client connected to ``statestore_server``."""
     from statestore_client import StateStoreClient  # loaded only by tests that ask for it
 
-    with StateStoreClient(statestore_server.url) as client:
+    client = StateStoreClient(statestore_server.url, **client_options(request, statestore_server))
+    with ExitStack() as stack:
+        with admission():
+            stack.enter_context(client)
         yield client
 
 
@@ -136,12 +146,16 @@ def statestore_async_client(request: pytest.FixtureRequest) -> AsyncStateStoreCl
 
 @pytest.fixture
 async def _statestore_anyio_client(
+    request: pytest.FixtureRequest,
     anyio_backend: object,  # noqa: ARG001 - makes it a fixture of anyio's
     statestore_server: EmbeddedServer,
 ) -> AsyncIterator[AsyncStateStoreClient]:
     from statestore_client import AsyncStateStoreClient  # loaded only by tests that ask for it
 
-    async with AsyncStateStoreClient(statestore_server.url) as client:
+    client = AsyncStateStoreClient(statestore_server.url, **client_options(request, statestore_server))
+    async with AsyncExitStack() as stack:
+        with admission():
+            await stack.enter_async_context(client)
         yield client
 
 

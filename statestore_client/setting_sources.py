@@ -18,6 +18,7 @@ from statestore_client.errors import SettingsError
 
 __all__ = [
     "SCHEMES",
+    "check_site_address",
     "read_address",
     "read_connection_string",
     "read_environment",
@@ -36,6 +37,8 @@ SCHEMES: Final[Mapping[str, tuple[bool, bool, int]]] = {
     "ws": (False, True, 80),
     "wss": (True, True, 443),
 }
+#: A host has 253 characters, the path of a socket 107 bytes.
+_LONGEST_SITE_ADDRESS: Final = 300
 _ENCODE_PASSWORDS: Final = "in user and password, write / ? # @ and : as %2F %3F %23 %40 and %3A"
 #: What the official SDKs assume where nothing is said (state store facts, 3.4).
 _OFFICIAL_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -104,6 +107,23 @@ def read_address(text: str, default_port: int) -> tuple[str, int]:
         if parts.hostname and parts.port != 0 and parts.netloc == text and "@" not in text and "," not in text:
             return parts.hostname, parts.port or default_port
     raise SettingsError(f"an address must be 'host' or 'host:port', and IPv6 '[address]:port', not {text!r}")
+
+
+def check_site_address(url: str) -> None:
+    """Raises SettingsError for what is not the address of a site. libzmq takes any port, looks for hosts of any name,
+    and ends a path at its first zero byte.
+    """
+    scheme, _, address = url.partition("://")
+    if url.isprintable() and len(url) <= _LONGEST_SITE_ADDRESS:
+        if scheme == "tcp":
+            with contextlib.suppress(SettingsError):
+                if read_address(address, 0)[1]:
+                    return
+        elif scheme == "ipc" and address:
+            return
+    raise SettingsError(
+        f"no site can be at {url[:_LONGEST_SITE_ADDRESS]!r}: addresses are tcp://host:port or ipc://path"
+    )
 
 
 def read_url(url: str) -> Found:

@@ -118,6 +118,7 @@ class ClientOptions(TypedDict, total=False):
     request_timeout: float
     max_in_flight: int
     persist_session: bool
+    tracing: bool
     metric_category: str | None
     driver: Literal["native", "paho"]
 
@@ -135,6 +136,7 @@ class SharedOptions(TypedDict, total=False):
     max_in_flight: int
     request_timeout: float
     retry_first_connect: bool
+    tracing: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -188,6 +190,9 @@ class ConnectionSettings:
     max_in_flight: int = attrs.field(default=64, validator=_window)
     #: Ask the broker to keep the client's session on its disk: the user property ``aio-persistence`` of CONNECT.
     persist_session: bool = False
+    #: A span of OpenTelemetry for each request, and its context in the user properties ``traceparent`` and
+    #: ``tracestate``. Needs the extra ``tracing``.
+    tracing: bool = False
     #: What the broker counts the client as in its metrics: the user property ``metriccategory`` of CONNECT, which the
     #: official SDKs send as ``aiosdk-go`` and the like. None sends none.
     metric_category: str | None = attrs.field(default="aiosdk-python", validator=_category)
@@ -195,7 +200,7 @@ class ConnectionSettings:
     driver: Literal["native", "paho"] = "native"
 
     def __attrs_post_init__(self) -> None:
-        for name in ("tls", "websocket", "clean_start", "retry_first_connect", "persist_session"):
+        for name in ("tls", "websocket", "clean_start", "retry_first_connect", "persist_session", "tracing"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.driver not in ("native", "paho"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 # An example that takes 300 ms says that the machine is busy, not that the code is wrong.
 hypothesis_settings.register_profile("without deadlines", deadline=None)
 hypothesis_settings.load_profile("without deadlines")
+
+
+def pytest_configure() -> None:
+    """A program that was started in the background ignores Ctrl-C, and hands that on; tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

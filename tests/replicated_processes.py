@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -33,6 +34,7 @@ class ReplicatedServer:
     port: int = attrs.field(factory=reserved_port)
     metrics_port: int = 0
     internal_port: int = 0
+    environment: dict[str, str] = attrs.field(factory=dict)
 
     #: Where it writes what it logs: to that of the test.
     errors: ClassVar[int | None] = None
@@ -50,7 +52,7 @@ class ReplicatedServer:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "statestore_client.cli", "serve", "--id", self.id,
             "--port", str(self.port), "--metrics-port", "0", *self.options,
-            stdout=asyncio.subprocess.PIPE, stderr=self.errors,
+            stdout=asyncio.subprocess.PIPE, stderr=self.errors, env={**os.environ, **self.environment},
         )  # fmt: skip
         assert self.process.stdout is not None
         lines = [await asyncio.wait_for(self.process.stdout.readline(), TIMEOUT_S) for _ in range(3)]

@@ -49,6 +49,8 @@ class Paho:
         self.disconnects: queue.Queue[Any] = queue.Queue()
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
+        self._published: queue.Queue[int] = queue.Queue()
+        self.client.on_publish = lambda _c, _u, mid, _code, _properties: self._published.put(mid)
         self.client.on_connect = lambda _c, _u, flags, code, properties: self.connects.put((flags, code, properties))
         self.client.on_disconnect = lambda _c, _u, _flags, code, properties: self.disconnects.put((code, properties))
         self.client.on_message = lambda _c, _u, message: self.messages.put(message)
@@ -65,8 +67,12 @@ class Paho:
         return self._answers.get(timeout=TIMEOUT_S)
 
     def publish(self, topic: str, payload: bytes = b"", qos: int = 0, **options: Any) -> None:
-        """Publish and wait until it is done."""
-        self.client.publish(topic, payload, qos, **options).wait_for_publish(TIMEOUT_S)
+        """Publish and wait until it is done. Without a connection, one that has a QoS waits for the next one."""
+        published = self.client.publish(topic, payload, qos, **options)
+        if not (qos and published.rc == paho.MQTT_ERR_NO_CONN):  # paho says this for what it has queued
+            assert published.rc == paho.MQTT_ERR_SUCCESS, paho.error_string(published.rc)
+        while self._published.get(timeout=TIMEOUT_S) != published.mid:
+            pass
 
     def message(self) -> paho.MQTTMessage:
         return self.messages.get(timeout=TIMEOUT_S)

@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from certificates import Certificates
 
 import statestore_client as package
 from raft_client import pytest_plugin as raft_plugin
@@ -90,6 +91,86 @@ async def test_each_test_has_its_own(statestore_async_client):
     assert await statestore_async_client.get("k") is None
 """
 
+ADMITTED = """
+import pytest
+from statestore_client import AsyncStateStoreClient, NotAuthorizedError, StateStoreClient
+from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
+
+USERS = {{"pump": "river-3-otter", "operator": "copper-nine"}}
+RULES = AccessRules.parse("user pump\\nread *\\nuser operator\\nread *\\nwrite *\\n")
+TLS = ServerTls(cert_file={c.server_file!r}, key_file={c.server_key_file!r})
+MUTUAL = ServerTls(cert_file={c.server_file!r}, key_file={c.server_key_file!r}, ca_file={c.ca_file!r})
+SHOWN = {{"tls_cert_file": {c.client_file!r}, "tls_key_file": {c.client_key_file!r}}}
+
+server, client = pytest.mark.statestore_server, pytest.mark.statestore_client
+
+
+@server(passwords=USERS)
+def test_the_first_user(statestore_sync_client):
+    statestore_sync_client.set("k", "v")
+
+@server(passwords=USERS)
+@pytest.mark.asyncio
+async def test_the_first_user_in_a_coroutine(statestore_async_client):
+    await statestore_async_client.set("k", "v")
+
+@server(passwords=USERS, acl=RULES)
+def test_the_first_user_may_not_do_everything(statestore_sync_client):
+    with pytest.raises(NotAuthorizedError):
+        statestore_sync_client.set("k", "v")
+
+@server(passwords=USERS, acl=RULES)
+@client(username="operator", password=USERS["operator"])
+def test_another_user(statestore_sync_client):
+    statestore_sync_client.set("k", "v")
+
+@server(passwords=USERS, acl=RULES, tls=TLS)
+@client(username="operator", password=USERS["operator"], client_id="panel-1")
+def test_another_user_with_tls(statestore_server, statestore_sync_client):
+    statestore_sync_client.set("k", "v")
+    assert statestore_server.url.startswith("mqtts:")
+    assert statestore_server.sessions["panel-1"].user == "operator"
+
+@server(tls=TLS)
+@pytest.mark.asyncio
+async def test_tls_in_a_coroutine(statestore_async_client):
+    await statestore_async_client.set("k", "v")
+
+@server(tls=TLS, tls_port=0)
+def test_tls_at_another_port(statestore_server, statestore_sync_client):
+    statestore_sync_client.set("k", "v")
+
+@server(tls=MUTUAL)
+@client(**SHOWN)
+def test_a_certificate_is_shown(statestore_sync_client):
+    statestore_sync_client.set("k", "v")
+
+@server(passwords=USERS, allow_anonymous=True)
+def test_nobody_has_to_say_who_he_is(statestore_server, statestore_sync_client):
+    assert [session.user for session in statestore_server.sessions.values()] == [None]
+
+class TestAServerOfOnesOwn:
+    @pytest.fixture
+    def statestore_server(self):
+        with EmbeddedServer(passwords=USERS, tls=TLS) as server:
+            yield server
+
+    def test_its_client_comes_in(self, statestore_server, statestore_sync_client):
+        statestore_sync_client.set("k", "v")
+        with StateStoreClient(statestore_server.url, **statestore_server.client_options) as other:
+            assert other.get("k").value == b"v"
+
+@server(tls=MUTUAL)
+def test_nothing_is_shown(statestore_sync_client):
+    pass
+
+@server(passwords=USERS)
+@client(username="pump", password="wrong")
+@pytest.mark.asyncio
+async def test_a_wrong_password(statestore_async_client):
+    pass
+"""
+
 #: pytest-asyncio warns those who do not say so.
 ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
 
@@ -139,6 +220,15 @@ def test_a_test_can_have_a_server_of_its_own_kind(statestore_broker: EmbeddedSer
     """The marker passes its arguments to the server of that test."""
     with pytest.raises(RuntimeError, match="faults=True"):
         _ = statestore_broker.faults
+
+
+def test_clients_are_those_that_the_server_admits(tmp_path: Path) -> None:
+    """A client of a fixture follows the passwords and the certificate of its server, or says itself who it is. One that
+    is not admitted says how that is done.
+    """
+    (tmp_path / "test_admitted.py").write_text(ADMITTED.format(c=Certificates(tmp_path)))
+    shown = run(tmp_path, *ASYNCIO, expect="10 passed, 2 errors")
+    assert shown.count("settings for the client of a fixture: @pytest.mark.statestore_client(username=..., ...)") == 2
 
 
 def test_no_fixture_has_the_name_of_a_package() -> None:
@@ -210,8 +300,9 @@ def test_another_needs_no_port(raft_cluster, raft_sync_client):
     assert raft_sync_client.append(b"x") == 1
 
 @pytest.mark.raft_cluster(size=3, cluster="plant")
-def test_a_test_says_what_it_needs(raft_cluster):
+def test_a_test_says_what_it_needs(raft_cluster, raft_sync_client):
     assert raft_cluster.leader() in raft_cluster.running == ("1", "2", "3")
+    assert raft_sync_client.append(b"x") > 0
 
 @pytest.mark.asyncio
 async def test_each_test_has_its_own(raft_cluster):

@@ -1,6 +1,6 @@
-"""An example: a year of flights becomes the latest state of each aircraft, written by Spark under a lock.
+"""An example: flights go through a replicated log and Spark into the state of each aircraft, by one driver of two.
 
-It uses what any application can use, the public names of ``statestore_client`` and its command ``statestore serve``.
+It uses what any application can use: public names, and the commands ``statestore serve`` and ``zmqraft serve``.
 """
 
 from __future__ import annotations

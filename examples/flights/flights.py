@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
+import json
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import attrs
+__all__ = ["Event", "FlightState", "encode", "expected_states", "find_archive", "read_events", "unpack"]
 
-__all__ = ["Expected", "FlightState", "expected_states", "find_archive", "unpack"]
-
+#: A departure as it is appended to the log, in JSON: the aircraft's tail number (None if it is not known), and what
+#: becomes its state.
+Event: TypeAlias = "dict[str, Any]"
 #: The state of an aircraft, as it stands in the state store as JSON.
 FlightState: TypeAlias = "dict[str, Any]"
 
@@ -43,47 +46,23 @@ def unpack(archive: Path, folder: Path) -> Path:
     return target
 
 
-@attrs.frozen
-class Expected:
-    """What the pipeline has to arrive at."""
-
-    events: int
-    without_tail_number: int
-    states: dict[str, FlightState]  # by tail number
-
-
-def expected_states(csv_file: Path, months: int) -> Expected:
-    """Read the whole input, in plain Python, and keep the last flight of each aircraft.
-
-    Two flights of an aircraft can be scheduled for the same minute. So "last" is decided by the scheduled minute, then
-    the flight itself, in one order that the pipeline uses too.
-    """
-    newest: dict[str, tuple[tuple[object, ...], FlightState]] = {}
-    events = without = 0
-    for row in _rows(csv_file, months):
-        events += 1
-        tail_number = row["tailnum"]
-        if tail_number == _MISSING:
-            without += 1
-            continue
-        state = _state(row)
-        order = (state["scheduled"], state["carrier"], state["flight"], state["origin"], state["dest"])
-        if tail_number not in newest or newest[tail_number][0] < order:
-            newest[tail_number] = (order, state)
-    return Expected(events, without, {tail_number: state for tail_number, (_order, state) in newest.items()})
+def read_events(archive: Path, count: int) -> list[Event]:
+    """The first departures of the year, in the order of their scheduled minutes."""
+    with zipfile.ZipFile(archive) as opened, opened.open(_FILE) as source:
+        january = (row for row in _rows(io.TextIOWrapper(source, newline="")) if row["month"] == "1")
+        events = sorted(map(_event, january), key=lambda event: str(event["scheduled"]))
+    return events[:count]
 
 
-def _rows(csv_file: Path, months: int) -> Iterator[dict[str, str]]:
-    with csv_file.open(newline="") as lines:
-        for row in csv.DictReader(lines):
-            if int(row["month"]) <= months:
-                yield row
+def _rows(lines: io.TextIOBase) -> Iterator[dict[str, str]]:
+    yield from csv.DictReader(lines)
 
 
-def _state(row: dict[str, str]) -> FlightState:
+def _event(row: dict[str, str]) -> Event:
     hour, minute = divmod(int(row["sched_dep_time"]), 100)
     date = f"{int(row['year']):04d}-{int(row['month']):02d}-{int(row['day']):02d}"
     return {
+        "tailnum": None if row["tailnum"] == _MISSING else row["tailnum"],
         "scheduled": f"{date} {hour:02d}:{minute:02d}",
         "carrier": row["carrier"],
         "flight": int(row["flight"]),
@@ -92,3 +71,17 @@ def _state(row: dict[str, str]) -> FlightState:
         "dep_delay": None if row["dep_delay"] == _MISSING else int(row["dep_delay"]),
         "cancelled": row["dep_time"] == _MISSING,
     }
+
+
+def expected_states(events: Sequence[Event]) -> dict[str, FlightState]:
+    """By tail number, what the last event says of the aircraft."""
+    states = {}
+    for event in events:
+        if event["tailnum"] is not None:
+            states[event["tailnum"]] = {name: value for name, value in event.items() if name != "tailnum"}
+    return states
+
+
+def encode(event: Event) -> bytes:
+    """An event as the data of a log entry."""
+    return json.dumps(event).encode()

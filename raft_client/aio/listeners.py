@@ -13,7 +13,7 @@ from raft_client.reports import LeaderListener, StateListener, calls_of, log_cha
 
 __all__ = ["Listeners"]
 
-logger = logging.getLogger("raft_client")
+logger: logging.Logger = logging.getLogger("raft_client")
 
 
 class Listeners:

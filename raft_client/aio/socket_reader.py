@@ -29,7 +29,7 @@ class SocketReader:
     """The sockets of one client in its event loop."""
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
-        self.actions = ActionRunner(settings, listeners.note)
+        self.actions: ActionRunner = ActionRunner(settings, listeners.note)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf  # when it looks; inf while there is none

@@ -17,7 +17,7 @@ class ReadySignal:
 
     def __init__(self) -> None:
         self._future: asyncio.Future[None] | None = None
-        self.ready = False
+        self.ready: bool = False
 
     def notify(self) -> None:
         """Say that there is something, and wake the task."""
@@ -57,7 +57,7 @@ class StreamWaiter(ReadySignal):
     def __init__(self) -> None:
         super().__init__()
         self.error: RaftError | None = None
-        self.is_over = False
+        self.is_over: bool = False
 
     def resolve(self, _result: Any) -> None:
         self.is_over = True
@@ -94,7 +94,7 @@ class BatchWaiter(ReadySignal):
     def __init__(self) -> None:
         super().__init__()
         self.outcomes: list[Any] = []
-        self.outstanding = 0
+        self.outstanding: int = 0
         self._at_most = 0
 
     def slot(self) -> BatchSlot:
@@ -106,7 +106,7 @@ class BatchWaiter(ReadySignal):
     def expect(self, at_most: int) -> None:
         """``ready`` means from now on that no more than this many requests are without an outcome."""
         self._at_most = at_most
-        self.ready = self.outstanding <= at_most
+        self.ready: bool = self.outstanding <= at_most
 
     def settle(self, position: int, outcome: object) -> None:
         self.outcomes[position] = outcome
@@ -121,7 +121,7 @@ class BatchSlot:
     __slots__ = ("_position", "batch")
 
     def __init__(self, batch: BatchWaiter, position: int) -> None:
-        self.batch = batch
+        self.batch: BatchWaiter = batch
         self._position = position
 
     def resolve(self, result: object) -> None:

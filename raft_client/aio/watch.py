@@ -23,7 +23,7 @@ from raft_client.wire.positions import Position
 
 __all__ = ["AsyncWatch"]
 
-logger = logging.getLogger("raft_client")
+logger: logging.Logger = logging.getLogger("raft_client")
 
 
 class AsyncWatch:

@@ -1,5 +1,5 @@
-"""The ``zmqraft`` command. click and rich load here, never with the package itself."""
+"""The ``zmqraft`` command. click and rich load when it runs, never with the package itself."""
 
-from raft_client.cli.app import main
+from raft_client.cli.entry import main
 
 __all__ = ["main"]

@@ -11,6 +11,7 @@ Exit codes, the same for all commands:
 6     the data directory of a peer cannot be used, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines cannot be entries; the others were appended
+10    a peer cannot listen: its address is taken, or not of this machine
 126   what ``watch`` should run cannot be executed
 127   what ``watch`` should run does not exist
 130   interrupted (Ctrl-C), which is also how ``tail --follow`` and ``watch`` are ended
@@ -97,8 +98,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, 126 and 127 what watch "
-    "should run cannot be run, 130 interrupted.",
+    "6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, 10 an address is taken, "
+    "126 and 127 what watch should run cannot be run, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command

@@ -11,6 +11,7 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.cluster import known_members, member_named
 from raft_client.cli.connection import connection_options, open_client
+from raft_client.cli.option_types import Index
 from raft_client.cli.output import print_json, print_line, print_table, warn
 from raft_client.core.results import TakenSnapshot
 from raft_client.errors import RaftError
@@ -61,7 +62,7 @@ def _ask(client: RaftClient, peer: Peer) -> TakenSnapshot | RaftError:
 
 
 @click.command("trim")
-@click.argument("index", type=click.IntRange(min=1))
+@click.argument("index", type=Index())
 @_json
 @connection_options
 def trim(index: int, *, json_output: bool, settings: RaftSettings) -> int:

@@ -14,6 +14,7 @@ from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.files import complete_file
 from raft_client.cli.formats import FORMATS, EntryWriter, format_of, open_writer
+from raft_client.cli.option_types import Index
 from raft_client.cli.output import progress_bar, stdout_is_terminal, warn
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.errors import LogError
@@ -30,8 +31,8 @@ _BINARY: Final = ("msgpack",)
 @click.command("dump")
 @click.option("-o", "--output", default="-", metavar="FILE", help="Default: standard output.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what the name of FILE ends in, or jsonl.")
-@click.option("--from", "start", type=click.IntRange(min=1), default=1, show_default=True, help="First index.")
-@click.option("--to", "end", type=click.IntRange(min=1), help="Last index. Default: the end of the log now.")
+@click.option("--from", "start", type=Index(), default=1, show_default=True, help="First index.")
+@click.option("--to", "end", type=Index(), help="Last index. Default: the end of the log now.")
 @click.option("--state-only", is_flag=True, help="Leave out what no client appended: peers and checkpoints.")
 @click.option("--snapshot", metavar="FILE", help="Where the log was compacted, write the snapshot there.")
 @click.option("--skip-snapshot", is_flag=True, help="Where the log was compacted, start after the snapshot.")

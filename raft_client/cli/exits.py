@@ -3,6 +3,7 @@
 from typing import Final
 
 __all__ = [
+    "ADDRESS",
     "DATA",
     "DONE",
     "INTERRUPTED",
@@ -24,6 +25,7 @@ NO_CONNECTION: Final = 4
 DATA: Final = 6
 OUTPUT: Final = 7
 PARTLY: Final = 8
+ADDRESS: Final = 10
 NOT_EXECUTABLE: Final = 126  # of the command that watch should run, as shells have it
 NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

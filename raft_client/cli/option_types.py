@@ -10,7 +10,16 @@ import click
 from raft_client.errors import InvalidArgumentError
 from raft_client.wire.positions import Position
 
-__all__ = ["Seconds", "to_position"]
+__all__ = ["Index", "Seconds", "to_position"]
+
+
+class Index(click.IntRange):
+    """The index of an entry."""
+
+    name = "index"
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
 
 
 class Seconds(click.FloatRange):

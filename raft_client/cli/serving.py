@@ -16,6 +16,7 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
 from raft_client.cli.peer_options import cluster_option, members_option
+from raft_client.cli.wording import AddressError
 from raft_client.errors import TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
@@ -90,7 +91,13 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     help="Compact the log: whenever so much of it was applied, the state machine makes a snapshot, which replaces "
     "it when the request ids in it have expired. Default: never. What the machine does not keep is lost then.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="For /metrics (Prometheus) and /health.")
+@click.option(
+    "--trim-forgets-ids",
+    is_flag=True,
+    help="Drop trimmed entries at once, also those whose request ids have not expired; a repetition is then appended "
+    "again. For the log of 'statestore serve --log', whose servers know a repeated entry.",
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="For /metrics (Prometheus), /health and /ready.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
 @click.option(
     "--verbose", is_flag=True, help="Also log changes of the role and the leader, and compactions, to standard error."
@@ -107,6 +114,7 @@ def serve(
     machine: str,
     fsync: str,
     compact_bytes: int | None,
+    trim_forgets_ids: bool,
     trace: BinaryIO | None,
     metrics_port: int | None,
     metrics_host: str,
@@ -129,9 +137,9 @@ def serve(
     try:
         check_first_start(data, url, publish)
     except TransportError as error:
-        raise click.UsageError(str(error)) from error
+        raise AddressError(str(error)) from error
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
-    settings = NodeSettings(peer_id=peer_id, ident=cluster.encode())
+    settings = NodeSettings(peer_id=peer_id, ident=cluster.encode(), trim_forgets_ids=trim_forgets_ids)
     peer = RaftPeer(
         settings,
         log,
@@ -176,14 +184,14 @@ async def _serve(peer: RaftPeer, metrics: tuple[str, int] | None) -> int:
     try:
         await peer.start()
     except TransportError as error:
-        raise click.UsageError(str(error)) from error
+        raise AddressError(str(error)) from error
     page, metrics_url = MetricsPage(partial(render, peer), Readiness(peer.status).lack), ""
     if metrics is not None:
         try:
             metrics_url = await page.start(*metrics)
         except TransportError as error:
             await peer.close()
-            raise click.UsageError(str(error)) from error
+            raise AddressError(str(error)) from error
     with contextlib.suppress(OSError):  # nobody reads it; the peer still runs
         print_line(f"listening on {peer.url}")
         if metrics_url:

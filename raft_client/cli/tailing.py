@@ -10,7 +10,7 @@ import click
 
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
-from raft_client.cli.option_types import to_position
+from raft_client.cli.option_types import Index, to_position
 from raft_client.cli.output import json_line, write
 from raft_client.cli.records import entry_line, entry_record
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
@@ -26,7 +26,7 @@ _LAST: Final = 10
 
 
 @click.command("tail")
-@click.option("--from", "start", type=click.IntRange(min=1), help="The index of the first entry.")
+@click.option("--from", "start", type=Index(), help="The first entry. The log begins with 1.")
 @click.option(
     "--after",
     metavar="POSITION",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import IO, Any, Final
 
 import click
 
+from raft_client.cli import exits
 from raft_client.errors import InvalidArgumentError, RaftError
 
-__all__ = ["name_options"]
+__all__ = ["AddressError", "name_options"]
 
 #: Arguments of the API whose options have other names.
 _OTHERS: Final = {
@@ -19,6 +20,16 @@ _OTHERS: Final = {
     "a seed": "--url",
     "seeds": "--url",
 }
+
+
+class AddressError(click.ClickException):
+    """A peer cannot listen. It is no mistake of the command line, so nothing is said of how that is used."""
+
+    exit_code = exits.ADDRESS
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """On standard error, as other errors."""
+        click.echo(f"zmqraft: {self.message}", file=file, err=True)
 
 
 def name_options(error: RaftError, command: click.Command) -> None:

@@ -17,7 +17,7 @@ class BatchQueue:
 
     def __init__(self) -> None:
         self._batches: deque[EntryBatch] = deque()
-        self.size = 0
+        self.size: int = 0
 
     def __bool__(self) -> bool:
         return bool(self._batches)

@@ -159,7 +159,7 @@ class Append(AnsweredOnce):
             raise InvalidDataError(f"an entry holds 1 to {MAX_ENTRY_DATA_BYTES} bytes of data, not {len(payload)}")
         self._frames = [_UPDATE, ident, payload]
         self.request_id: bytes | None = request_id
-        self.has_new_id = has_new_id
+        self.has_new_id: bool = has_new_id
 
     def frames(self) -> list[bytes]:
         return self._frames
@@ -203,7 +203,7 @@ class UpdatePeers(AnsweredOnce):
         self._frames = ConfigUpdate(ident, _peers(peers)).to_frames()
         self._wait = wait
         self.request_id: bytes | None = request_id
-        self.has_new_id = has_new_id
+        self.has_new_id: bool = has_new_id
 
     def frames(self) -> list[bytes]:
         return self._frames
@@ -272,8 +272,8 @@ class Custom(AnsweredOnce):
         self, ident: bytes, message_type: object, frames: Iterable[object], request_id: bytes | None = None
     ) -> None:
         self.request_id: bytes | None = request_id
-        self.repeatable = request_id is not None
-        self.has_new_id = request_id is None
+        self.repeatable: bool = request_id is not None
+        self.has_new_id: bool = request_id is None
         kind = _entry_data(message_type, "the message type")
         self._frames = ClientDispatch(kind, ident, tuple(_entry_data(f, "a frame") for f in frames)).to_frames()
 

@@ -144,7 +144,7 @@ class EntriesStream:
         self._policy = snapshot_policy(snapshot)
         self._buffer_bytes = check_buffer(buffer_bytes)
         #: The index up to which everything was received.
-        self.position = start.index
+        self.position: int = start.index
         self._term = start.term  # of the entry there; 0 while it is not known
         self._confirms = start.index > 0 and (start.term > 0 or learn)  # the term there is to be checked, or learnt
         self._asked_after = start.index  # by the request under way
@@ -158,7 +158,7 @@ class EntriesStream:
         self._queued_bytes = 0
         self._owed: list[list[bytes]] = []  # follow-ups that are held back, in order
         #: Whether there are any: then the peer may be silent.
-        self.paused = False
+        self.paused: bool = False
         self._taken_at: float | None = None  # monotonic seconds
         self._stalled = False
         self._lags = 0

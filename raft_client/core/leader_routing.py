@@ -69,8 +69,10 @@ class LeaderRouting:
         self._ident = ident
         self._who_leads = RequestConfig(ident).to_frames()
         self._which_term = RequestLogInfo(ident).to_frames()
-        self.search = LeaderSearch(random=random, response_timeout=table.response_timeout, grace=election_grace)
-        self.is_searching = False
+        self.search: LeaderSearch = LeaderSearch(
+            random=random, response_timeout=table.response_timeout, grace=election_grace
+        )
+        self.is_searching: bool = False
         self._check = LeaderCheck()
         self._checking: set[bytes] = set()  # which of our questions are the check's
         self._check_from = -math.inf  # when the next check may begin
@@ -82,8 +84,8 @@ class LeaderRouting:
         self.doubted_at: float | None = None  # the leader was asked whether it lives; None once it said anything
         self.suspects: set[str] = set()  # leaders that were silent or took nothing, since one last took a request
         self.peers: dict[str, str] = {}
-        self.refresh_at = 0.0
-        self.state = ConnectionState.CONNECTING
+        self.refresh_at: float = 0.0
+        self.state: ConnectionState = ConnectionState.CONNECTING
 
     # -- requests that come in -----------------------------------------------------------------------------------------
 

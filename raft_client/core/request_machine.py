@@ -68,7 +68,7 @@ class RequestMachine:
         self._deadlines = Deadlines(self._table, self._routing)
         self._closed = False
         #: What :meth:`take_actions` has. To be looked at, not to be changed.
-        self.actions = self._table.actions
+        self.actions: list[Action] = self._table.actions
 
     # -- what is known -------------------------------------------------------------------------------------------------
 

@@ -40,10 +40,10 @@ class RequestTable:
         #: Links that were set aside in actions that are still to be carried out: what has come in on them meanwhile is
         #: reported under the old name.
         self.renamed: dict[str, str] = {}
-        self.in_flight = 0  # requests that have a slot
+        self.in_flight: int = 0  # requests that have a slot
         #: The earliest moment at which a request may need attention, in monotonic seconds.
-        self.check_at = math.inf
-        self.stats = RequestStats()
+        self.check_at: float = math.inf
+        self.stats: RequestStats = RequestStats()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,9 @@ class SessionCall:
         self._is_new = True
         self._replies: deque[SessionReply] = deque()
         #: Whether the peer at the other end of the present connection has said that it serves watches.
-        self.is_greeted = False
+        self.is_greeted: bool = False
         #: Whether the leader owes nothing.
-        self.paused = False
+        self.paused: bool = False
         self.request_id: bytes | None = _HELLO
 
     def frames(self) -> list[bytes]:
@@ -144,7 +144,7 @@ class ServedWatch:
         self._session = session
         self._replies: deque[WatchReply] = deque()
         #: Whether the leader has said that it has begun.
-        self.is_begun = False
+        self.is_begun: bool = False
 
     def frames(self) -> list[bytes]:
         """A harmless question if the connection has become another one since it was to be begun."""

@@ -60,7 +60,7 @@ class ServedWatches:
         self._session = session
         self._heartbeat_s = min(_MAX_HEARTBEAT_S, silence_s / 3.0)
         #: The leader does not serve watches, or has no room for them: they read the log.
-        self.is_refused = False
+        self.is_refused: bool = False
         self._call: SessionCall | None = None
         self._is_greeted = False
         self._watches: dict[ServedWatch, WatchState | None] = {}  # None: it is ending
@@ -90,6 +90,10 @@ class ServedWatches:
                 self._call = SessionCall(self._table.ident)
                 self._table.actions.append(Submit(self._call))
             self._begin_some()
+            if watch in self._to_begin and watch.after is None and watch.started_after is None:
+                # It has to wait, and what its client appends meanwhile comes after its start: that is asked for first.
+                del self._to_begin[watch]
+                self._table.ask_for_the_end(watch)
 
     def drop(self, watch: WatchState) -> None:
         """Serve it no longer."""
@@ -183,7 +187,10 @@ class ServedWatches:
         self._begin_some()
 
     def _serve(self, watch: WatchState, applied: Position) -> None:
-        watch.start_after(applied if watch.after is None else watch.after)
+        if watch.after is None or watch.after == Position(applied.index):
+            watch.start_after(applied)  # which has a term
+        else:
+            watch.start_after(watch.after)
         if watch.seen.index > applied.index:
             self.drop(watch)
             watch.phase = Phase.BEHIND

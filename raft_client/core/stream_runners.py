@@ -75,7 +75,7 @@ class StreamRunner:
     __slots__ = ("_ident", "_moment", "_requests", "_submitted", "consumers", "is_dirty", "machine")
 
     def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
-        self.machine = machine
+        self.machine: StreamMachine = machine
         self._requests = requests
         self._ident = ident
         self._submitted: dict[Call, Request] = {}
@@ -83,7 +83,7 @@ class StreamRunner:
         #: The waiters: for each watch the shell's waiter; a subscription has one, under None.
         self.consumers: dict[Any, Any] = {}
         #: Whether the machine may have actions that were not carried out.
-        self.is_dirty = True
+        self.is_dirty: bool = True
 
     # -- what the request machine answers ------------------------------------------------------------------------------
 

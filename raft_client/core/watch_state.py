@@ -64,7 +64,7 @@ class WatchState:
 
     id: int
     selector: Selector
-    after: Position | None  # as it was asked for; None: the end of the log at that time
+    after: Position | None  # as it was asked for; None: the end of the log, until that is known
     overflow: Overflow
     relist: bool
     connection_events: bool = False

@@ -49,8 +49,8 @@ class WatchTable:
         self.live: SelectorIndex[WatchState] = SelectorIndex()
         self.readers: dict[Call, WatchState] = {}
         self.questions: dict[Call, WatchState] = {}  # where the log ends, each for the start of one watch
-        self.position = Position(0)  # of the last entry that live watches were offered
-        self.history = EventHistory(_RECENT_BYTES)
+        self.position: Position = Position(0)  # of the last entry that live watches were offered
+        self.history: EventHistory = EventHistory(_RECENT_BYTES)
         self.paused: dict[WatchState, float] = {}  # watches that pause before they read again
         #: Those that the leader serves; None: what the codec reads, no leader could.
         self.served: ServedWatches | None = None

@@ -37,12 +37,7 @@ from raft_client.core.watch_catch_up import WatchCatchUp
 from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
 from raft_client.core.watch_table import WatchAction, WatchTable
-from raft_client.errors import (
-    ClientClosedError,
-    HistoryOutrunError,
-    InvalidArgumentError,
-    RaftError,
-)
+from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, RaftError
 from raft_client.wire.cluster_queries import LogInfoReply
 from raft_client.wire.key_changes import EntryCodec
 from raft_client.wire.positions import Position
@@ -319,11 +314,13 @@ class Watches:
         """The log ended at the index ``end`` when the leader was asked, which was after the watch was made."""
         if watch is None:
             return
+        after = watch.after = Position(end) if watch.after is None else watch.after
+        if self._table.is_served:
+            self._table.begin(watch)
+            return
         if self._subscription is None:
             self._begin(end, now)
-        self._place(
-            watch, Position(end) if watch.after is None else watch.after, max(Position(end), self._table.position)
-        )
+        self._place(watch, after, max(Position(end), self._table.position))
 
     def _place(self, watch: WatchState, after: Position, end: Position) -> None:
         watch.start_after(after)

@@ -15,6 +15,7 @@ killed and restarted, taken from each other, and given a slow disk.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -98,6 +99,11 @@ class AsyncEmbeddedCluster:
         self._changed = asyncio.Event()
         #: The members, with the addresses that they listen at.
         self.peers: Peers = ()
+
+    @property
+    def cluster(self) -> str:
+        """Its name, which clients have to give as well."""
+        return self._ident.decode()
 
     @property
     def seeds(self) -> tuple[str, ...]:
@@ -198,6 +204,8 @@ class AsyncEmbeddedCluster:
                     await self._start(peer)
             except TransportError:
                 await self._close_all()
+                for peer in self.peers:  # its log has the addresses of the members
+                    shutil.rmtree(self._folder / peer.id, ignore_errors=True)
                 if attempt == _ATTEMPTS - 1:
                     raise
             else:
@@ -276,6 +284,11 @@ class EmbeddedCluster:
     def peers(self) -> Peers:
         """The members, with the addresses that they listen at."""
         return self._cluster.peers
+
+    @property
+    def cluster(self) -> str:
+        """Its name, which clients have to give as well."""
+        return self._cluster.cluster
 
     @property
     def seeds(self) -> tuple[str, ...]:

@@ -1,10 +1,12 @@
-"""Spark for the replicated log: its entries as a table.
+"""Spark for the replicated log: its entries as a table and as a stream, and rows into it, exactly once.
 
 Importing this package imports neither PySpark nor PyArrow: workers load what a task needs, when it needs it.
 
 ============================  ========================================================================================
 :func:`read_entries`          a range of the log as a DataFrame; raises this package's own errors
-``format("zmqraft")``         the same as a data source; :func:`register` it, or rely on Spark's auto-registration
+``format("zmqraft")``         for ``read``, ``readStream``, ``write`` and ``writeStream``; :func:`register` it, or rely
+                              on Spark's auto-registration
+:func:`entries_behind`        how far a streaming query is behind the end of the log
 ============================  ========================================================================================
 """
 
@@ -16,10 +18,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raft_client.spark.dataframes import read_entries, register
     from raft_client.spark.options import ReadOptions
+    from raft_client.spark.progress import entries_behind
 
-__all__ = ["ReadOptions", "read_entries", "register"]
+__all__ = ["ReadOptions", "entries_behind", "read_entries", "register"]
 
-_HOMES = {"ReadOptions": "options", "read_entries": "dataframes", "register": "dataframes"}
+_HOMES = {
+    "ReadOptions": "options",
+    "entries_behind": "progress",
+    "read_entries": "dataframes",
+    "register": "dataframes",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,7 @@ def read_entries(
     until: int | None = None,
     partitions: int | None = None,
     snapshot: SnapshotPolicy | str = SnapshotPolicy.REFUSE,
+    markers: bool = False,
 ) -> DataFrame:
     """The entries after ``after``, up to ``until`` or the present end of the log, as a DataFrame.
 
@@ -53,6 +54,8 @@ def read_entries(
     :class:`~raft_client.HistoryOutrunError`, ``"skip"`` begins after the snapshot, ``"deliver"`` has it, as one row of
     the type ``snapshot``, before the entries. A log that is compacted between this call and an action fails the action.
 
+    Entries with which Spark's pipelines mark their batches in the log are left out, unless ``markers`` is true.
+
     ``after`` is an index, or the position of the last entry of an earlier read: ``Position(index, term)`` of its row.
 
     It asks the leader at once, and raises :class:`~raft_client.SettingsError` for unusable arguments,
@@ -63,7 +66,7 @@ def read_entries(
     from raft_client.spark.reading import plan_read
 
     target = connection(settings)
-    options = ReadOptions(after=after, until=until, partitions=partitions, snapshot=snapshot)
+    options = ReadOptions(after=after, until=until, partitions=partitions, snapshot=snapshot, markers=markers)
     fixed = attrs.evolve(options, until=plan_read(target, options)[-1].until)
     register(spark)
     return spark.read.format("zmqraft").options(**to_options(target, fixed)).load()

@@ -22,7 +22,7 @@ from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.spark.options import ReadOptions
 from raft_client.wire.positions import Position
 
-__all__ = ["MAX_SNAPSHOT_BYTES", "EntryRange", "Part", "SnapshotPart", "plan"]
+__all__ = ["MAX_SNAPSHOT_BYTES", "EntryRange", "Part", "SnapshotPart", "default_partitions", "outrun", "plan", "split"]
 
 #: A task starts, connects and finds the leader in some 50 ms, in which a peer sends 10,000 entries and more.
 _ENTRIES_PER_PARTITION: Final = 100_000
@@ -72,7 +72,12 @@ def plan(info: LogInfo, options: ReadOptions) -> list[Part]:
     return [*snapshot, *_split(Position(snapshot_index), until, options)]
 
 
-def _outrun(after: int, info: LogInfo) -> HistoryOutrunError:
+def default_partitions(entries: int) -> int:
+    """How many tasks read this many entries by default."""
+    return max(1, min(-(-entries // _ENTRIES_PER_PARTITION), _MOST_PARTITIONS))
+
+
+def outrun(after: int, info: LogInfo) -> HistoryOutrunError:
     """The error for a log that no longer has the entry after ``after``."""
     snapshot_index = info.first_index - 1
     return HistoryOutrunError(
@@ -86,7 +91,7 @@ def _outrun(after: int, info: LogInfo) -> HistoryOutrunError:
 def _check_snapshot(info: LogInfo, until: int, options: ReadOptions) -> None:
     snapshot_index = info.first_index - 1
     if options.snapshot is SnapshotPolicy.REFUSE:
-        raise _outrun(options.after.index, info)
+        raise outrun(options.after.index, info)
     if until < snapshot_index:
         raise HistoryOutrunError(
             f"the log was compacted: its snapshot holds the entries up to {snapshot_index}, beyond until={until}",
@@ -103,11 +108,16 @@ def _check_snapshot(info: LogInfo, until: int, options: ReadOptions) -> None:
 
 
 def _split(after: Position, until: int, options: ReadOptions) -> list[Part]:
-    """Ranges whose lengths differ by one at most. The first one checks the term of ``after``."""
+    return [*split(after, until, options.partitions, skip=options.snapshot is SnapshotPolicy.SKIP)]
+
+
+def split(after: Position, until: int, parts: int | None, *, skip: bool = False) -> list[EntryRange]:
+    """Ranges whose lengths differ by one at most, at least one. The first one checks the term of ``after``.
+
+    The same arguments give the same ranges in every version: batches of streams are cut again when they are repeated.
+    """
     length = until - after.index
-    wanted = options.partitions or min(-(-length // _ENTRIES_PER_PARTITION), _MOST_PARTITIONS)
-    count = max(1, min(wanted, length))
+    count = max(1, min(parts or default_partitions(length), length))
     edges = [after.index + length * n // count for n in range(count + 1)]
     starts = [after, *map(Position, edges[1:-1])]
-    skip = options.snapshot is SnapshotPolicy.SKIP
     return [EntryRange(start, end, skip) for start, end in zip(starts, edges[1:], strict=True)]

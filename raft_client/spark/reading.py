@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from raft_client.core.entries_stream import SnapshotPolicy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
     from raft_client.sync.entries import Entries
 
-__all__ = ["plan_read", "read_part"]
+__all__ = ["confirm", "log_info_from", "open_client", "plan_read", "read_part"]
 
 #: Arrow batches of about 10,000 rows are the fastest for Spark; large entries make them smaller.
 _BATCH_ROWS: Final = 10_000
@@ -41,36 +42,41 @@ def plan_read(settings: RaftSettings, options: ReadOptions) -> list[Part]:
 
     :class:`TermMismatchError` when ``after`` is a position in another log.
     """
-    with _client(settings) as client:
-        info = _log_info(client, max(options.after.index, options.until or 0))
+    with open_client(settings) as client:
+        info = log_info_from(client, max(options.after.index, options.until or 0))
         parts = plan(info, options)
         if options.after.term:
-            _confirm(client, options.after)
+            confirm(client, options.after)
     return parts
 
 
-def _confirm(client: RaftClient, position: Position) -> None:
+def confirm(client: RaftClient, position: Position) -> None:
     """Raises TermMismatchError unless the log is the one that the position is of, as far as it can still be told."""
     with client.entries(position, 1, snapshot=SnapshotPolicy.SKIP) as stream:
         stream.next_batch()
 
 
-def read_part(settings: RaftSettings, part: Part) -> Generator[pa.RecordBatch]:
-    """The rows of one part. Raises :class:`HistoryOutrunError` when the log was compacted since the plan was made."""
-    with _client(settings) as client:
+def read_part(settings: RaftSettings, part: Part, *, markers: bool = False) -> Generator[pa.RecordBatch]:
+    """The rows of one part; with ``markers``, those of pipelines, too.
+
+    Raises :class:`HistoryOutrunError` when the log was compacted since the plan was made.
+    """
+    with open_client(settings) as client:
         if isinstance(part, SnapshotPart):
             yield _read_snapshot(client, part)
         else:
-            yield from map(entry_batch, _merge(_read_range(client, part)))
+            # No name for the entries: they must be closed before the client, which then tells the peer to stop.
+            yield from map(partial(entry_batch, markers=markers), _merge(_read_range(client, part)))
 
 
-def _client(settings: RaftSettings) -> RaftClient:
+def open_client(settings: RaftSettings) -> RaftClient:
+    """A client; what it needs is imported only now."""
     from raft_client.sync.client import RaftClient
 
     return RaftClient(settings)
 
 
-def _log_info(client: RaftClient, at_least: int) -> LogInfo:
+def log_info_from(client: RaftClient, at_least: int) -> LogInfo:
     """The leader's log, when it has applied what was asked for or had the time to.
 
     A new leader lags for about an election's time, and nobody tells when it has caught up: hence the pauses.

@@ -348,7 +348,8 @@ class RaftClient:
         """Watch what entries change: keys that start with ``prefix``, or what a selector or a function wants.
 
         It hands out the changes of the entries after ``after``, an index or a position, or from now on: from where the
-        log ends when the leader hears of it, which ``started_after`` tells then. ``codec`` reads the entries; the
+        log ends when the leader hears of it, which ``started_after`` tells then. What this client appends next comes
+        after that, without waiting for it, unless the leader is lost meanwhile. ``codec`` reads the entries; the
         default is :class:`KeyValueCodec`, with which a leader that serves watches tells the changes alone, and no
         entries. Codecs and functions run inside the client's own work:
         they must be quick, and get :class:`BusyError` when they use the client. When the log was compacted beyond

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
+from raft_client.core.request_machine import RequestMachine
 from raft_client.core.stream_runners import StreamMachine, StreamRunner
 from raft_client.core.watch_state import WatchCounts, WatchState
 from raft_client.core.watches import Watches
@@ -23,6 +24,7 @@ from raft_client.sync.heartbeat import Heartbeat
 from raft_client.sync.listeners import Listeners
 from raft_client.sync.socket_reader import SocketReader
 from raft_client.sync.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
+from raft_client.user_code import UserCode
 from raft_client.wire.key_changes import EntryCodec
 
 __all__ = ["Engine"]
@@ -39,8 +41,8 @@ class Engine:
         self._sockets = SocketReader(settings, listeners)
         self._actions = self._sockets.actions
         self._runners = self._actions.runners
-        self.machine = self._actions.machine
-        self.user_code = self._actions.user_code
+        self.machine: RequestMachine = self._actions.machine
+        self.user_code: UserCode = self._actions.user_code
         self._heartbeat = Heartbeat(settings, self)
 
     # -- calls of any thread -------------------------------------------------------------------------------------------

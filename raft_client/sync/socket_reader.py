@@ -40,8 +40,8 @@ class SocketReader:
     """The sockets of one client, and the threads that wait. ``actions`` is used with ``lock`` held."""
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
-        self.actions = ActionRunner(settings, listeners.note)
-        self.lock = threading.Lock()
+        self.actions: ActionRunner = ActionRunner(settings, listeners.note)
+        self.lock: threading.Lock = threading.Lock()
         self._listeners = listeners
         self._reading = threading.Lock()
         self._waiting: set[ReadySignal] = set()

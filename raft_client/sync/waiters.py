@@ -25,7 +25,7 @@ class ReadySignal:
 
     def __init__(self) -> None:
         self._gate: threading.Lock | None = None
-        self.ready = False
+        self.ready: bool = False
 
     def prepare_sleep(self) -> None:
         """What :meth:`sleep` needs; with the engine's lock held, so that no wake-up is missed."""
@@ -56,7 +56,7 @@ class Waiter(ReadySignal):
 
     def __init__(self) -> None:
         self._gate = None
-        self.ready = False
+        self.ready: bool = False
         self.result: Any = None
         self.error: RaftError | None = None
 
@@ -79,7 +79,7 @@ class StreamWaiter(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_over = False
+        self.is_over: bool = False
 
     def resolve(self, result: Any) -> None:
         self.is_over = True
@@ -114,7 +114,7 @@ class BatchWaiter(ReadySignal):
     def __init__(self) -> None:
         super().__init__()
         self.outcomes: list[Any] = []
-        self.outstanding = 0
+        self.outstanding: int = 0
         self._at_most = 0
 
     def slot(self) -> BatchSlot:
@@ -126,7 +126,7 @@ class BatchWaiter(ReadySignal):
     def expect(self, at_most: int) -> None:
         """``ready`` means from now on that no more than this many requests are without an outcome."""
         self._at_most = at_most
-        self.ready = self.outstanding <= at_most
+        self.ready: bool = self.outstanding <= at_most
 
     def settle(self, position: int, outcome: object) -> None:
         self.outcomes[position] = outcome
@@ -142,7 +142,7 @@ class BatchSlot:
     __slots__ = ("_position", "batch")
 
     def __init__(self, batch: BatchWaiter, position: int) -> None:
-        self.batch = batch
+        self.batch: BatchWaiter = batch
         self._position = position
 
     def resolve(self, result: object) -> None:

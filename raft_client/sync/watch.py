@@ -24,7 +24,7 @@ from raft_client.wire.positions import Position
 
 __all__ = ["Watch"]
 
-logger = logging.getLogger("raft_client")
+logger: logging.Logger = logging.getLogger("raft_client")
 
 
 class Watch:

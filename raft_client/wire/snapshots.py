@@ -58,7 +58,7 @@ class SnapshotProgress:
 
     def __init__(self) -> None:
         self._snapshot: tuple[int, int, int] | None = None  # index, term, size
-        self.position = 0  # bytes; where the next chunk must start
+        self.position: int = 0  # bytes; where the next chunk must start
 
     @property
     def complete(self) -> bool:

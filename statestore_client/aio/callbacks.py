@@ -14,7 +14,7 @@ from statestore_client.core.callbacks import check_function
 
 __all__ = ["Calls", "Worker", "call_back", "check_callback", "finish"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 
 def check_callback(what: str, function: object) -> None:

@@ -26,7 +26,7 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Engine"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 _ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and close it there, one client per loop"
 

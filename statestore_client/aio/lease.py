@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from statestore_client.aio.callbacks import Worker, check_callback
 from statestore_client.aio.engine import Engine
@@ -25,7 +25,10 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["AsyncLease"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
+
+#: For how long to try to give back a lease that is lost, when its block ends (seconds).
+_LOST_S: Final = 0.1
 
 
 class AsyncLease:
@@ -50,7 +53,7 @@ class AsyncLease:
         self._leases = leases  # those that are held, this one until it is lost
         self._request_timeout = request_timeout
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
-        self.ended = Flag()
+        self.ended: Flag = Flag()
         self.fencing_token: HlcTimestamp = grant.fencing_token
         self._state = LeaseState(grant.valid_until, self.ended, renew=renew)  # on the clock of elapsed()
         self._changing = Guard()  # whoever changes the state
@@ -142,8 +145,10 @@ class AsyncLease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # One that is lost ends by itself, and whoever guards work with it has to hear of that now.
+        patience = None if self.valid else _LOST_S
         try:
-            await self.release()
+            await self.release(timeout=patience)
         except StateStoreError as failed:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)

@@ -59,7 +59,7 @@ class Link:
         self._gone.set()  # there is none
         self._connecting: asyncio.Task[None] | None = None
         #: What the client does beside its callers.
-        self.tasks = Tasks()
+        self.tasks: Tasks = Tasks()
         # In a task of its own: the listener may call the client, which is in the middle of carrying out actions.
         what = f"the state listener of client {client_id}"
         self._on_state = None if on_state is None else Calls(what, on_state, self.tasks)
@@ -69,7 +69,7 @@ class Link:
         self._turn_end: asyncio.Handle | None = None  # of this turn or the next: what was queued is written then
         self._ack_timer: asyncio.TimerHandle | None = None
         #: Closed, and nothing is left.
-        self.has_ended = False
+        self.has_ended: bool = False
 
     # -- calls of any task ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["Tasks"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 
 class Tasks:

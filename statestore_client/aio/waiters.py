@@ -141,7 +141,7 @@ class Bell(asyncio.Event):
     """
 
     lock: Final = Guard()
-    ring = asyncio.Event.set
+    ring: Final = asyncio.Event.set
 
     async def wait_until(self, deadline: float | None) -> bool:
         """Until it rings. False once the deadline (monotonic seconds, None: never) has passed: look for a last time.
@@ -165,7 +165,7 @@ class Batch:
 
     def __init__(self, low_water: int) -> None:
         self.outcomes: list[object] = []
-        self.outstanding = 0
+        self.outstanding: int = 0
         self._low_water = low_water
         self._room = asyncio.Event()
 
@@ -194,7 +194,7 @@ class BatchSlot:
     __slots__ = ("_position", "batch")
 
     def __init__(self, batch: Batch, position: int) -> None:
-        self.batch = batch
+        self.batch: Batch = batch
         self._position = position
 
     def resolve(self, result: object) -> None:

@@ -19,7 +19,7 @@ from statestore_client.errors import BusyError, ClosedError, StateStoreError
 
 __all__ = ["AsyncWatch"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 
 class _Inbox:

@@ -1,5 +1,5 @@
-"""The ``statestore`` command. click and rich load here, never with the package itself."""
+"""The ``statestore`` command. click and rich load when it runs, never with the package itself."""
 
-from statestore_client.cli.app import main
+from statestore_client.cli.entry import main
 
 __all__ = ["main"]

@@ -69,7 +69,7 @@ class RunningServer:
         self._driver: SyncDriver = sync_connector(self._settings, client_id=self._client_id).open(clean_start=True)
         self._numbers = count(1)
         self._envelope = Envelope(CONTROL_TOPIC, control_response_topic(self._client_id))
-        self.where = f"at {settings.url}"
+        self.where: str = f"at {settings.url}"
 
     def __enter__(self) -> Self:
         self._driver.connect()

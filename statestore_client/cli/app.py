@@ -7,11 +7,13 @@ Exit codes, the same for all commands:
 1     a negative answer: no such key, condition not met, value differs, lock held by another all the time
 2     the command line cannot be used
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
-4     no connection, or no answer in time
+4     no connection, or no answer in time: later it may be there
 5     the lease of ``statestore lock`` or ``elect`` was lost while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines of ``statestore load`` cannot be used; the others are stored
+9     the broker does not admit this client (user, password, token, certificate, client id), or it is not trusted
+10    a server cannot listen: its address is taken, or not of this machine
 130   interrupted (Ctrl-C), which is also how ``watch`` is ended
 ====  ==========================================================================================
 
@@ -52,6 +54,7 @@ _COMMANDS: Final = {
     "kv": "kv:kv",
     "load": "loading:load",
     "lock": "locking:hold_lock",
+    "monitor": "monitoring:monitor",
     "passwd": "passwords:passwd",
     "ping": "pinging:ping",
     "retained": "data:retained",
@@ -59,6 +62,7 @@ _COMMANDS: Final = {
     "serve": "serving:serve",
     "sessions": "data:sessions",
     "set": "keys:set_key",
+    "top": "top:top",
     "vdel": "keys:vdelete_key",
     "watch": "watching:watch_key",
 }
@@ -94,7 +98,7 @@ class _Commands(click.Group):
     cls=_Commands,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
     "of lock was lost, 6 a data directory or a replicated log cannot be used, 7 no standard output, 8 some lines were "
-    "not loaded, 130 interrupted.",
+    "not loaded, 9 not admitted by the broker, 10 an address is taken, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command
@@ -164,4 +168,6 @@ def _exit_code(error: StateStoreError) -> int:
         return exits.USAGE
     if isinstance(error, DataDirectoryError | ReplicatedLogError):
         return exits.DATA
-    return exits.NO_CONNECTION if isinstance(error, TransportError) else exits.REFUSED
+    if isinstance(error, TransportError):
+        return exits.NOT_ADMITTED if error.fatal else exits.NO_CONNECTION
+    return exits.REFUSED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 import click
 
@@ -12,14 +14,23 @@ from statestore_client.server.runtime.storage.integrity_check import CheckedFile
 
 __all__ = ["check_data"]
 
+#: Kinds of records whose names say little to others.
+_KINDS: Final = {"responses": "remembered answers"}
+_WHAT_TO_DO: Final = (
+    "what to do: a server refuses this directory. Restore it from a backup, or move it away and start with an empty "
+    "one. Nothing was changed here"
+)
+
 
 @click.command("check")
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 def check_data(directory: str, *, json_output: bool) -> int:
-    """Say whether the data directory DIR is sound; if not, what is wrong, and how many records can be read.
+    """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do.
 
-    Changes nothing. The server must not be running. Exit code 0 when a server can start with it, 6 when it refuses.
+    Everything in it is read and compared with its checksums, and whether the records fit together is decided as a
+    server does that starts. Changes nothing. The server must not be running. Exit code 0 when a server can start with
+    it, 6 when it refuses.
     """
     finding = check(directory)
     if json_output:
@@ -30,15 +41,20 @@ def check_data(directory: str, *, json_output: bool) -> int:
 
 
 def _print(directory: str, finding: Finding) -> None:
-    print_line(f"{directory} is sound" if finding.problem is None else f"{directory} is damaged: {finding.problem}")
+    is_sound = finding.problem is None
+    verdict = "sound: a server can start with it" if is_sound else f"damaged: {finding.problem}"
+    print_line(f"{directory} is {verdict}")
+    print_line("checked: each frame of the files against its checksum, and whether the records fit together")
     for file in finding.files:
         print_line(f"{file.name}: {_described(file)}")
     if finding.broken_records:
         verb = "is" if finding.broken_records == 1 else "are"
         print_line(f"{counted(finding.broken_records, 'records')} {verb} not what was written")
-    verb = "it holds" if finding.problem is None else "can be read:"
-    counts = ", ".join(counted(count, name) for name, count in finding.records.items() if name != "clock")
-    print_line(f"{verb} {counts or 'no records'}")
+    records = {_KINDS.get(name, name): count for name, count in finding.records.items() if name != "clock"}
+    counts = ", ".join(counted(count, name) for name, count in records.items())
+    print_line(f"{'it holds' if is_sound else 'can be read:'} {counts or 'no records'}")
+    if not is_sound:
+        print_line(_WHAT_TO_DO)
 
 
 def _described(file: CheckedFile) -> str:

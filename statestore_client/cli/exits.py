@@ -3,11 +3,13 @@
 from typing import Final
 
 __all__ = [
+    "ADDRESS",
     "DATA",
     "DONE",
     "INTERRUPTED",
     "LEASE_LOST",
     "NEGATIVE",
+    "NOT_ADMITTED",
     "NOT_EXECUTABLE",
     "NOT_FOUND",
     "NO_CONNECTION",
@@ -26,6 +28,8 @@ LEASE_LOST: Final = 5
 DATA: Final = 6
 OUTPUT: Final = 7
 PARTLY: Final = 8
+NOT_ADMITTED: Final = 9
+ADDRESS: Final = 10
 NOT_EXECUTABLE: Final = 126  # of the command that lock should run, as shells have it
 NOT_FOUND: Final = 127  # the same
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from statestore_client.cli import exits
+from statestore_client.cli.log_options import log_of, log_options
 from statestore_client.cli.output import print_line
-from statestore_client.errors import ConnectionLostError, NotAuthorizedError, RemoteProtocolError
+from statestore_client.cli.wording import counted
+from statestore_client.errors import (
+    ConnectionLostError,
+    InvalidArgumentError,
+    RemoteProtocolError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ha"]
 
 _TIMEOUT_S: Final = 10.0
-_COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s")
+_COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s", "format")
 
 
 def _options(command: Callable[..., int]) -> Callable[..., int]:
@@ -33,7 +39,7 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.group("ha")
 def ha() -> None:
-    """Look at the servers of a replicated log, and let another one be active.
+    """Look at the servers of a replicated log, let another one be active, and fill their log.
 
     ADDRESS is the internal address of a server, HOST:PORT: `statestore serve --log` prints it.
     """
@@ -43,7 +49,9 @@ def ha() -> None:
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @_options
 def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json: bool) -> int:
-    """What each of these servers is. Exit code 1 if none is active, or one cannot be reached."""
+    """What each of these servers is. Exit code 1 if none is active, or one cannot be reached, or cannot reach a leader
+    of the log.
+    """
     answers = [_ask(address, "status", "", cluster_key_file) for address in addresses]
     if not as_json:
         print_line("  ".join(_COLUMNS))
@@ -52,8 +60,8 @@ def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json:
             print_line(json.dumps({"internal": address, "error": str(answer)}) if as_json else f"{address}: {answer}")
         else:
             _show(answer, as_json=as_json)
-    roles = [answer["role"] for answer in answers if not isinstance(answer, Exception)]
-    return exits.DONE if len(roles) == len(answers) and "active" in roles else exits.NEGATIVE
+    is_well = not any(isinstance(answer, Exception) or not answer["log_has_leader"] for answer in answers)
+    return exits.DONE if is_well and "active" in [answer["role"] for answer in answers] else exits.NEGATIVE
 
 
 @ha.command("hand-over")
@@ -99,6 +107,36 @@ def trim(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
     return _command(address, "trim", "", cluster_key_file, as_json=as_json)
 
 
+@ha.command("format")
+@click.argument("new", metavar="N", type=click.IntRange(min=1))
+@click.argument("address", metavar="ADDRESS")
+@_options
+def raise_format(new: int, address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
+    """Let the active server, at ADDRESS, write records of format N, when all servers are of a release that knows it.
+
+    A server of an older release stops then, and does not start again. Formats never go back. Exit code 1 if it cannot
+    be done: the reason is said.
+    """
+    return _command(address, "format", str(new), cluster_key_file, as_json=as_json)
+
+
+@ha.command("import")
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@log_options
+def import_data(directory: str, **options: Any) -> int:
+    """Copy what a server without a log has left in its data directory into the empty log of new servers.
+
+    That server must not run any more; DIR stays as it is. The peers of the log must run; servers may, if they were
+    started with --await-import: one of them becomes active when all is there.
+    """
+    from statestore_client.server.runtime.replication.importing import import_directory
+
+    imported = asyncio.run(import_directory(directory, log_of(options)))
+    counts = ", ".join(counted(count, name) for name, count in imported.records.items())
+    print_line(f"{directory} is in the log up to entry {imported.index}: {counts or 'no records'}")
+    return exits.DONE
+
+
 def _command(address: str, purpose: str, argument: str, key_file: str | None, *, as_json: bool) -> int:
     answer = _ask(address, purpose, argument, key_file)
     if isinstance(answer, Exception):
@@ -111,6 +149,8 @@ def _command(address: str, purpose: str, argument: str, key_file: str | None, *,
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
     print_line(json.dumps(answer) if as_json else "  ".join(str(answer[column]) for column in _COLUMNS))
+    if answer.get("warning"):
+        click.echo(f"statestore: {answer['id']}: {answer['warning']}", err=True)
 
 
 def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any:
@@ -120,6 +160,8 @@ def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
     key = b"" if key_file is None else ReplicaSettings.key_in(key_file)
+    if not address.rpartition(":")[2].isdecimal() or ":" not in address:
+        raise InvalidArgumentError(f"an address is HOST:PORT, that of the servers for each other, not {address}")
 
     async def ask() -> Any:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -132,6 +174,7 @@ def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any
     try:
         return asyncio.run(ask())
     except EOFError:
-        return NotAuthorizedError(f"the server at {address} does not let us in: give --cluster-key-file")
+        advice = "give --cluster-key-file" if key_file is None else f"it has another key than {key_file}"
+        return ConnectionLostError(f"the server at {address} does not let us in: {advice}", fatal=True)
     except (OSError, ValueError, RemoteProtocolError) as error:
-        return ConnectionLostError(f"no server of a log at {address}: {error or 'no answer'}")
+        return ConnectionLostError(f"no server of a log at {address}: {str(error) or 'no answer'}")

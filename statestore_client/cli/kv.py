@@ -14,8 +14,8 @@ def kv() -> None:
     """Look into a site of the KvStore, which `statestore serve --site NAME` runs, and change its keys."""
 
 
-for command in (
+for _command in (
     kv_keys.keys, kv_keys.keyvals, kv_keys.nodes, kv_keys.snoop, kv_keys.set_key, kv_keys.erase_key,
     kv_site.peers, kv_site.areas, kv_site.summary, kv_site.compare, kv_site.signature, kv_site.validate, kv_site.graph,
 ):  # fmt: skip
-    kv.add_command(command)
+    kv.add_command(_command)

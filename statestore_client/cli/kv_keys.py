@@ -21,6 +21,7 @@ from statestore_client.cli.kv_options import (
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import as_json, print_json, print_line, value_argument
 from statestore_client.kvstore import KeyChange
+from statestore_client.wire.kvstore.value import MAX_TTL_MS
 
 __all__ = ["erase_key", "keys", "keyvals", "nodes", "set_key", "snoop"]
 
@@ -121,7 +122,9 @@ def _print_change(change: KeyChange, json_output: bool) -> None:
 @click.option("--value-file", help="Read the value from this file; - is standard input.")
 @click.option("--persist", is_flag=True, help="Say it again if another site overrides it.")
 @click.option("--version", type=click.IntRange(min=1), help="One above what is stored, if not given.")
-@click.option("--ttl", type=Seconds(min=0.001), help="Time to live; the site keeps the key alive.")
+@click.option(
+    "--ttl", type=Seconds(min=0.001, max=MAX_TTL_MS / 1000), help="Time to live; the site keeps the key alive."
+)
 @site_options
 def set_key(
     key: str,

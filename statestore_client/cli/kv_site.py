@@ -46,7 +46,7 @@ def _print_peers(found: Mapping[str, PeerInfo], unreached: Sequence[str], json_o
         if json_output:
             print_json({"site": name}, attrs.asdict(peer) | {"state": state, "urls": list(peer.urls)})
         else:
-            urls = peer.urls or ("(dials this site)",)
+            urls = peer.urls or (("(dials this site)",) if peer.is_connected else ("-",))
             print_line(state if peer.is_connected else "lost", f"{peer.since_ms / 1000:.1f}", name, *urls)
     for url in unreached:
         if json_output:

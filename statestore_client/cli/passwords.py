@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import click
@@ -32,8 +33,14 @@ def passwd(*, file: Path, user: str, from_stdin: bool, delete: bool) -> int:
         check_user(user)
         set_password(file, user, _password(from_stdin=from_stdin).encode())
     except OSError as error:
-        raise click.UsageError(f"{file}: {error.strerror}") from error
+        raise click.UsageError(f"{file}: {_why(error)}") from error
     return exits.DONE
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.EBUSY:
+        return "a file that is mounted alone cannot be replaced; mount its directory, or change it where it comes from"
+    return error.strerror or str(error)
 
 
 def _password(*, from_stdin: bool) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from statestore_client.cli.log_options import curve_keys_option, urls_and_keys
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.transport.endpoints import is_local
 
@@ -43,6 +44,7 @@ _OPTIONS: Final = (
     click.option(
         "--log-cluster", metavar="NAME", help="Of --log and --cluster: the name of the peers' cluster.", default=""
     ),
+    curve_keys_option,
     click.option(
         "--internal",
         metavar="HOST:PORT",
@@ -54,6 +56,11 @@ _OPTIONS: Final = (
         metavar="HOST:PORT",
         default="",
         help="Of --log: where the others reach that, if it is another address.",
+    ),
+    click.option(
+        "--await-import",
+        is_flag=True,
+        help="Of --log and --cluster: do not begin with an empty log, because `statestore ha import` will fill it.",
     ),
     click.option(
         "--cluster-key-file",
@@ -74,7 +81,10 @@ def replica_options(command: Callable[..., int]) -> Callable[..., int]:
 def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | None:
     """None for a server without a log. Raises click's UsageError."""
     if options["log"] is None and options["cluster"] is None:
-        for option in ("id", "log_cluster", "cluster_bind", "internal", "internal_address", "cluster_key_file"):
+        for option in (
+            "id", "log_cluster", "cluster_bind", "internal", "internal_address", "await_import", "log_curve_keys",
+            "cluster_key_file",
+        ):  # fmt: skip
             if options[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --log URLS or --cluster NODES")
         return None
@@ -105,14 +115,17 @@ def _with_log(options: dict[str, Any], data: str | None) -> ReplicaSettings:
     host, _, port = (options["internal"] or "127.0.0.1:0").rpartition(":")
     if not host or not port.isdecimal():
         raise click.UsageError(f"--internal is HOST:PORT, not {options['internal']!r}")
+    urls, keys = urls_and_keys(options["log"], options["log_curve_keys"], options["id"])
     return ReplicaSettings(
-        log=options["log"],
+        log=urls,
+        log_keys=keys,
         id=options["id"],
         cluster=options["log_cluster"],
         internal_host=host.strip("[]"),
         internal_port=int(port),
         internal_address=options["internal_address"],
         key=_key_of(options),
+        awaits_import=options["await_import"],
     )
 
 
@@ -124,6 +137,8 @@ def _in_cluster(options: dict[str, Any], data: str | None) -> ReplicaSettings:
     for option in ("internal", "internal_address"):
         if options[option]:
             raise click.UsageError(f"--{option.replace('_', '-')} is of --log; --cluster says where servers listen")
+    if options["log_curve_keys"]:
+        raise click.UsageError("--log-curve-keys is of --log; --cluster makes its keys from --cluster-key-file")
     return ReplicaSettings.in_cluster(
         options["cluster"],
         id=options["id"],
@@ -131,6 +146,7 @@ def _in_cluster(options: dict[str, Any], data: str | None) -> ReplicaSettings:
         key=_key_of(options),
         cluster=options["log_cluster"],
         listen=options["cluster_bind"],
+        awaits_import=options["await_import"],
     )
 
 

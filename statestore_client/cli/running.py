@@ -71,7 +71,7 @@ class CannotRunError(click.ClickException):
 
     def __init__(self, command: str, error: OSError | ValueError) -> None:
         super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")
-        self.is_missing = isinstance(error, FileNotFoundError)
+        self.is_missing: bool = isinstance(error, FileNotFoundError)
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]  # a class variable of click's, and here it depends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import sys
@@ -29,6 +30,7 @@ from statestore_client.cli.serving_options import (
 )
 from statestore_client.cli.site_options import site_of, site_options
 from statestore_client.cli.streams import OutputError
+from statestore_client.cli.wording import AddressError
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.file_limit import raise_file_limit
 from statestore_client.server.runtime.garbage_collection import short_pauses
@@ -46,6 +48,9 @@ __all__ = ["serve"]
 #: The thread that writes to the disk waits this long for a busy event loop, several times for each batch. Python's 5 ms
 #: would be longer than the commit itself.
 _SWITCH_S: Final = 0.0005
+
+#: Another process has the address, this machine has not, or this user may not.
+_NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
 
 
 @click.command("serve")
@@ -99,6 +104,7 @@ def serve(
         ),
         site=site_of(options),
         log=log,
+        monitor_actions=options["monitor_actions"],
     )
     if data is not None or log is not None:
         sys.setswitchinterval(_SWITCH_S)
@@ -120,6 +126,15 @@ def _cannot_listen(server: Server, error: OSError) -> str:
     return f"cannot listen{address}: {text}"
 
 
+def _is_not_to_be_had(error: BaseException | None) -> bool:
+    """Whether it is an address, now, that an endpoint, sites or the own peer of a log cannot have."""
+    while error is not None:
+        if getattr(error, "errno", None) in _NOT_TO_BE_HAD:
+            return True
+        error = error.__cause__
+    return False
+
+
 async def _serve(server: Server) -> None:
     stop = asyncio.Event()
     handlers: dict[signal.Signals, Callable[[], None]] = {
@@ -139,12 +154,15 @@ async def _serve(server: Server) -> None:
             return
         await starting
     except OSError as error:
-        raise click.UsageError(_cannot_listen(server, error)) from error
+        text = _cannot_listen(server, error)
+        raise (AddressError if _is_not_to_be_had(error) else click.UsageError)(text) from error
     except SettingsError as error:
-        raise click.UsageError(str(error)) from error
+        raise (AddressError if _is_not_to_be_had(error) else click.UsageError)(str(error)) from error
     with contextlib.suppress(OutputError):  # nobody reads it; the server still runs
         for url in server.urls:
             print_line(f"listening on {url}")
+        if server.monitor_url is not None:
+            print_line(f"monitor at {server.monitor_url}/")
         if server.site is not None and server.site.url is not None:
             print_line(f"listening for sites on {server.site.url}")
         if server.replication is not None:

@@ -71,6 +71,7 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-inflight-bytes", _COUNT, "The same in bytes; one message always goes.", "in_flight_bytes"),
     ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
     ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
+    ("--max-held-bytes", _COUNT, "The same of all clients together, with wills.", "held_bytes"),
     ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
     ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
     ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
@@ -127,9 +128,24 @@ _ENDPOINTS: Final = (
         callback=nonempty_path,
         help="Listen on this Unix socket, too.",
     ),
-    click.option("--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics."),
+    click.option(
+        "--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics, and for probes: /health and /ready."
+    ),
     click.option(
         "--metrics-host", default="127.0.0.1", show_default=True, callback=_host, help="Address of the metrics port."
+    ),
+    click.option("--monitor-port", type=_PORT, help="A port for people: a page that shows what is going on."),
+    click.option(
+        "--monitor-host",
+        default="127.0.0.1",
+        show_default=True,
+        callback=_host,
+        help="Address of the monitor. Beyond this machine, and with users or certificates, it needs --password-file.",
+    ),
+    click.option(
+        "--monitor-actions",
+        is_flag=True,
+        help="Let people that see the monitor end sessions and delete keys. With users, it needs --acl-file.",
     ),
 )
 _ACCESS: Final = (
@@ -221,11 +237,16 @@ def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
 def endpoints_of(options: dict[str, Any]) -> Endpoints:
     """What the endpoint options say. Raises click's UsageError for an option that means nothing without another."""
     context = click.get_current_context()
-    if options["metrics_port"] is None and context.get_parameter_source("metrics_host") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--metrics-host needs --metrics-port")
+    for what in ("metrics", "monitor"):
+        is_given = context.get_parameter_source(f"{what}_host") is not ParameterSource.DEFAULT
+        if options[f"{what}_port"] is None and is_given:
+            raise click.UsageError(f"--{what}-host needs --{what}-port")
+    if options["monitor_actions"] and options["monitor_port"] is None:
+        raise click.UsageError("--monitor-actions needs --monitor-port")
     if options["ws_origin"] and options["ws_port"] is options["wss_port"] is None:
         raise click.UsageError("--ws-origin needs --ws-port or --wss-port")
-    names = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket", "metrics_host", "metrics_port")
+    clients = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket")
+    names = (*clients, "metrics_host", "metrics_port", "monitor_host", "monitor_port")
     return Endpoints(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints
 from statestore_client.server.runtime.transport.endpoints import is_local
@@ -56,7 +57,22 @@ _OPTIONS: Final = (
         is_flag=True,
         help="What other sites export can be read here.",
     ),
+    click.option(
+        "--site-key-ttl",
+        type=Seconds(),
+        help="How long other sites have what this one has said after it died or was cut off. Default: 300.",
+    ),
+    click.option(
+        "--site-flood-rate",
+        type=int,
+        metavar="N",
+        help="Updates in a second that leave each area; more of them are merged. Default: no limit.",
+    ),
 )
+
+
+#: Options that have a default elsewhere, and what they are called there.
+_LIMITS: Final = {"site_key_ttl": "key_ttl_s", "site_flood_rate": "flood_rate"}
 
 
 def site_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -70,7 +86,7 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
     """None for a server that is not a site. Raises click's UsageError."""
     name, listen = options["site"], options["site_listen"]
     if name is None:
-        for option in ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import"):
+        for option in ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import", *_LIMITS):
             if options[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
         return None
@@ -89,6 +105,7 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
             exports=options["site_export"],
             imports=options["site_import"],
             curve_keys=options["curve_keys"],
+            **{name: options[option] for option, name in _LIMITS.items() if options[option] is not None},
         )
     except InvalidArgumentError as error:
         raise click.UsageError(f"--site: {error}") from None

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import IO, Any, Final
 
 import click
 
+from statestore_client.cli import exits
 from statestore_client.errors import InvalidArgumentError, StateStoreError
 
-__all__ = ["counted", "name_options"]
+__all__ = ["AddressError", "counted", "name_options"]
 
 #: Of words that have more than an *s* in the plural.
 _SINGULARS: Final = {"copies": "copy", "deliveries": "delivery", "losses": "loss"}
 #: Arguments of the API whose options have other names.
 _OTHERS: Final = {"request_timeout": "--timeout", "connect_timeout": "--timeout"}
+
+
+class AddressError(click.ClickException):
+    """A server cannot listen. It is no mistake of the command line, so nothing is said of how that is used."""
+
+    exit_code = exits.ADDRESS
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """On standard error, as other errors."""
+        click.echo(f"statestore: {self.message}", file=file, err=True)
 
 
 def counted(count: int, name: str) -> str:

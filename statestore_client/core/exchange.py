@@ -22,7 +22,7 @@ from statestore_client.core.actions import Action, Publish, Reject, Resolve
 from statestore_client.core.deadlines import Deadlines
 from statestore_client.core.failures import refused_publication, timed_out, too_large, unreadable
 from statestore_client.core.reply_properties import reply_version
-from statestore_client.core.request import InternalWaiter, Request, Stage
+from statestore_client.core.request import InternalWaiter, Request, RequestSpan, Stage
 from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
 from statestore_client.errors import (
@@ -85,6 +85,7 @@ class Exchange:
         "_properties",
         "_queue",
         "_to_resend",
+        "_trace",
         "acknowledged_at",
         "complaint",
         "deadlines",
@@ -106,7 +107,9 @@ class Exchange:
         new_correlation: Callable[[], bytes],
         actions: list[Action],
         complaint: Callable[[], str | None] = lambda: None,
+        trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
+        self._trace = trace
         self._clock = clock
         self._new_correlation = new_correlation
         self._actions = actions
@@ -117,19 +120,16 @@ class Exchange:
         #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
         self._delivery_ids = count(1)
-        #: When :meth:`expire` has something to do.
-        self.deadlines = Deadlines()
-        self.window = window
-        self.receive_maximum = window
-        self.max_packet_size = MAX_PACKET_SIZE
+        self.deadlines: Deadlines = Deadlines()  # when :meth:`expire` has something to do
+        self.window: int = window
+        self.receive_maximum: int = window
+        self.max_packet_size: int = MAX_PACKET_SIZE
         #: True while requests may leave: connected and subscribed to the response topic.
-        self.open = False
-        #: When the broker last acknowledged a publication (monotonic seconds).
-        self.acknowledged_at = -math.inf
+        self.open: bool = False
+        self.acknowledged_at: float = -math.inf  # when the broker last acknowledged a publication (monotonic seconds)
         self.last_connection_error: StateStoreError | None = None
-        #: What is wrong with the connection that only its driver can know.
-        self.complaint = complaint
-        self.stats = ExchangeStats()
+        self.complaint: Callable[[], str | None] = complaint  # about the connection, by its driver
+        self.stats: ExchangeStats = ExchangeStats()
         #: Answers to the client's own requests; the part that submitted a request takes its answer out.
         self.internal: list[Resolve | Reject] = []
 
@@ -161,7 +161,8 @@ class Exchange:
     ) -> Request:
         """Take a command; its waiter is resolved or rejected by ``timeout`` seconds from now (None: never gives up)."""
         deadline = math.inf if timeout is None else now.monotonic + timeout
-        request = Request(command, waiter, deadline, timeout, fencing_token)
+        span = self._trace and self._trace(command)
+        request = Request(command, waiter, deadline, timeout, fencing_token, span=span)
         self.deadlines.add(request)
         self.stats.requests += 1
         if self._queue or not self._has_room():
@@ -277,8 +278,8 @@ class Exchange:
     def session_lost(self, error: SessionLostError) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.
 
-        It may have lost the store as well, and begin anew on a machine whose clock was set back, which may be this
-        machine: so this client's clock begins anew, too.
+        It may have lost the store as well, and begin anew on a machine (this one?) whose clock was set back: so does
+        this client's clock.
         """
         self._clock.forget()
         lost = list(self._by_correlation.values())
@@ -330,11 +331,9 @@ class Exchange:
             unacknowledged = unacknowledged or request.stage is Stage.SENT or is_blocked
             owed = len(self._by_delivery) if is_blocked else 0
             last_error = self.last_connection_error
-            complaint = self.complaint()
-            self._reject(
-                request,
-                timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=complaint),
-            )
+            why = self.complaint()
+            error = timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=why)
+            self._reject(request, error)
         if expired:
             self.transmit(now)
         return unacknowledged
@@ -348,7 +347,7 @@ class Exchange:
             self._reject(request, error)
             return
         payload = encode_payload(request.command)
-        properties, size = self._properties.of(request.command, timestamp, request.fencing_token)
+        properties, size = self._properties.of(request.command, timestamp, request.fencing_token, request.span)
         size += len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
         if size > self.max_packet_size:
             self._reject(request, too_large(size, self.max_packet_size))
@@ -372,19 +371,20 @@ class Exchange:
         try:
             self._clock.merge(version, now.wall_ms)
         except TimestampError:
-            # Too far ahead, or its counter is full. The command was executed and its answer is good. Either our own
-            # clock is wrong, or the server's; in both cases ours must not follow. If the server objects, the answer to
-            # the next SET says so.
+            # Too far ahead, or its counter is full. The command was executed and its answer is good. One of the clocks
+            # is wrong; ours must not follow. If the server objects, the answer to the next SET says so.
             self.stats.clock_drift += 1
 
     def _reject(self, request: Request, error: StateStoreError) -> None:
-        self._finish(request)
+        self._finish(request, error)
         self._answer(Reject(request.waiter, error))
 
     def _answer(self, answer: Resolve | Reject) -> None:
         (self.internal if isinstance(answer.waiter, InternalWaiter) else self._actions).append(answer)
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: Request, error: StateStoreError | None = None) -> None:
+        if request.span is not None:
+            request.span.end(error)
         if request.message is not None:
             self._by_correlation.pop(request.message.correlation_data, None)
             request.message = None

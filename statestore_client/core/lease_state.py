@@ -33,12 +33,12 @@ class LeaseState:
     __slots__ = ("_is_told", "_listeners", "ended", "ending", "error", "is_released", "valid_until")
 
     def __init__(self, valid_until: float, ended: Ended, *, renew: bool) -> None:
-        self.valid_until = valid_until
-        self.ended = ended
+        self.valid_until: float = valid_until
+        self.ended: Ended = ended
         #: Why it is lost if its time runs out.
         self.ending: Final = _TOO_LATE if renew else _NOT_RENEWED
         self.error: LeaseLostError | None = None
-        self.is_released = False
+        self.is_released: bool = False
         self._listeners: list[LossListener] = []
         self._is_told = False  # the listeners were told, or need not be: the lock was released
 

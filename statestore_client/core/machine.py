@@ -36,7 +36,7 @@ from statestore_client.core.backoff import Backoff
 from statestore_client.core.exchange import Exchange
 from statestore_client.core.failures import broke_connection, closed, not_answered
 from statestore_client.core.reconnection import Reconnection
-from statestore_client.core.request import Request
+from statestore_client.core.request import Request, RequestSpan
 from statestore_client.core.silence import is_silent
 from statestore_client.core.subscriptions import Subscriptions
 from statestore_client.core.watching import Watching
@@ -102,6 +102,7 @@ class ClientMachine:
         addresses: int = 1,
         backoff: Backoff | None = None,
         complaint: Callable[[], str | None] = lambda: None,
+        trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
         #: What must be done now, in this order; :meth:`take_actions` hands it over.
         self.actions: list[Action] = []
@@ -109,16 +110,17 @@ class ClientMachine:
         self._retry_first_connect = retry_first_connect
         self._response_topic = response_topic(client_id)
         #: Read its ``stats``, ``pending`` and ``in_flight``; call nothing.
-        self.exchange = Exchange(
+        self.exchange: Exchange = Exchange(
             client_id,
             clock=clock,
             window=max_in_flight,
             new_correlation=lambda: random.randbytes(16),
             actions=self.actions,
             complaint=complaint,
+            trace=trace,
         )
         #: True while anything is watched; call nothing.
-        self.watching = Watching(
+        self.watching: Watching = Watching(
             client_id, exchange=self.exchange, actions=self.actions, request_timeout=request_timeout
         )
         self._subscriptions = Subscriptions(self.actions)

@@ -10,14 +10,16 @@ Life of a request (state store protocol, "Overview"; MQTT 5.0, 4.4 for what surv
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 import attrs
 
+from statestore_client.errors import StateStoreError
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import OutgoingMessage
 
-__all__ = ["InternalWaiter", "Request", "Stage"]
+__all__ = ["InternalWaiter", "Request", "RequestSpan", "Stage"]
 
 
 class Stage(Enum):
@@ -27,6 +29,17 @@ class Stage(Enum):
     SENT = "sent"
     ACCEPTED = "accepted"
     DONE = "done"
+
+
+class RequestSpan(Protocol):
+    """What a trace has of one request, from when it was submitted until it is answered, fails or is given up."""
+
+    @property
+    def properties(self) -> tuple[tuple[str, str], ...]:
+        """User properties by which a receiver goes on with the trace."""
+
+    def end(self, error: StateStoreError | None) -> None:
+        """It is over; ``error`` says how it failed."""
 
 
 @attrs.define(eq=False)
@@ -44,6 +57,7 @@ class Request:
     sent_at: float = 0.0  # monotonic seconds, on the present connection
     resent: bool = False
     has_subscribers: bool = True
+    span: RequestSpan | None = None
 
 
 class InternalWaiter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from statestore_client.core.request import RequestSpan
 from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import (
@@ -40,7 +41,7 @@ class RequestProperties:
 
     def __init__(self, client_id: str, node_id: str) -> None:
         """``node_id``: of the clock that the versions come from."""
-        self.envelope = Envelope(
+        self.envelope: Envelope = Envelope(
             COMMAND_TOPIC,
             response_topic(client_id),
             (
@@ -54,7 +55,11 @@ class RequestProperties:
         self._last_fence: tuple[HlcTimestamp, _Pair, int] | None = None
 
     def of(
-        self, command: Command, version: HlcTimestamp, fencing_token: HlcTimestamp | None
+        self,
+        command: Command,
+        version: HlcTimestamp,
+        fencing_token: HlcTimestamp | None,
+        span: RequestSpan | None = None,
     ) -> tuple[tuple[_Pair, ...], int]:
         """This request's own user properties, and the bytes of its PUBLISH beside the payload (give or take 5)."""
         properties: tuple[_Pair, ...] = ((TIMESTAMP, str(version)),)
@@ -69,6 +74,9 @@ class RequestProperties:
         if type(command) is Set and command.persist:
             properties = (*properties, PERSISTED)
             size += _PERSISTED_SIZE
+        if span is not None:
+            properties = (*properties, *span.properties)
+            size += sum(map(_pair_size, span.properties))
         return properties, size
 
 

@@ -16,11 +16,17 @@ __all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret"
 
 @attrs.frozen
 class SetResult:
-    """Outcome of a SET. ``applied`` is False when the NX or NEX condition did not hold: nothing changed."""
+    """Outcome of a SET; true when it was applied.
+
+    ``applied`` is False when the NX or NEX condition did not hold: nothing changed.
+    """
 
     applied: bool
     #: Version of the value when applied. When not applied, what the server reports (it may be None).
     version: HlcTimestamp | None
+
+    def __bool__(self) -> bool:
+        return self.applied
 
 
 @attrs.frozen
@@ -33,12 +39,15 @@ class Item:
 
 @attrs.frozen
 class DeleteResult:
-    """Outcome of DEL and VDEL. ``count`` is 1 when the key is gone by this call and 0 otherwise."""
+    """Outcome of DEL and VDEL; true when the key is gone by this call: then ``count`` is 1, and 0 otherwise."""
 
     count: int
     version: HlcTimestamp | None
     #: False only for a VDEL that found another value.
     matched: bool = True
+
+    def __bool__(self) -> bool:
+        return self.count > 0
 
 
 @attrs.frozen

@@ -53,7 +53,7 @@ class LastWord:
         #: Since the server's last word.
         self.failure: TransportError | None = None
         #: Whether a claim may have been granted, nobody can tell.
-        self.unsettled = False
+        self.unsettled: bool = False
 
     def answered(self, now: float, *, held: bool) -> None:
         """The server answered a claim; ``held``: somebody else has the lock."""

@@ -33,8 +33,8 @@ class WatchState:
     def __init__(self, *, limit: int, overflow: Overflow) -> None:
         self._limit = limit
         self._overflow: Overflow = overflow
-        self.is_started = False
-        self.is_closed = False
+        self.is_started: bool = False
+        self.is_closed: bool = False
         self.begin()
 
     def begin(self) -> None:

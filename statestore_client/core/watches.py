@@ -221,7 +221,9 @@ class WatchTable:
             key,
             None if item is None else item.value,
             None if item is None else item.version,
-            missed=state.missed or state.polled,  # a read that finds news found what a notification did not tell
+            # A read that finds news found what a notification did not tell. That a key is gone is found without a
+            # version: nobody can say which of the changes that are yet to be notified lie before it.
+            missed=state.missed or state.polled or item is None,
         )
         state.polled = False
         for watcher in state.watchers:

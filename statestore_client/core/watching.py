@@ -78,7 +78,7 @@ class Watching:
         self._started = False  # on this connection: subscribed, and KEYNOTIFYs may leave
         self._closed = False
         #: The filter that all notifications of this client match.
-        self.topic_filter = notification_filter(client_id)
+        self.topic_filter: str = notification_filter(client_id)
 
     def __bool__(self) -> bool:
         return bool(self._table) or bool(self._prefixes)

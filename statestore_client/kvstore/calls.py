@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 __all__ = [
-    "REPLIES", "Call", "ClientRequest", "SiteCalls", "checked", "hold_s", "identity", "may_change", "packed",
-    "pattern_of", "texts", "wanted_of",
+    "REPLIES", "Call", "ClientRequest", "SiteCalls", "check_seconds", "checked", "hold_s", "identity", "may_change",
+    "packed", "pattern_of", "texts", "wanted_of",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -107,6 +107,29 @@ def texts(what: str, values: Iterable[str]) -> tuple[str, ...]:
     for each in found:
         _check_text(f"each of {what}", each)
     return found
+
+
+def check_seconds(what: str, value: object) -> None:
+    """Raises InvalidArgumentError for what is not a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidArgumentError(f"{what} must be seconds, not {value!r}")
+
+
+def _check_entries(what: str, entries: object) -> None:
+    if not isinstance(entries, Mapping):
+        raise InvalidArgumentError(f"{what} must be a mapping, not {type(entries).__name__}")
+    for key, entry in entries.items():
+        _check_text("each key", key)
+        if not isinstance(entry, Value):
+            raise InvalidArgumentError(f"the entry of {key[:80]!r} must be a Value, not {type(entry).__name__}")
+        if type(entry.version) is not int:
+            raise InvalidArgumentError(f"the version of {key[:80]!r} must be an integer, not {entry.version!r}")
+        _check_text(f"the originator of {key[:80]!r}", entry.originator)
+        value = entry.value
+        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(f"the value of {key[:80]!r} must be bytes or None, not {type(value).__name__}")
+        if value is not None and len(value) > MAX_VALUE_BYTES:
+            raise InvalidArgumentError(f"the value of {key[:80]!r} has more than {MAX_VALUE_BYTES} bytes")
 
 
 def may_change(request: ClientRequest) -> bool:
@@ -209,14 +232,7 @@ class SiteCalls:
     def merge(self, entries: Mapping[str, Value]) -> Call[dict[str, NoMergeReason]]:
         """Why some were not taken. Raises InvalidArgumentError for what does not fit into a message."""
         reasons: dict[str, NoMergeReason] = {}
-        if not isinstance(entries, Mapping):
-            raise InvalidArgumentError(f"entries must be a mapping, not {type(entries).__name__}")
-        for key, entry in entries.items():
-            _check_text("each key", key)
-            if not isinstance(entry, Value):
-                raise InvalidArgumentError(f"the entry of {key[:80]!r} must be a Value, not {type(entry).__name__}")
-            if entry.value is not None and len(entry.value) > MAX_VALUE_BYTES:
-                raise InvalidArgumentError(f"the value of {key[:80]!r} has more than {MAX_VALUE_BYTES} bytes")
+        _check_entries("entries", entries)
         for part in _parts(entries):
             reply = checked(SetResult, (yield Set(self.next_id(), self.area, part)))
             reasons.update((key, _reason(number)) for key, number in reply.reasons.items())
@@ -226,8 +242,8 @@ class SiteCalls:
         self, known: Mapping[str, Value], wanted: Wanted, timeout_s: float, clock: Callable[[], float]
     ) -> Call[bool]:
         """Whether the area differs from what the caller knows, now or within this time."""
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or math.isnan(timeout_s):
-            raise InvalidArgumentError(f"timeout_s must be seconds, not {timeout_s!r}")
+        check_seconds("timeout_s", timeout_s)
+        _check_entries("known", known)
         ends_at = clock() + timeout_s
         reply = checked(Followed, (yield Follow(self.next_id(), self.area, wanted)))
         found = yield from self.dump(None, wanted.patterns, wanted.originators, match_all=wanted.match_all, hashes=True)

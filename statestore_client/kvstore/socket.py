@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,6 +18,7 @@ from statestore_client.errors import (
     SettingsError,
 )
 from statestore_client.kvstore.calls import hold_s, may_change
+from statestore_client.setting_sources import check_site_address
 from statestore_client.wire.kvstore.messages import MAX_MESSAGE
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ __all__ = ["SiteSocket"]
 
 #: A reply of 1 MiB, and some room.
 _MAX_FRAME_BYTES: Final = 2 * MAX_MESSAGE
+#: What the system waits for at once has a limit, too.
+_LONGEST_S: Final = 1e6
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 2_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -47,8 +49,9 @@ class SiteSocket:
             raise SettingsError(
                 f"url must be a text, not {type(url).__name__}: addresses are tcp://host:port or ipc://path"
             )
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-            raise SettingsError(f"timeout_s is {timeout_s!r}; it must be positive, in seconds")
+        check_site_address(url)
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _LONGEST_S:
+            raise SettingsError(f"timeout_s is {timeout_s!r}; it must be positive, in seconds, and at most a million")
         if keys is not None and not isinstance(keys, ClientKeys):
             raise SettingsError(f"keys must be ClientKeys, not {type(keys).__name__}")
         self.url = url

@@ -14,7 +14,7 @@ Source: MQTT 5.0 sections 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused
 from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
-from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, Messaging
+from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, Messaging, PublishCall
 from statestore_client.mqtt.packets import (
     MQTT_5_0,
     Auth,
@@ -101,7 +101,7 @@ class ClientConnection:
         """``maximum_packet_size``: bytes that we take from the broker at most. Announced when it is a bound at all."""
         self._settings = settings
         #: Ours, or the one that the broker assigned in CONNACK.
-        self.client_id = client_id
+        self.client_id: str = client_id
         self._session = session = session or ClientSession()
         self._maximum_packet_size = maximum_packet_size
         self._authentication = Authentication(authenticator)
@@ -116,9 +116,9 @@ class ClientConnection:
         #: Whole packets, large payloads apart, that wait to be written; the driver empties it.
         self.outbox: list[bytes] = []
         self._messaging = messaging = Messaging(session, self.outbox)
-        self.publish = messaging.publish
-        self.subscribe = messaging.subscribe
-        self.acknowledge = messaging.acknowledge
+        self.publish: PublishCall = messaging.publish
+        self.subscribe: Callable[[int, Sequence[str]], None] = messaging.subscribe
+        self.acknowledge: Callable[[int], None] = messaging.acknowledge
 
     @property
     def has_ended(self) -> bool:

@@ -15,7 +15,7 @@ as an alias would, and the brokers that people run seldom send any.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import (
@@ -48,13 +48,19 @@ from statestore_client.wire.messages import (
 )
 from statestore_client.wire.topics import QOS
 
-__all__ = ["MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging"]
+__all__ = ["MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging", "PublishCall"]
 
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024
 #: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
 #: before it has to read them. If more pile up, it does not read.
 MOST_WAITING: Final = 200_000
+
+
+class PublishCall(Protocol):
+    """See :meth:`Messaging.publish`, which the drivers hand on as it is."""
+
+    def __call__(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None: ...
 
 
 class Messaging:
@@ -72,7 +78,7 @@ class Messaging:
 
     def __init__(self, session: ClientSession, outbox: list[bytes]) -> None:
         self.events: list[Event] = []
-        self.is_open = False
+        self.is_open: bool = False
         self._outbox = outbox
         self._session = session
         self._inbound = session.inbound

@@ -22,6 +22,7 @@ from statestore_client.mqtt.tls import read_password
 from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:
+    from statestore_client.mqtt.messaging import PublishCall
     from statestore_client.mqtt.websocket import WebSocket
 
 __all__ = ["HAS_SENDMSG", "PIECES_AT_ONCE", "NativeConnector", "NativeDriver", "drop_sent"]
@@ -44,7 +45,8 @@ class NativeConnector:
     def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
         self._attempts = cycle(settings.of_each_address())
         self.open_socket = open_socket
-        self.token = None if settings.sat_file is None else ServiceAccountToken(settings.sat_file)
+        sat_file = settings.sat_file
+        self.token: ServiceAccountToken | None = None if sat_file is None else ServiceAccountToken(sat_file)
         self._client_id = client_id
         self._session = ClientSession()
 
@@ -77,7 +79,7 @@ class NativeDriver:
         self._leaving = False  # disconnect() was called
         self._websocket: WebSocket | None = None
         # Bound here: they are called for each message.
-        self.publish = self._connection.publish
+        self.publish: PublishCall = self._connection.publish
         self.acknowledge: Callable[[int], None] = self._connection.acknowledge
         self._buffer = memoryview(bytearray(_FIRST_READ_BYTES))
         #: Where the rest of a large value is received at once. Not through a WebSocket, which has to unpack its frames.

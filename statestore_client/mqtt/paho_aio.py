@@ -14,6 +14,7 @@ from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.wire.messages import Event
 
 if TYPE_CHECKING:
+    from statestore_client.mqtt.messaging import PublishCall
     from statestore_client.mqtt.paho_owned import OwnedConnector
     from statestore_client.mqtt.paho_shared import SharedConnector
 
@@ -25,8 +26,8 @@ class PahoAioConnector:
 
     def __init__(self, connector: OwnedConnector | SharedConnector) -> None:
         self._connector = connector
-        self.complaint = connector.complaint
-        self.close = connector.close
+        self.complaint: Callable[[], str | None] = connector.complaint
+        self.close: Callable[[], None] = connector.close
 
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> PahoAioDriver:
         return PahoAioDriver(self._connector.open(clean_start=clean_start), on_events)
@@ -45,10 +46,10 @@ class PahoAioDriver:
         self._writing = False
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
-        self.publish = driver.publish
-        self.subscribe = driver.subscribe
-        self.acknowledge = driver.acknowledge
-        self.disconnect = driver.disconnect
+        self.publish: PublishCall = driver.publish
+        self.subscribe: Callable[[int, Sequence[str]], None] = driver.subscribe
+        self.acknowledge: Callable[[int], None] = driver.acknowledge
+        self.disconnect: Callable[[], None] = driver.disconnect
         driver.wake_by(self._wake, self._let_go)
 
     async def connect(self) -> None:

@@ -78,7 +78,7 @@ class PahoListener:
         # paho repeats what was unacknowledged as soon as it is back; the answers may be quicker than the next driver.
         self._early: deque[PahoEvent] = deque(maxlen=MOST_EVENTS)
         self._filters: set[str] = set()
-        self.is_up = client.is_connected()
+        self.is_up: bool = client.is_connected()
         # By the broker, in all connections since the last one that a driver was told of. There is nothing for us in a
         # session that the application had before.
         self._session_kept = self._own is not None

@@ -107,7 +107,7 @@ class SharedConnector:
         _shared.add(paho_client)
         self._settings = settings
         self._listener = PahoListener(paho_client, settings)
-        self.complaint = self._listener.complaint
+        self.complaint: Callable[[], str | None] = self._listener.complaint
 
     def open(self, *, clean_start: bool) -> _SharedDriver:  # noqa: ARG002 - the session is the application's
         return _SharedDriver(self._listener, self._settings)

@@ -19,6 +19,7 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
         where = f"tls_ca_file {settings.tls_ca_file!r}" if settings.tls_ca_dir is None else settings.tls_ca_dir
         raise SettingsError(f"{where} cannot be loaded: {error}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # who is trusted need not be a root; before 3.13
     if settings.tls_cert_file is not None:
         password = read_setting_file("tls_key_password_file", settings.tls_key_password_file)
         try:

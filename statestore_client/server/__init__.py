@@ -7,15 +7,19 @@ sockets, ``testing`` the embedded server with what tests do with it.
 
 from __future__ import annotations
 
-from statestore_client.server.broker import BrokerLimits, SessionView
+from statestore_client.curve_keys import KeyPair
+from statestore_client.mqtt.packets import PublishProperties
+from statestore_client.server.broker import BrokerLimits, Counters, SessionView
+from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
 from statestore_client.server.runtime.replication.settings import PeerSettings, ReplicaSettings
 from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.sites import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
+from statestore_client.server.store.scan import ScanLimits
 from statestore_client.server.testing.controls import ServerClock
-from statestore_client.server.testing.embedded_server import EmbeddedServer
-from statestore_client.server.testing.faults import Fault, Faults
+from statestore_client.server.testing.embedded_server import AccessOptions, EmbeddedServer
+from statestore_client.server.testing.faults import Fault, FaultOptions, Faults
 from statestore_client.server.testing.hooks import (
     ClientConnected,
     ClientDisconnected,
@@ -27,20 +31,28 @@ from statestore_client.server.testing.recording import PublishedMessage
 from statestore_client.wire.dialect import Dialect
 
 __all__ = [
+    "AccessOptions",
     "AccessRules",
     "BrokerLimits",
     "ClientConnected",
     "ClientDisconnected",
     "ClientSubscribed",
     "ClientUnsubscribed",
+    "ClusterKeys",
+    "Counters",
     "Dialect",
     "EmbeddedServer",
     "Fault",
+    "FaultOptions",
     "Faults",
     "Hooks",
+    "KeyPair",
+    "LogKeys",
     "PeerSettings",
+    "PublishProperties",
     "PublishedMessage",
     "ReplicaSettings",
+    "ScanLimits",
     "ServerClock",
     "ServerTls",
     "SessionView",

@@ -39,7 +39,7 @@ class TimerHeap(Generic[Item]):
         self._holds = holds
         self._heap: list[Item] = []
         self._old_heap: list[Item] = []  # what is still to be moved
-        self.stale = 0  # how many of the items no longer count
+        self.stale: int = 0  # how many of the items no longer count
 
     def __len__(self) -> int:
         """Items, stale ones included."""

@@ -1,9 +1,10 @@
-"""Spark for the state store: a sink, a partition writer, look-ups, and a pooled client per worker process.
+"""Spark for the state store: a sink, a query with a standby driver, a partition writer, look-ups, pooled clients.
 
 Importing this package imports neither PySpark nor PyArrow: workers load what a task needs, when it needs it.
 
 ========================================  ============================================================================
 ``df.write.format("statestore_client")``         the sink; :func:`register` it, or rely on Spark's auto-registration
+:class:`ActiveStandby`                    a streaming query that one of several drivers runs, and the next takes over
 :func:`write_rows`                        the same write, which returns a :class:`WriteReport` and raises typed errors
 :func:`partition_writer`                  for ``df.foreachPartition``
 :func:`lookup`, :func:`get_value`         read values for the rows of a DataFrame, or inside a UDF
@@ -18,16 +19,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statestore_client.spark.active_standby import ActiveStandby
     from statestore_client.spark.dataframes import latest_by_key, register, write_rows
     from statestore_client.spark.java import JavaNotFoundError, find_java_home
+    from statestore_client.spark.leadership import PipelineEvent
     from statestore_client.spark.lookups import get_value, lookup
+    from statestore_client.spark.marker import Marker
+    from statestore_client.spark.options import WriteOptions
     from statestore_client.spark.partitions import PartitionWriter, partition_writer
-    from statestore_client.spark.report import WriteReport, report_accumulator
+    from statestore_client.spark.report import ReportSink, WriteReport, report_accumulator
     from statestore_client.spark.session import local_session
 
 __all__ = [
+    "ActiveStandby",
     "JavaNotFoundError",
+    "Marker",
     "PartitionWriter",
+    "PipelineEvent",
+    "ReportSink",
+    "WriteOptions",
     "WriteReport",
     "find_java_home",
     "get_value",
@@ -41,8 +51,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ActiveStandby": "active_standby",
     "JavaNotFoundError": "java",
+    "Marker": "marker",
     "PartitionWriter": "partitions",
+    "PipelineEvent": "leadership",
+    "ReportSink": "report",
+    "WriteOptions": "options",
     "WriteReport": "report",
     "find_java_home": "java",
     "get_value": "lookups",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["latest_by_key", "register", "write_rows"]
+__all__ = ["key_identity", "latest_by_key", "register", "write_rows"]
 
 
 def register(spark: SparkSession) -> None:
@@ -74,7 +74,7 @@ def write_rows(
     elif duplicate_keys is None and checked.operation == "set" and checked.version_column is None:
         checked = attrs.evolve(checked, duplicate_keys="error")
     if checked.duplicate_keys == "error":
-        key = _identity(df, checked.key_column)
+        key = key_identity(df, checked.key_column)
         df = df.repartition(key).sortWithinPartitions(key)
     application, write_id = application_id(), uuid4().hex
 
@@ -122,10 +122,10 @@ def _newest(df: DataFrame, key: str, order_by: Iterable[str]) -> DataFrame:
 
     order = F.struct(*(find_column(df.schema, name, "order_by") for name in order_by))
     newest = F.max_by(F.struct(*df.columns), order).alias("newest")
-    return df.groupBy(_identity(df, key)).agg(newest).select("newest.*")
+    return df.groupBy(key_identity(df, key)).agg(newest).select("newest.*")
 
 
-def _identity(df: DataFrame, column: str) -> Column:
+def key_identity(df: DataFrame, column: str) -> Column:
     """What tells the keys of a column apart: for texts their bytes, as in some of Spark's collations "a" equals "A"."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

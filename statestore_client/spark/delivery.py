@@ -65,7 +65,7 @@ class Delivery:
         self._sleep = sleep
         self._moved_at = 0.0  # when the last request could leave, because another one had its answer
         #: Requests that were sent more than once.
-        self.resent = 0
+        self.resent: int = 0
 
     def deliver(self, requests: Sequence[Any], send: Send) -> list[object]:
         """One result or error for each request, in order; no error is about the connection.

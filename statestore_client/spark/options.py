@@ -242,6 +242,8 @@ def connection(settings: ConnectionSettings | str) -> ConnectionSettings:
 #: Names of options that people look for and that are none -> what there is instead.
 _INSTEAD: Final[Mapping[str, str]] = {
     "path": "there are no tables or folders, keys come from {key}, and a URL names the broker",
+    "topic": "there are no topics, keys come from {key}",
+    "kafka.bootstrap.servers": "a URL names the broker",
     "operationcolumn": "make the values of rows to delete null, and say {delete}",
 }
 

@@ -55,8 +55,8 @@ class Loan:
     __slots__ = ("client", "spoiled")
 
     def __init__(self, client: StateStoreClient) -> None:
-        self.client = client
-        self.spoiled = False
+        self.client: StateStoreClient = client
+        self.spoiled: bool = False
 
     def spoil(self) -> None:
         """Do not hand this client out again."""

@@ -1,4 +1,4 @@
-"""``df.write.format("statestore_client")``.
+"""``df.write.format("statestore_client")``, and ``writeStream``, where each row has a version.
 
 An error that repeating the task cannot cure (a rejected fencing token, a null key) travels in the commit message, and
 ``commit()`` raises it: that fails the job once. Raised in ``write()``, Spark would repeat the task first. A connection
@@ -14,10 +14,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import attrs
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.spark.delivery import Delivery
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
     from statestore_client.settings import ConnectionSettings
 
-__all__ = ["PartitionCommit", "StateStoreDataSource", "StateStoreWriter"]
+__all__ = ["PartitionCommit", "StateStoreDataSource", "StateStoreStreamWriter", "StateStoreWriter"]
 
-logger = logging.getLogger("statestore_client.spark")
+#: Options that Spark passes on though they are its own.
+_OF_THE_QUERY: Final = ("checkpointlocation", "queryname")
+
+logger: logging.Logger = logging.getLogger("statestore_client.spark")
 
 
 @attrs.frozen
@@ -60,12 +63,14 @@ class StateStoreDataSource(DataSource):
             "the state store cannot be read as a table; use statestore_client.spark.lookup with a DataFrame of keys"
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - Spark's signature
-        """Not a sink for streams by itself; raises :class:`SettingsError`."""
-        raise SettingsError(
-            "writeStream.format('statestore_client') does not exist: write each micro-batch with "
-            "statestore_client.spark.write_rows, in writeStream.foreachBatch(...)"
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StateStoreStreamWriter:  # noqa: N802 - Spark's name
+        """The sink of a streaming query, which needs a version in each row. Raises :class:`SettingsError`."""
+        rest = {name: text for name, text in self.options.items() if name.lower() not in _OF_THE_QUERY}
+        settings, options = parse_options(rest)
+        _check_stream(options, overwrite=overwrite)
+        if options.gc_freeze:
+            begin_task()
+        return StateStoreStreamWriter(StateStoreWriter(settings, check_columns(schema, options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> StateStoreWriter:
         """Check everything that can be checked before the job starts. Raises :class:`SettingsError`."""
@@ -117,6 +122,45 @@ class StateStoreWriter(DataSourceArrowWriter):
             POOL.clear()  # this process is about to end; otherwise it commits the next micro-batch, too
         if isinstance(outcome, StateStoreError):
             raise outcome
+
+
+class StateStoreStreamWriter(DataSourceStreamArrowWriter):
+    """Each micro-batch is a write like any other. Made anew for each, and for its commit."""
+
+    def __init__(self, writer: StateStoreWriter) -> None:
+        self._writer = writer
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._writer!r})"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionCommit:
+        """Write a partition of a micro-batch, in a worker process."""
+        return self._writer.write(iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
+        """All tasks ended. An error for good ends the query; the micro-batch is repeated when it is started again."""
+        self._writer.commit(messages)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
+        """The micro-batch failed. What was written stays; the repetition finds its own versions there."""
+        self._writer.abort(messages)
+
+
+def _check_stream(options: WriteOptions, *, overwrite: bool) -> None:
+    """A micro-batch is repeated, and tasks of an earlier one may still write: only versions keep that in order."""
+    if overwrite:
+        raise SettingsError("use the output mode append or update: there is no table to replace as a whole")
+    if options.fencing_token is not None:
+        raise SettingsError(
+            "fencingToken is no use in a streaming query, whose micro-batches all would have this one: give each row a "
+            "versionColumn, or let statestore_client.spark.ActiveStandby take a new token for each micro-batch"
+        )
+    if options.version_column is None:
+        raise SettingsError(
+            "a streaming query needs the option versionColumn: Spark repeats micro-batches, and the version of a row "
+            "keeps older ones out. Without one, write under a lock with statestore_client.spark.ActiveStandby, or with "
+            "statestore_client.spark.write_rows in foreachBatch"
+        )
 
 
 def _total(messages: Sequence[Any]) -> WriteReport:

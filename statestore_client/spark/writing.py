@@ -59,7 +59,7 @@ class PartitionWrite:
         self._started = False
         self._rows = 0  # of the partition, so far
         self._partition = partition
-        self.report = WriteReport()
+        self.report: WriteReport = WriteReport()
 
     @property
     def failed(self) -> bool:

@@ -11,7 +11,7 @@ from statestore_client.core.callbacks import check_function, refuse_awaitable
 
 __all__ = ["Worker", "call_back", "check_callback"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 #: How long (seconds) to wait for the end of a worker.
 _SETTLES_S: Final = 0.1

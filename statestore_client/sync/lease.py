@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from statestore_client.core.calls import check_timeout
 from statestore_client.core.lease_state import LeaseState
@@ -26,7 +26,10 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["Lease"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
+
+#: For how long to try to give back a lease that is lost, when its block ends (seconds).
+_LOST_S: Final = 0.1
 
 
 class Lease:
@@ -51,7 +54,7 @@ class Lease:
         self._leases = leases  # those that are held, this one until it is lost
         self._request_timeout = request_timeout
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
-        self.ended = Flag()
+        self.ended: Flag = Flag()
         self.fencing_token: HlcTimestamp = grant.fencing_token
         self._state = LeaseState(grant.valid_until, self.ended, renew=renew)  # on the clock of elapsed()
         self._changing = Guard()  # whoever changes the state
@@ -143,8 +146,10 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # One that is lost ends by itself, and whoever guards work with it has to hear of that now.
+        patience = None if self.valid else _LOST_S
         try:
-            self.release()
+            self.release(timeout=patience)
         except StateStoreError as failed:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)

@@ -35,7 +35,7 @@ from statestore_client.sync.waiters import Batch, Waiter
 
 __all__ = ["Link"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 #: The network thread looks after time-outs at least this often (seconds).
 _LONGEST_SLEEP_S: Final = 1.0
@@ -68,15 +68,15 @@ class Link:
         self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
-        self.lock = threading.Lock()
-        self.change = _Change(self)
+        self.lock: threading.Lock = threading.Lock()
+        self.change: _Change = _Change(self)
         self.actions: ActionRunner[SyncDriver] = ActionRunner(
             settings, client_id, complaint=connector.complaint, on_open=self._open, on_state=self._to_tell.append
         )
         self._machine = self.actions.machine
         #: Whom calling threads wait for.
         self.waiting: set[Waiter | Batch] = set()
-        self.loan = SocketLoan(self.actions, self._to_tell, self.waiting, self._wake)
+        self.loan: SocketLoan = SocketLoan(self.actions, self._to_tell, self.waiting, self._wake)
         self._to_connect: SyncDriver | None = None
         self._connecting: SyncDriver | None = None
         self._given_up: SyncDriver | None = None  # while it was connecting

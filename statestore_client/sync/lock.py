@@ -14,7 +14,7 @@ from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import BusyError, LeaseLostError, TransportError
+from statestore_client.errors import BusyError, InvalidArgumentError, LeaseLostError, TransportError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
@@ -103,11 +103,15 @@ class Lock:
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
         The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
-        follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. Raises what
-        :meth:`acquire` raises, and :class:`FencingTokenTooOldError` when another lock guards the key.
+        follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. From then on the key
+        takes no write without a fencing token: change it by ``edit``. Raises what :meth:`acquire` raises,
+        :class:`InvalidArgumentError` for the key of the lock itself, and :class:`FencingTokenTooOldError` when another
+        lock guards the key.
         """
         check_function("change", change)
         command = set_command(key, b"", None, expiry, persist=persist)
+        if command.key == self._terms.key:
+            raise InvalidArgumentError(f"key must not be that of the lock, {self.name}: its holder's name is there")
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         if not self._edits.acquire(timeout):

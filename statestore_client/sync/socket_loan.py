@@ -59,11 +59,11 @@ class SocketLoan:
         #: The network thread's, while it runs.
         self.selector: selectors.BaseSelector | None = None
         #: When the network thread wakes up by itself (monotonic seconds).
-        self.looked_after_at = 0.0
+        self.looked_after_at: float = 0.0
         #: The waiter of the call whose thread reads, from :meth:`take` to :meth:`give_back`.
         self.reader: object | None = None
         #: What that thread sleeps on, without the lock.
-        self.poller = InputPoller()
+        self.poller: InputPoller = InputPoller()
         self._lent: tuple[SyncDriver, int] | None = None  # with its descriptor; without a reader, it is parked
         self._ends_at = 0.0
         self._returned_at = 0.0  # when a reader last gave it back

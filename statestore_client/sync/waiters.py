@@ -148,7 +148,7 @@ class Bell:
     __slots__ = ("_rung", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._rung = threading.Lock()  # held until it rings
         self._rung.acquire()
 
@@ -213,7 +213,7 @@ class Batch:
 
     def __init__(self, low_water: int) -> None:
         self.outcomes: list[object] = []
-        self.outstanding = 0
+        self.outstanding: int = 0
         self._low_water = low_water
         self._room = threading.Lock()
         self._room.acquire()
@@ -249,7 +249,7 @@ class BatchSlot:
     __slots__ = ("_position", "batch")
 
     def __init__(self, batch: Batch, position: int) -> None:
-        self.batch = batch
+        self.batch: Batch = batch
         self._position = position
 
     def resolve(self, result: object) -> None:

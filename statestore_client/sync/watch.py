@@ -20,7 +20,7 @@ from statestore_client.sync.waiters import Bell, Mutex, OneReader
 
 __all__ = ["Watch"]
 
-logger = logging.getLogger("statestore_client")
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 
 class _Inbox:

@@ -127,8 +127,12 @@ def test_what_a_site_does_not_take_is_an_error(client_of: Callable[..., Any], si
 
 
 @pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:1", "tcp://\udcff:1"]
-)
+    "url",
+    [
+        "", "127.0.0.1:1", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "http://127.0.0.1:1", "tcp://\udcff:1", "tcp://a:1;b:2",
+        "tcp://127.0.0.1:1\0", "ipc:///tmp/a\0b", f"tcp://{'a' * 300}:1",
+    ],
+)  # fmt: skip
 def test_an_address_that_cannot_be_is_refused(client_of: Callable[..., Any], url: str) -> None:
     """With what an address looks like."""
     with pytest.raises(SettingsError, match="addresses are tcp://host:port or ipc://path"):
@@ -137,7 +141,7 @@ def test_an_address_that_cannot_be_is_refused(client_of: Callable[..., Any], url
 
 def test_a_time_that_cannot_be_is_refused(client_of: Callable[..., Any]) -> None:
     """The client is not made at all."""
-    for wrong in (0, -1, float("nan"), float("inf"), None, "1", True):
+    for wrong in (0, -1, float("nan"), float("inf"), 1e308, None, "1", True):
         with pytest.raises(SettingsError, match="must be positive"):
             client_of("tcp://127.0.0.1:1", timeout_s=wrong)
 
@@ -172,7 +176,13 @@ _MISTAKES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda client: client.refresh("k", 2000.5), "ttl_ms is 2000.5; it must be a positive integer"),
     (lambda client: client.refresh("k", 10**40), "out of range"),
     (lambda client: client.differs({}, timeout_s=None), "timeout_s must be seconds, not None"),
+    (lambda client: client.differs(None), "known must be a mapping, not NoneType"),
+    (lambda client: client.differs({"k": b"v"}), "the entry of 'k' must be a Value, not bytes"),
+    (lambda client: client.differs({"k": Value(1, "a", "v")}), "the value of 'k' must be bytes or None, not str"),
+    (lambda client: client.differs({"k": Value("1", "a", b"v")}), "the version of 'k' must be an integer, not '1'"),
+    (lambda client: client.differs({"k": Value(1, b"a", b"v")}), "the originator of 'k' must be a text, not bytes"),
     (lambda client: client.merge([]), "entries must be a mapping, not list"),
+    (lambda client: client.merge({"k": Value(1, "a", 5)}), "the value of 'k' must be bytes or None, not int"),
     (lambda client: client.merge({"k": b"v"}), "the entry of 'k' must be a Value, not bytes"),
     (lambda client: client.merge({5: Value(1, "a", b"v")}), "each key must be a text, not int"),
     (lambda client: client.merge({"k": Value(2**70, "a", b"v")}), "out of range"),

@@ -281,6 +281,16 @@ def test_what_cannot_be_followed_is_an_error(client: Shell, more: dict[str, Any]
         client.stream("subscribe", **more).__enter__()
 
 
+def test_a_time_to_wait_that_is_no_number_is_refused(client: Shell) -> None:
+    """A stream with such a time would never give up, or fail deep inside; the next call is served."""
+    with client.stream("subscribe") as changes:
+        for wrong in (float("nan"), "1", True):
+            with pytest.raises(InvalidArgumentError, match="timeout must be seconds, not"):
+                changes.get(wrong)
+        client.set("key", "x")
+        assert next_of(changes).key == "key"
+
+
 async def test_a_client_that_waits_for_too_much_is_told_so(site: SiteThread) -> None:
     """One connection has a bounded number of requests that wait; the others are answered."""
     async with AsyncSiteClient(site.url) as client, client.subscribe() as changes:

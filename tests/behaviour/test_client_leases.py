@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
 from gate import Gate
 from shells import Shell
+from waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,
@@ -165,6 +167,27 @@ async def test_a_release_without_an_answer_fails_no_work(shell: Shell, caplog: p
             gate.shut()
             with pytest.raises(RequestTimeoutError):
                 await lease.release()
+            gate.open()
+
+
+async def test_a_lost_lease_holds_up_nobody_who_leaves_its_block(shell: Shell) -> None:
+    """The error of guarded work, that the lease is lost, is not held up by a server that gives no answer."""
+    gate = Gate()
+    gate.open()
+    with EmbeddedServer(authorize=gate) as server:
+        async with shell.client(server.url, request_timeout=20.0) as store:
+            left: list[float] = []
+
+            async def work() -> None:
+                async with store.lock("job", lease=1.0).acquire(timeout=5) as lease:
+                    gate.shut()
+                    await until(lambda: not lease.valid)
+                    left.append(time.monotonic())
+                    lease.check()
+
+            with pytest.raises(LeaseLostError):
+                await work()
+            assert time.monotonic() - left[0] < 5.0, "it waited for an answer, as long as for any other"
             gate.open()
 
 

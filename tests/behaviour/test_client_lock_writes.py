@@ -39,6 +39,14 @@ async def test_edits_lose_nothing(shell: Shell, server: EmbeddedServer) -> None:
         assert await one.lock("lock").holder() is None
 
 
+async def test_the_key_of_the_lock_is_not_edited(shell: Shell, server: EmbeddedServer) -> None:
+    """What is there is the name of a holder: an edit would wait for it for ever."""
+    async with shell.client(server.url) as store:
+        await store.set("count", "5")
+        with pytest.raises(InvalidArgumentError, match="key must not be that of the lock, count"):
+            await store.lock("count").edit("count", add_one)
+
+
 async def test_edits_by_one_object_follow_one_another(shell: Shell, server: EmbeddedServer) -> None:
     """Edits by one object take turns and never share a lease, whether it holds the lock already or not."""
     async with shell.client(server.url) as store:

@@ -99,6 +99,13 @@ async def test_a_directory_of_authorities(
         await works(shell.client(server.url, tls_ca_dir=str(tmp_path)))
 
 
+async def test_a_certificate_that_is_no_authority(shell: Shell, certificates: Certificates) -> None:
+    """A broker's own certificate can be the one to trust, with each version of Python."""
+    files = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    with EmbeddedServer(tls=files) as server:
+        await works(shell.client(server.url, tls_ca_file=certificates.server_file))
+
+
 async def test_no_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
     """Without the client certificate that the broker asks for, open() fails for good and names the setting."""
     store = shell.client(mutual.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)

@@ -14,7 +14,7 @@ import time
 from array import array
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from measure import percentile
 
@@ -39,38 +39,66 @@ def _no_seconds() -> array[float]:
     return array("d")
 
 
-class Steps:
-    """Seconds of the processor, by kind of step."""
+class Stopwatch:
+    """The thread's processor time from a moment on, without that of garbage collections and with it."""
+
+    collected: ClassVar[float] = 0.0
 
     def __init__(self) -> None:
-        self.taken: dict[str, array[float]] = defaultdict(_no_seconds)
+        self._began = time.thread_time()
+        self._collected_before = self.collected
+
+    def read(self) -> tuple[float, float]:
+        """Seconds."""
+        took = time.thread_time() - self._began
+        return took - (self.collected - self._collected_before), took
+
+
+class Steps:
+    """Seconds of the processor, by kind of step. Garbage collections, wherever they fall, are a kind of their own."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, array[float]] = defaultdict(_no_seconds)
+        #: Of each kind the longest one, with the collections that fell into it.
+        self._longest: dict[str, float] = defaultdict(float)
         self._pause_began = 0.0
         gc.callbacks.append(self._collecting)
+
+    def note(self, kind: str, watch: Stopwatch) -> None:
+        """A step of this kind has ended."""
+        worked, took = watch.read()
+        self._taken[kind].append(worked)
+        self._longest[kind] = max(self._longest[kind], took)
 
     def timed(self, owner: Any, name: str, kind: Callable[..., str]) -> None:
         """Note how long a method or function takes from now on."""
         inner = getattr(owner, name)
 
         def outer(*arguments: Any, **named: Any) -> Any:
-            started = time.thread_time()
+            watch = Stopwatch()
             try:
                 return inner(*arguments, **named)
             finally:
-                self.taken[kind(*arguments)].append(time.thread_time() - started)
+                self.note(kind(*arguments), watch)
 
         setattr(owner, name, outer)
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._pause_began = time.thread_time()
-        else:
-            self.taken[f"garbage, generation {info['generation']}"].append(time.thread_time() - self._pause_began)
+            return
+        took = time.thread_time() - self._pause_began
+        Stopwatch.collected += took
+        kind = f"garbage, generation {info['generation']}"
+        self._taken[kind].append(took)
+        self._longest[kind] = max(self._longest[kind], took)
 
-    def figures(self) -> dict[str, tuple[int, float, float]]:
-        """How many, 99th percentile and longest, in ms, since the last call."""
-        taken, self.taken = self.taken, defaultdict(_no_seconds)
+    def figures(self) -> dict[str, tuple[int, float, float, float]]:
+        """How many, 99th percentile, longest, and longest with collections in it, in ms, since the last call."""
+        taken, self._taken = self._taken, defaultdict(_no_seconds)
+        longest, self._longest = self._longest, defaultdict(float)
         return {
-            kind: (len(long), percentile(long, 99) * 1e3, max(long) * 1e3)
+            kind: (len(long), percentile(long, 99) * 1e3, max(long) * 1e3, longest[kind] * 1e3)
             for kind, every in taken.items()
             if (long := [seconds for seconds in every if seconds >= _LEAST_S])
         }
@@ -82,13 +110,13 @@ class TimedLoop(asyncio.SelectorEventLoop):
     def __init__(self, steps: Steps) -> None:
         super().__init__()
         select = self._selector.select  # type: ignore[attr-defined]
-        began: list[float] = []
+        began: list[Stopwatch] = []
 
         def looked(timeout: float | None = None) -> Any:
             if began:
-                steps.taken["a turn of the loop"].append(time.thread_time() - began.pop())
+                steps.note("a turn of the loop", began.pop())
             found = select(timeout)
-            began.append(time.thread_time())
+            began.append(Stopwatch())
             return found
 
         self._selector.select = looked  # type: ignore[attr-defined]

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ports import reserved_ports
 
+from raft_client.server import EmbeddedPeer
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataInUseError
@@ -55,8 +57,11 @@ def test_a_sound_directory(data: Path) -> None:
     before = _files(data)
     code, text = _check(data)
     assert code == 0
-    assert text.startswith(f"{data} is sound\nstatestore.db: ")
-    assert f"it holds {_KEYS - 1} keys, {_KEYS + 1} responses" in text
+    verdict, checked, *files, held = text.splitlines()
+    assert verdict == f"{data} is sound: a server can start with it"
+    assert checked == "checked: each frame of the files against its checksum, and whether the records fit together"
+    assert [line.partition(":")[0] for line in files] == ["statestore.db", "statestore-1.log"]
+    assert held == f"it holds {_KEYS - 1} keys, {_KEYS + 1} remembered answers"
     found = _checked(data)
     assert found["problem"] is None
     assert found["records"] == {"keys": _KEYS - 1, "responses": _KEYS + 1, "clock": 2}
@@ -76,7 +81,7 @@ def test_one_of_a_kind(tmp_path: Path) -> None:
     assert not re.search(r"\b1 (?!loss\b)\w+s\b", text)
     with EmbeddedServer(data=tmp_path / "sound") as server, StateStoreClient(server.url) as store:
         store.set("k", "v")
-    assert "it holds 1 key, 1 response" in _check(tmp_path / "sound")[1].splitlines()
+    assert "it holds 1 key, 1 remembered answer" in _check(tmp_path / "sound")[1].splitlines()
 
 
 def test_a_damaged_log(data: Path) -> None:
@@ -89,6 +94,7 @@ def test_a_damaged_log(data: Path) -> None:
     code, text = _check(data)
     assert code == 6
     assert text.startswith(f"{data} is damaged: statestore-1.log is damaged at byte ")
+    assert text.splitlines()[-1].startswith("what to do: a server refuses this directory. Restore it from a backup")
     assert f"can be read: {_KEYS - 2} keys" in text or f", {_KEYS - 2} keys, " in text
     found = _checked(data)
     assert "statestore-1.log is damaged at byte" in str(found["problem"])
@@ -134,7 +140,7 @@ def test_a_broken_database(tmp_path: Path) -> None:
     database.write_bytes(content)
     code, text = _check(tmp_path / "data")
     assert code == 6
-    (count,) = (int(word) for word in text.splitlines()[-1].split() if word.isdigit())
+    (count,) = (int(word) for word in text.splitlines()[-2].split() if word.isdigit())
     assert 1800 < count < 2000
 
 
@@ -190,5 +196,10 @@ def test_what_is_no_data_directory(tmp_path: Path) -> None:
         with pytest.raises(DataDirectoryError, match="is not a data directory"):
             _check(tmp_path / name)
     assert not list((tmp_path / "empty").iterdir())
+    member = f"tcp://127.0.0.1:{reserved_ports(1)}"
+    with EmbeddedPeer("a", {"a": member}, tmp_path / "of-a-cluster" / "log", cluster="c"):
+        pass
+    with pytest.raises(DataDirectoryError, match=r"is checked with 'zmqraft check .*/of-a-cluster/log'"):
+        _check(tmp_path / "of-a-cluster")
     with EmbeddedServer(data=tmp_path / "data"), pytest.raises(DataInUseError):
         _check(tmp_path / "data")

@@ -12,8 +12,9 @@ import click
 import pytest
 from certificates import Certificates
 
+from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli
-from statestore_client.server import EmbeddedServer, ServerTls
+from statestore_client.server import BrokerLimits, EmbeddedServer, ServerTls
 from statestore_client.server.runtime.security.password_file import set_password
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
@@ -135,6 +136,23 @@ def test_options_that_do_not_fit(arguments: tuple[str, ...], complaint: bytes) -
 def test_a_distrusted_broker_is_told_with_the_option(secured: tuple[str, list[str]]) -> None:
     """The advice about a broker that is not trusted names the option to type."""
     done = run("get", "k", "--url", secured[0])
-    assert done.returncode == 4
+    assert done.returncode == 9
     assert b"certificate is not trusted" in done.stderr
     assert done.stderr.endswith(b"; see --tls-ca-file\n")
+
+
+@pytest.mark.parametrize("driver", ["native", "paho"])
+@pytest.mark.parametrize("arguments", [("get", "k"), ("ping", "--wait", "20"), ("lock", "l", "--", "true")])
+def test_a_wrong_password_is_told_from_a_lost_connection(
+    tmp_path: Path, driver: str, arguments: tuple[str, ...]
+) -> None:
+    """Credentials that are refused end a command with 9, at once; a server with no place left, or none, with 4."""
+    (tmp_path / "password").write_text("guess")
+    with EmbeddedServer(passwords={"pump": "river-3-otter"}) as server:
+        url = f"{server.url}?username=pump&password_file={tmp_path / 'password'}&driver={driver}"
+        done = run("--url", url, *arguments)
+        assert (done.returncode, done.stderr.count(b"\n")) == (9, 1)
+        assert b"refused the connection: bad user name or password (0x86)" in done.stderr
+    with EmbeddedServer(broker_limits=BrokerLimits(connections=1)) as server, StateStoreClient(server.url):
+        wait = ("ping", "--wait", "0.1") if arguments[0] == "ping" else arguments
+        assert run("--url", f"{server.url}?driver={driver}", "--timeout", "1", *wait).returncode == 4

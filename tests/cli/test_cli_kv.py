@@ -69,7 +69,8 @@ def test_keys_are_set_listed_and_erased(kv: Kv) -> None:
     assert float(kv("keys", "--prefix", "o", "--ttl")[1][0].split()[2]) <= 5
     assert kv("erase-key", "missing") == (1, [])
     assert kv("set-key", "k", "v", "--persist", "--version", "3")[0] == 2
-    assert kv("set-key", "k", "v", "--ttl", "0.5")[0] == 2
+    for ttl in ("0.5", "1e308", "nan"):
+        assert kv("set-key", "k", "v", "--ttl", ttl)[0] == 2
 
 
 def test_sites_are_compared(kv: Kv, site: SiteThread) -> None:
@@ -115,7 +116,9 @@ def test_peers_areas_numbers_and_troubles(kv: Kv, site: SiteThread) -> None:
         "peer rome",
         "address tcp://127.0.0.1:1",
     }
-    assert kv("peers")[1][1] == "unreached - - tcp://127.0.0.1:1"
+    lost, unreached = kv("peers")[1]
+    assert (lost.split()[0], lost.split()[2:]) == ("lost", ["rome", "-"])
+    assert unreached == "unreached - - tcp://127.0.0.1:1"
 
 
 def test_changes_are_printed_as_they_happen(site: SiteThread) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates
+from namespaces import with_mounted_file
 
 from statestore_client import (
     ConnectionLostError,
@@ -74,6 +75,52 @@ def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint:
     assert done.returncode == 2
     assert complaint in done.stderr
     assert not (tmp_path / "users").exists()
+
+
+def test_passwd_says_why_a_mounted_file_cannot_be_replaced(tmp_path: Path) -> None:
+    """Of a file that is mounted alone ``passwd`` says so, leaves it as it is, and leaves nothing beside it."""
+    users, mounted = tmp_path / "users", tmp_path / "volume" / "users"
+    mounted.parent.mkdir()
+    users.write_text("# nobody yet\n")
+    command = with_mounted_file(users, mounted, *COMMAND, "passwd", str(mounted), "pump", "--stdin")
+    done = subprocess.run(command, input=b"secret", capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert b"volume/users: a file that is mounted alone cannot be replaced; mount its directory" in done.stderr
+    assert users.read_text() == "# nobody yet\n"
+    assert os.listdir(mounted.parent) == ["users"]
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--password-file", "passwords not changed"),
+        ("--acl-file", "access rules not changed"),
+        ("--tls-cert-file", "certificates not changed"),
+    ],
+)
+def test_a_server_says_that_a_mounted_file_was_replaced(
+    tmp_path: Path, certificates: Certificates, option: str, complaint: str
+) -> None:
+    """A server to which a file is mounted alone does not see the one that replaces it, and its log says what to do."""
+    file, mounted = tmp_path / "file", tmp_path / "mounted"
+    texts = {"--tls-cert-file": Path(certificates.server_file).read_text(), "--acl-file": "everybody\n read *\n"}
+    file.write_text(texts.get(option, ""))
+    more = ["--tls-key-file", certificates.server_key_file] if option == "--tls-cert-file" else []
+    arguments = ["serve", "--port", "0", "--log-json", option, str(mounted), *more]
+    with subprocess.Popen(
+        with_mounted_file(file, mounted, *COMMAND, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().startswith(b"listening on")
+            (tmp_path / "new").write_text(file.read_text())
+            (tmp_path / "new").rename(file)
+            line = json.loads(process.stderr.readline())
+        finally:
+            process.terminate()
+    assert (line["level"], line["event"]) == ("error", complaint)
+    assert line["reason"].startswith(f"{mounted} was replaced or removed where it is mounted from")
 
 
 def test_passwd_asks_twice(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from namespaces import as_first_process
+from slow_import import importing
 
 from statestore_client import StateStoreClient
 
@@ -44,10 +48,43 @@ def test_serve_serves_until_told_to_stop(served: tuple[str, subprocess.Popen[byt
 
 
 def test_serve_refuses_a_port_in_use(served: tuple[str, subprocess.Popen[bytes]]) -> None:
-    """A port that another server has is a usage error that names it."""
+    """A port that another server has ends it with exit code 10 and one line that names it, and not with the usage."""
     port = served[0].rsplit(":", 1)[1]
     done = subprocess.run([*COMMAND, "serve", "--port", port], capture_output=True, timeout=30)
-    assert done.returncode == 2
+    assert done.returncode == 10
     complaint = done.stderr.decode()
-    assert complaint.count(f"{port}") == 1
+    assert complaint.startswith("statestore: cannot listen: ")
+    assert (complaint.count("\n"), complaint.count(f"{port}")) == (1, 1)
     assert "address already in use; choose another port, or 0 for a free one" in complaint
+
+
+@pytest.mark.parametrize("package", ["statestore_client", "raft_client"])
+def test_sigterm_ends_a_server_that_is_still_importing(tmp_path: Path, package: str) -> None:
+    """A SIGTERM that comes before the modules of the server are loaded ends it as a later one does."""
+    with importing(tmp_path, sys.executable, "-m", f"{package}.cli", "serve") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("package", ["statestore_client", "raft_client"])
+def test_sigterm_is_not_lost_on_the_first_process_of_a_container(tmp_path: Path, package: str) -> None:
+    """As process 1, which ignores what it has no handler for, a server that is still importing ends on SIGTERM."""
+    command = as_first_process(sys.executable, "-m", f"{package}.cli", "serve")
+    with importing(tmp_path, *command) as (process, first):
+        os.kill(first, signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_sighup_leaves_a_server_that_is_still_importing(tmp_path: Path) -> None:
+    """A SIGHUP before the files were read for the first time does not end the server."""
+    with importing(tmp_path, sys.executable, "-m", "statestore_client.cli", "serve") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_sigterm_ends_a_client_that_is_still_importing_as_others(tmp_path: Path) -> None:
+    """A command that is no server dies of SIGTERM, as everywhere: nothing was done."""
+    with importing(tmp_path, sys.executable, "-m", "statestore_client.cli", "get", "serve") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable
 from random import Random
@@ -15,6 +16,7 @@ from site_processes import COMMAND, Links, SiteProcess
 from waiting import eventually
 
 from statestore_client import StateStoreClient
+from statestore_client.kvstore import SiteClient
 from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.messages import (
     SetResult,
@@ -107,6 +109,36 @@ def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) 
         assert list(at_rome.scan()) == [b"sites/bonn/pump/1"]
 
 
+def test_a_key_ends_with_the_time_to_live_of_its_dead_site(site: Callable[..., SiteProcess]) -> None:
+    """It outlives that time while its site is there, and is gone soon after the site was killed."""
+    bonn, rome = site("bonn"), site("rome", "--site-key-ttl", "2")
+    rome.peers.append(bonn.url)
+    bonn.start(), rome.start()
+    bonn.change(OwnKeyAction.PERSIST, "bonn", b"v")
+    rome.change(OwnKeyAction.PERSIST, "rome", b"v")
+    eventually(lambda: rome.values() == bonn.values() == {"bonn": b"v", "rome": b"v"})
+    since = time.monotonic()
+    eventually(lambda: time.monotonic() > since + 2.5)
+    assert bonn.values() == {"bonn": b"v", "rome": b"v"}
+    rome.end(signal.SIGKILL)
+    eventually(lambda: bonn.values() == {"bonn": b"v"})
+
+
+def test_a_limit_of_floods_merges_updates(site: Callable[..., SiteProcess]) -> None:
+    """Of many updates in a second one leaves, with the keys of the others; all arrive."""
+    bonn, rome = site("bonn", "--site-flood-rate", "1"), site("rome")
+    rome.peers.append(bonn.url)
+    began = time.monotonic()
+    bonn.start(), rome.start()
+    with SiteClient(bonn.url, timeout_s=20) as client:
+        eventually(lambda: client.summary().areas["default"]["peers_initialized"])
+        for number in range(50):
+            client.set(f"k{number}", b"v")
+        eventually(lambda: len(rome.values()) == 50)
+        flooded = client.summary().areas["default"]["flooded_publications"]
+    assert 1 <= flooded <= min(49, time.monotonic() - began + 2)
+
+
 def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
     """Peers by state, keys and syncs of each area."""
     port = reserved_port()
@@ -141,6 +173,11 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
         (["--site-listen", "tcp://127.0.0.1:1"], "--site-listen needs --site NAME"),
         (["--site-export", "x/"], "--site-export needs --site NAME"),
         (["--site-import"], "--site-import needs --site NAME"),
+        (["--site-key-ttl", "5"], "--site-key-ttl needs --site NAME"),
+        (["--site-flood-rate", "5"], "--site-flood-rate needs --site NAME"),
+        (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-key-ttl", "1"], "a number of seconds from 2 to"),
+        (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-key-ttl", "1e308"], "a number of seconds from 2 to"),
+        (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-flood-rate", "0"], "a whole number of at least 1"),
         (["--site", "a/b", "--peer", "tcp://127.0.0.1:1", "--site-import"], "so its name has no '/'"),
         (["--site", "a"], "neither listens nor dials other sites"),
         (["--site", "", "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),
@@ -153,6 +190,8 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
         (["--site", "a", "--site-listen", "tcp://:1883"], "addresses are tcp://host:port or ipc://path"),
         (["--site", "a", "--site-listen", "ws://0.0.0.0:1"], "addresses are tcp://host:port or ipc://path"),
         (["--site", "a", "--site-listen", "inproc://x"], "addresses are tcp://host:port or ipc://path"),
+        (["--site", "a", "--peer", f"tcp://{'a' * 300}:1"], "addresses are tcp://host:port or ipc://path"),
+        (["--site", "a", "--peer", "tcp://a b:1"], "no site can be dialled at 'tcp://a b:1'"),
         (["--site", "a\nb", "--peer", "tcp://127.0.0.1:1"], "no control characters"),
         (["--site", "a", "--site-listen", "tcp://0.0.0.0:1"], "say --insecure if that is meant"),
         (["--site", "a", "--site-listen", "tcp://*:1"], "say --insecure if that is meant"),
@@ -171,7 +210,7 @@ def test_an_address_in_use_is_refused(site: Callable[..., SiteProcess]) -> None:
     bonn = site("bonn")
     bonn.start()
     done = subprocess.run([*COMMAND, "--site", "b", "--site-listen", bonn.url], capture_output=True, timeout=30)
-    assert done.returncode == 2
-    assert f"cannot listen for sites at {bonn.url}" in done.stderr.decode()
+    assert done.returncode == 10
+    assert done.stderr.decode().startswith(f"statestore: cannot listen for sites at {bonn.url}")
     reply = bonn.ask(ChangeOwnKey(1, "default", OwnKeyAction.SET, "k", b"v"))
     assert reply == SetResult(1, {})

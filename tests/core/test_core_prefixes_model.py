@@ -196,6 +196,27 @@ PrefixModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40
 TestPrefixModel = PrefixModel.TestCase
 
 
+def test_a_read_that_finds_a_deletion_may_miss_changes() -> None:
+    """A key that is set and deleted while it is read for the first time: the reader is told of the deletion before it
+    is notified, without a version, so there may be changes that it was not told of.
+    """
+    model = PrefixModel()
+    model.begin(keys={b"a/0", b"a/3"}, initial=False)
+    for _ in range(3):  # the listing, and KEYNOTIFY of both keys
+        model.execute()
+        model.answer()
+    model.execute()
+    model.change(key=b"a/3", is_set=True)
+    model.answer()
+    model.notify()
+    model.change(key=b"a/3", is_set=False)
+    for _ in range(2):  # GET is sent again, as it was overtaken
+        model.execute()
+        model.answer()
+    assert [(event.kind, event.missed) for event in model.seen] == [(EventKind.SET, False), (EventKind.DELETE, True)]
+    model.teardown()
+
+
 @pytest.mark.parametrize(
     ("of", "name", "mutant"),
     [

@@ -12,6 +12,9 @@ What a fenced block's language means:
 ``output``     what the block before it must have printed
 ``text``       no code: diagrams, tables, wire formats
 ``json``       must be JSON
+``yaml``       must be YAML
+``dockerfile`` no rule here: ``test_service_examples`` looks at it
+``ini``        the same
 ``{...}``      a Sphinx directive; not ours to run
 =============  ======================================================================================================
 
@@ -45,6 +48,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+import yaml
 from sybil import Document, Example, Region
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
@@ -58,17 +62,21 @@ EXEMPT: Final = (
     r"git clone \S+",
     r"cd statestore-client",
     r"cd examples",
-    r"python -m flights --months \d+",
+    r"python -m flights --events \d+ --rate \d+",
     r"(python3? -m )?pip install (--\w+ )?['\"]?(statestore-client|\.)(\[[a-z,]+\])?['\"]?",
-    r"pip install '\.\[spark\]' -r examples/flights/requirements\.txt",
+    r"pip install '\.\[spark,demo\]' -r examples/flights/requirements\.txt",
     r"python3? tests/bench/\w+\.py",
     r"sudo apt-get install( [a-z0-9+-]+)+",
     r"openssl req -x509( [\w=:,./-]+)+",
+    r"docker (build|run)( [\w=:,./$-]+)+",
+    r"sudo (python3 -m venv /opt/statestore|/opt/statestore/bin/pip install statestore-client)",
+    r"sudo useradd --system --no-create-home statestore",
     r"npm_config_zmq_external=true npm install",
     r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
     r"zmqraft serve( --[a-z-]+ \S+)+( &)?",
     r"zmqraft (add-peer|remove-peer|transfer) \d( tcp://\S+)?",
-    r"export ZMQRAFT_URL=tcp://10\.0\.0\.1:8047",
+    r"export ZMQRAFT_(URL|CURVE_PEER_KEYS)='?tcp://10\.0\.0\.1:8047\S*",
+    r"zmqraft config --curve-secret-key-file dashboard\.key_secret",
     r"statestore serve( --port \d+)? --site \w+ --site-listen \S+( --curve-keys \S+)?( --peer \S+)?( &)?",
     r"export (STATESTORE_SITE_URL|ROME)=tcp://127\.0\.0\.1:730[12]",
 )
@@ -76,7 +84,9 @@ EXEMPT: Final = (
 _PORT: Final = "1883"
 #: Of the peers that the tutorial starts.
 _PEER_PORTS: Final = ("8047", "8147", "8247")
-_COMMAND_TIMEOUT_S: Final = 60.0
+#: Of servers that replace each other, on one machine: for clients, and the first of three for each other.
+_SERVER_PORTS: Final = (("1885", "8050"), ("1886", "8060"), ("1887", "8070"))
+_COMMAND_TIMEOUT_S: Final = 180.0  # some start Java
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
 _REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
 _FILE: Final = re.compile(r"# (?P<name>\w+\.py)\n")
@@ -118,6 +128,8 @@ class DocumentRun:
         self._port = str(urlsplit(url).port)
         #: Ports as a document shows them -> as they are.
         self._ports = {_PORT: self._port} | {p: str(urlsplit(u).port) for p, u in zip(_PEER_PORTS, peers, strict=False)}
+        if _SERVER_PORTS[0][1] in path.read_text():
+            self._ports |= _ports_of_servers()
         self._real = real
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._output = ""
@@ -169,7 +181,9 @@ class DocumentRun:
                 self._compare(source, self._output, where)
             case "json":
                 json.loads(source)
-            case "text":
+            case "yaml":
+                assert all(yaml.safe_load_all(source)), f"{where}: an empty document"
+            case "text" | "dockerfile" | "ini":
                 pass
             case _ if language.startswith("{"):
                 pass
@@ -290,6 +304,18 @@ class _Shell:
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
+
+
+def _ports_of_servers() -> dict[str, str]:
+    """Ports as a document shows them -> as they are; nobody else takes these."""
+    from ports import reserved_port, reserved_ports  # beside the tests, where this file as a program does not look
+
+    found = {}
+    for client, internal in _SERVER_PORTS:
+        found[client] = str(reserved_port())
+        first = reserved_ports(3)
+        found |= {str(int(internal) + n): str(first + n) for n in range(3)}
+    return found
 
 
 def _replace_words(text: str, words: Mapping[str, str]) -> str:

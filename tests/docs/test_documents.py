@@ -7,6 +7,7 @@ against real ones where Node is installed.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -17,18 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
-import click
 import pytest
 from document_runner import run_document
 
-from raft_client import RaftSettings
-from raft_client.cli import exits as raft_exits
-from raft_client.cli.app import cli as raft_cli
+from raft_client import RaftSettings, SettingsError
 from raft_client.errors import __all__ as raft_errors
-from raft_client.spark.options import OF_NO_USE, ReadOptions
+from raft_client.spark.options import OF_NO_USE, ReadOptions, option_name, parse_options
+from raft_client.spark.stream_options import StreamOptions
+from raft_client.spark.write_options import WriteOptions
 from raft_client.wire import messages
 from statestore_client import ConnectionSettings
-from statestore_client.cli.app import cli
 from statestore_client.server import EmbeddedServer
 from statestore_client.spark import JavaNotFoundError, find_java_home
 
@@ -39,6 +38,8 @@ RUNNER = Path(__file__).with_name("document_runner.py")
 #: Documents that start a JVM. It must be one of their own: a process holds a single Spark session.
 SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
+STREAMING = DOCS / "how-to" / "spark-streaming.md"
+PIPELINE = DOCS / "how-to" / "pipeline-failover.md"
 
 PAGES = [
     ROOT / "README.md",
@@ -47,7 +48,7 @@ PAGES = [
 ]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
-DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, *RAFT)]
+DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, *RAFT)]
 
 
 #: Pages that break a connection, or have a client refused, to show what happens then.
@@ -136,7 +137,7 @@ def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
-@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, STREAMING, PIPELINE], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")
@@ -189,17 +190,36 @@ def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
 # -- completeness ------------------------------------------------------------------------------------------------------
 
 
+def test_options_of_kafka_lead_to_those_of_the_table() -> None:
+    """Each option of Kafka's source is refused with the name that the page has beside it, or it is the same here."""
+    text = (DOCS / "how-to/migrate.md").read_text().partition("| Option or column of Kafka |")[2]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("| other settings")[0], re.MULTILINE)
+    theirs = {option: ours for options, ours in rows for option in re.findall(r"`([\w.]+)`", options)}
+    assert len(theirs) > 15
+    for option, ours in theirs.items():
+        with pytest.raises(SettingsError) as caught:
+            parse_options({"seeds": "tcp://127.0.0.1:1", option: "?"}, {}, kind=StreamOptions)
+        if ours.startswith("the same"):
+            assert f"the option {option} must be" in caught.value.message
+        elif ours.startswith("leave it out"):
+            assert f"unknown option {option.lower()}: " in caught.value.message
+        else:
+            assert f"did you mean {ours.split('`')[1]}?" in caught.value.message
+
+
 def test_every_figure_has_its_command_and_its_date() -> None:
-    """Each row of figures names a benchmark that exists and a day, and no text outside of the tables has a date."""
+    """Each row of figures names a benchmark that exists, or the demo, and a day, and no text outside of the tables has
+    a date.
+    """
     text = (DOCS / "explanation" / "performance.md").read_text()
     before, _, figures = text.partition("## Figures\n")
     rows = [line for line in figures.splitlines() if line.startswith("|") and not line.startswith(("| What ", "|---"))]
     assert len(rows) > 50
     benchmarks = {path.name for path in (ROOT / "tests/bench").glob("bench_*.py")}
     for row in rows:
-        found = re.search(r" \| `(bench_\w+\.py)[^`]*` \| 20\d\d-\d\d-\d\d \|$", row)
+        found = re.search(r" \| `(bench_\w+\.py|make demo)[^`]*` \| 20\d\d-\d\d-\d\d \|$", row)
         assert found is not None, row
-        assert found[1] in benchmarks
+        assert found[1] in benchmarks | {"make demo"}
     prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert [line for line in prose if re.search(r"\b20\d\d-\d\d", line)] == []
     assert benchmarks - set(re.findall(r"bench_\w+\.py", before)) == set()
@@ -223,10 +243,17 @@ def test_every_raft_setting_and_option_is_described() -> None:
     assert settings | camel | {a.name for a in attrs.fields(ReadOptions)} <= rows
 
 
+def test_the_reference_lists_every_option_of_streams() -> None:
+    """The reference has a row for each option of the stream of a log, and of the sink."""
+    rows = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "spark.md").read_text(), re.MULTILINE))
+    for options in (StreamOptions, WriteOptions):
+        assert {option_name(a.name) for a in attrs.fields(options)} <= rows
+
+
 def test_every_rpc_is_described_with_its_bytes() -> None:
     """The reference has a section for each message, with its type, as the published protocol numbers them."""
-    text = RAFT_REFERENCE.read_text()
-    sections = dict(re.findall(r"^### (\w+)$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    text = (DOCS / "reference" / "raft-messages.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     for name, request in vars(messages).items():
         if getattr(request, "TYPE", b"") and not name.endswith("Reply"):
             assert f"`{request.TYPE.hex()}`" in sections[name], name
@@ -255,95 +282,29 @@ def test_the_raft_reference_names_tests_that_exist() -> None:
     assert {name for name in named if f"def {name}(" not in sources} == set()
 
 
-def test_every_command_and_option_is_described() -> None:
-    """The reference has a section for each command, and each of its options stands in it."""
-    text = (DOCS / "reference" / "cli.md").read_text()
-    sections = dict(re.findall(r"^## `statestore (\w+)`$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    shared = re.search(r"^## Options of every client command$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
-    assert shared is not None
-    context = click.Context(cli)
-    assert set(sections) == set(cli.list_commands(context))
-    for name in sections:
-        command = cli.get_command(context, name)
-        assert command is not None
-        members = command.commands.values() if isinstance(command, click.Group) else (command,)
-        options = {o for member in members for p in member.params if isinstance(p, click.Option) for o in p.opts}
-        missing = {o for o in options if f"`{o}" not in sections[name] and f"`{o}" not in shared[1]}
-        assert not missing, f"statestore {name}"
-        if isinstance(command, click.Group):
-            assert {c for c in command.commands if f"`statestore {name} {c} " not in sections[name]} == set()
+#: A directive for a name, made from its docstring. On a forge, readers see nothing of it but the directive.
+_MADE = re.compile(r"^\.\. auto(?:class|exception|function|data):: ([\w.]+?)(\w+)(?:\(\))?$", re.MULTILINE)
+REFERENCE = [path for path in PAGES if _MADE.search(path.read_text())]
 
 
-def test_the_limits_of_serve_have_the_defaults_of_its_help() -> None:
-    """The reference gives the limits of ``serve`` with the defaults of its help, in words where that is shorter."""
-    text = (DOCS / "reference" / "cli.md").read_text().partition("## `statestore serve`")[2].partition("\n## ")[0]
-    serve = cli.get_command(click.Context(cli), "serve")
-    assert serve is not None
-    limits = [p for p in _click_options(serve) if p.opts[0].startswith("--max-")]
-    assert len(limits) > 15
-    in_words = {604_800: "a week", 2**24: "16 MiB", 2**26: "64 MiB", 2**28: "256 MiB", 2**30: "1 GiB"}
-    for option in limits:
-        ((names, meaning),) = re.findall(rf"^\| (.*`{option.opts[0]} [^|]*) \| (.*) \|$", text, re.MULTILINE)
-        told = re.search(r"Default: (.*?)(?:\. |$)", meaning)
-        assert told is not None, option.opts[0]
-        if isinstance(option.show_default, str):
-            assert told[1] == option.show_default
-            continue
-        assert isinstance(option.default, int)
-        place = re.findall(r"`(--[\w-]+)", names).index(option.opts[0])
-        assert told[1].split(", ")[place] == in_words.get(option.default, f"{option.default:,}")
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.name)
+def test_names_of_the_reference_are_public_and_stand_in_the_text(path: Path) -> None:
+    """A name that a page makes from the source is in an ``__all__``, and the page's own text has it, too."""
+    text = path.read_text()
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    made = _MADE.findall(text)
+    assert [m + n for m, n in made if n not in importlib.import_module(m.rstrip(".")).__all__] == []
+    assert [n for _, n in made if not re.search(rf"`{n}\b", prose)] == []
 
 
-RAFT_CLI_REFERENCE = DOCS / "reference" / "zmqraft.md"
-
-
-def test_every_raft_command_and_option_is_described() -> None:
-    """The reference has a section for each command, with exactly its arguments, its options, and their defaults."""
-    text = RAFT_CLI_REFERENCE.read_text()
-    sections = dict(re.findall(r"^## `zmqraft ([\w-]+)`$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    shared = re.search(r"^## Options of every command$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
-    assert shared is not None
-    commands = {name: raft_cli.get_command(click.Context(raft_cli), name) for name in raft_cli.list_commands(None)}
-    assert set(sections) == set(commands)
-    common = {"--help", *(o for p in _click_options(commands["config"]) for o in p.opts if o != "--json")}
-    assert set(_option_rows(shared[1])) == common
-    for name, command in commands.items():
-        rows = _option_rows(sections[name])
-        own = {o: p for p in _click_options(command) for o in p.opts if o not in common}
-        assert set(rows) == set(own), f"zmqraft {name}"
-        for option, parameter in own.items():
-            shown = _shown_default(parameter)
-            assert shown is None or f"Default: {shown}" in rows[option], f"zmqraft {name} {option}"
-        usage = " ".join(command.collect_usage_pieces(click.Context(command))[1:])
-        assert f"`zmqraft {name} {usage}`".replace(" `", "`") in sections[name], f"zmqraft {name}: its arguments"
-
-
-def _click_options(command: click.Command) -> list[click.Option]:
-    """Those that --help shows."""
-    return [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-
-
-def _option_rows(section: str) -> dict[str, str]:
-    """Option -> what its row says; a row may begin with two names of one option."""
-    rows = re.findall(r"^\| (`-[^|]*) \| (.*) \|$", section, re.MULTILINE)
-    return {option: meaning for names, meaning in rows for option in re.findall(r"`(--?[\w-]+)", names)}
-
-
-def _shown_default(parameter: click.Option) -> str | None:
-    """As the reference writes it. Flags are off, and what depends on other things is described in words."""
-    value = parameter.default
-    if parameter.is_flag or not isinstance(value, (int, str, tuple, list)):
-        return None
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(str, value))
-    return f"`{value}`" if isinstance(value, str) else str(value)
-
-
-def test_every_raft_exit_code_is_described() -> None:
-    """The reference's table has each exit code of the command line, and no other."""
-    (table,) = re.findall(r"^## Exit codes$(.*?)(?=^## )", RAFT_CLI_REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
-    codes = {getattr(raft_exits, name) for name in raft_exits.__all__}
-    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
+@pytest.mark.parametrize(
+    ("module", "page"), [("statestore_client", "errors.md"), ("raft_client", "raft.md")], ids=["store", "log"]
+)
+def test_every_error_is_made_from_the_source(module: str, page: str) -> None:
+    """The reference has the docstring of each error, under the name by which it is imported."""
+    made = {m + n for m, n in _MADE.findall((DOCS / "reference" / page).read_text())}
+    names = importlib.import_module(f"{module}.errors").__all__
+    assert {f"{module}.{name}" for name in names} <= made
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

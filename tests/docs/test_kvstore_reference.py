@@ -15,7 +15,7 @@ from statestore_client.server.kvstore import (
     store,
     subscribers,
 )
-from statestore_client.wire.kvstore import client_messages, messages, value
+from statestore_client.wire.kvstore import client_messages, codec, messages, value
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
@@ -47,6 +47,16 @@ def test_every_reason_has_its_number() -> None:
     rows = {name: int(number) for name, number in re.findall(r"^\| ([A-Z_]+) \| (\d+) \|", PAGE, re.MULTILINE)}
     given = set(NoMergeReason) - {NoMergeReason.UNKNOWN, NoMergeReason.NO_MATCHED_KEY}
     assert rows == {reason.name: int(reason) for reason in given}
+
+
+def test_every_message_has_its_bytes() -> None:
+    """The bytes of each row are those of a message with the row's code, and no code is left out."""
+    rows = re.findall(r"^\| [a-z ]+ \| (\d+) \|[^|]*\| `([0-9a-f ]+)` \|$", PAGE, re.MULTILINE)
+    for code, shown in rows:
+        data = bytes.fromhex(shown)
+        assert data[1] == int(code) or data[1:3] == bytes((0xCC, int(code)))
+        assert codec.encode(codec.decode(data)) == data
+    assert sorted(int(code) for code, _ in rows) == sorted(codec._CODES.values())
 
 
 def test_every_row_of_the_tables_is_there() -> None:

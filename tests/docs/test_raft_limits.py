@@ -34,6 +34,7 @@ from raft_client.server.runtime import (
     machine_runner,
     metrics_page,
     peer,
+    request_pace,
     sockets,
 )
 from raft_client.server.runtime.storage import segment_list
@@ -71,6 +72,8 @@ FIXED: Final[dict[str, Any]] = {
     "broadcasts that wait for one subscriber that does not read": sockets._BROADCAST_QUEUE,
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,
+    "requests of one connection, at once": request_pace._BURST,
+    "the same, in a second": request_pace._A_SECOND,
     "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,
     "answers that wait for the disk": outbox._MAX_WAITING,
     "clients that wait for a snapshot": compaction._MOST_ASKED,
@@ -121,7 +124,7 @@ NO_LIMITS: Final = {
 }
 
 #: Settings beside the limits.
-OTHERS: Final = {"peer_id", "ident", "pre_vote", "check_quorum"}
+OTHERS: Final = {"peer_id", "ident", "pre_vote", "check_quorum", "trim_forgets_ids"}
 
 
 def test_the_page_has_the_numbers_of_the_code() -> None:

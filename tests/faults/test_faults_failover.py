@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
+from collections.abc import Callable
 from random import Random
 from statistics import median
 
@@ -112,7 +112,7 @@ async def _check_wills(audit: BrokerAudit, servers: ReplicatedServers) -> None:
 
 
 @pytest.mark.timeout(120 + 10 * _FAILOVERS)
-async def test_failovers_lose_nothing() -> None:
+async def test_failovers_lose_nothing(figures: Callable[[str], None]) -> None:
     """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back. Each will is
     sent once. A lock is held on, and its holder and a watch go on.
     """
@@ -128,7 +128,9 @@ async def test_failovers_lose_nothing() -> None:
             await audit.part()
     for fate, times in gaps.items():
         if times:
-            sys.stdout.write(f"{fate}: {len(times)} times, until another one is active {median(times):.3f} s\n")
+            figures(
+                f"{fate}: {len(times)} times; until another one is active, s: {median(times):.3f}, {max(times):.3f}"
+            )
     counts = [len(sender.acknowledged) for sender in audit.senders]
-    sys.stdout.write(f"{_FAILOVERS} failovers; acknowledged (QoS 1, QoS 2, retained, keys): {counts}\n")
+    figures(f"{_FAILOVERS} failovers; acknowledged (QoS 1, QoS 2, retained, keys): {counts}")
     assert all(count > _FAILOVERS for count in counts), counts

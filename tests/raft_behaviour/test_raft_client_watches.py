@@ -68,18 +68,11 @@ def test_a_callback_may_use_the_client(peers: ScriptedCluster) -> None:
             done.set()
 
         watch = client.watch(prefix="a", callback=callback)
-        eventually_live(watch)
         client.append(KeyValueCodec.set("a", "1"))
         assert done.wait(20)
         assert answers == [2, "1"]
         client.append(KeyValueCodec.set("a", "2"))
         assert client.watches.open == 0
-
-
-def eventually_live(watch: Any) -> None:
-    from waiting import eventually
-
-    eventually(lambda: watch.started_after is not None)
 
 
 async def test_an_asyncio_callback_may_be_a_coroutine_function(peers: ScriptedCluster) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from scripted_cluster import ScriptedCluster
 
-from raft_client.cli import main
+from raft_client.cli.app import main
 
 
 @click.command()

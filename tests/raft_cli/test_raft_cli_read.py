@@ -51,6 +51,14 @@ def log(peers: ScriptedCluster) -> ScriptedCluster:
 # -- tail --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("arguments", [("tail", "--from"), ("dump", "--to"), ("trim",)])
+def test_an_index_is_a_number(run: Run, arguments: tuple[str, ...]) -> None:
+    """A word in place of an index is a usage error that says so."""
+    done = run(*arguments, "earliest")
+    assert done.code == 2
+    assert "'earliest' is not a valid index." in done.err
+
+
 def test_the_end_of_the_log_is_printed(run: Run, peers: ScriptedCluster) -> None:
     """``tail`` prints the last ten entries, or as many as are wanted or there."""
     assert run("tail").out == b""

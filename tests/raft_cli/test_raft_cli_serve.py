@@ -104,12 +104,12 @@ def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
 
 
 def test_an_address_in_use_is_refused(peers: Peers) -> None:
-    """An address in use is a usage error that names it, and no directory is made: it would keep wrong addresses."""
+    """An address in use ends it with exit code 10, and no directory is made: it would keep wrong addresses."""
     peers.start("1")
     for option in ("--bind", "--publish"):
         done = subprocess.run(peers.command("2", option, peers.urls["1"]), capture_output=True, timeout=60)
-        assert done.returncode == 2
-        assert f"cannot listen at {peers.urls['1']}: Address already in use" in done.stderr.decode()
+        assert done.returncode == 10
+        assert done.stderr.decode() == f"zmqraft: cannot listen at {peers.urls['1']}: Address already in use\n"
         assert not (peers.directory / "2").exists()
 
 

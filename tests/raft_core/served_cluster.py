@@ -110,6 +110,12 @@ class ServedCluster(SimCluster):
             if peer.is_up and not peer.is_deluded and (peer is self.leader or not lag):
                 peer.apply()
 
+    def commit(self, request_id: bytes, data: bytes) -> int:
+        """As :meth:`write`, for an append of a client."""
+        index = super().commit(request_id, data)
+        self.write()
+        return index
+
     def lead(self, number: int) -> None:
         """Another leader, which everybody knows, and which has applied everything."""
         peer = self.peers[url_of(number)]

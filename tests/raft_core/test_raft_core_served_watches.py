@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from raft_network import url_of
+from raft_network import IDENT, url_of
 from served_cluster import ServedCluster, WatchClient, seen
 
+from raft_client import KeyValueCodec
+from raft_client.core.calls import Append, GetLogInfo
 from raft_client.core.freshness import Freshness
 from raft_client.core.selectors import Key, Prefix, Tree, Where
 from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended
@@ -54,6 +56,25 @@ def test_a_watch_begins_at_the_end_and_is_told_what_follows(cluster: ServedClust
     assert told(client, watch) == [(3, [b"a", b"b"]), (4, [b"c"])]
     assert is_as_offered(client, watch)
     assert client.state_of(watch) is Freshness.FRESH
+
+
+@pytest.mark.parametrize("others", [0, 1, 300])
+def test_a_watch_is_told_what_its_client_appends_next(cluster: ServedCluster, others: int) -> None:
+    """What a client appends as soon as it has made a watch comes after the watch's start, also if the leader commits it
+    before it has greeted the client, or is told of more watches than are begun at once."""
+    cluster.write("before")
+    client = WatchClient(cluster)
+    client.submit(GetLogInfo(IDENT, of_leader=True), "the leader is known")
+    client.settle()
+    if others:
+        client.watch()
+    for _ in range(others):
+        client.watch(settle=False)
+    watch = client.watch(settle=False)
+    client.submit(Append(IDENT, KeyValueCodec.set("a", "x"), bytes(12), has_new_id=True), "appended")
+    assert told(client, watch) == [(2, [b"a"])]
+    assert watch.started_after is not None
+    assert watch.started_after.index == 1
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, Position(2, 1)])

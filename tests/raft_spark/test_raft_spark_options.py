@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, SettingsError, SnapshotPolicy
 from raft_client.core.results import LogInfo
-from raft_client.spark.options import ReadOptions, connection, parse_options, to_options
+from raft_client.spark.options import ReadOptions, connection, parse_options, refuse_useless, to_options
 from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
+from raft_client.spark.stream_options import StreamOptions
 from raft_client.wire.positions import Position
 
 SEEDS = "tcp://10.0.0.1:8047,tcp://10.0.0.2:8047"
@@ -50,17 +51,18 @@ def import_nonsense() -> Any:
 def test_options_are_read_in_any_case() -> None:
     """Options are read in any case, because Spark hands them over in lower case."""
     settings, read = parse_options(
-        {"seeds": SEEDS, "requesttimeout": "2.5", "AFTER": "7", "until": "9", "partitions": "3", "snapshot": "skip"}
+        {"seeds": SEEDS, "requesttimeout": "2.5", "AFTER": "7", "until": "9", "partitions": "3", "snapshot": "skip"},
+        kind=ReadOptions,
     )
     assert settings == RaftSettings(seeds=SEEDS, request_timeout=2.5)
-    assert parse_options({"seeds": SEEDS, "after": "41@3"})[1].after == Position(41, 3)
+    assert parse_options({"seeds": SEEDS, "after": "41@3"}, kind=ReadOptions)[1].after == Position(41, 3)
     assert read == ReadOptions(after=7, until=9, partitions=3, snapshot=SnapshotPolicy.SKIP)
 
 
 def test_the_environment_of_the_driver_fills_in() -> None:
     """The driver's environment fills in what options leave out."""
     env = {"ZMQRAFT_SEEDS": SEEDS, "ZMQRAFT_CLUSTER": "plant", "ZMQRAFT_REQUEST_TIMEOUT": "3"}
-    settings, _ = parse_options({"requestTimeout": "4"}, env)
+    settings, _ = parse_options({"requestTimeout": "4"}, env, kind=ReadOptions)
     assert settings == RaftSettings(seeds=SEEDS, cluster="plant", request_timeout=4.0)
 
 
@@ -78,12 +80,38 @@ def test_the_environment_of_the_driver_fills_in() -> None:
         ({"url": SEEDS}, "unknown option url; did you mean seeds[?] Known options: after, cluster"),
         ({"seeds": SEEDS, "requestTimeout": "long"}, "the option requestTimeout must be a number of seconds"),
         ({"seeds": SEEDS, "untill": "3"}, "unknown option untill; did you mean until[?] Known options: after, cluster"),
+        ({"seeds": SEEDS, "startingOffsets": "latest"}, "unknown option startingoffsets; did you mean after[?]"),
+        ({"seeds": SEEDS, "failOnDataLoss": "true"}, "unknown option failondataloss; did you mean snapshot[?]"),
     ],
 )
 def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: str) -> None:
     """The message about an unusable option names it and what it takes."""
     with pytest.raises(SettingsError, match=complaint):
-        parse_options(options, {})
+        parse_options(options, {}, kind=ReadOptions)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"seeds": "10.0.0.1:8047"}, "^a seed must be tcp://host:port[^\\n]*$"),
+        ({"seeds": SEEDS, "failOnDataLoss": "no"}, "^the option failOnDataLoss must be true or false, not 'no'$"),
+        ({"seeds": SEEDS, "after": "soon"}, "^after must be a log index or INDEX@TERM, not 'soon'$"),
+        (
+            {"seeds": SEEDS, "topic": "a"},
+            "^unknown option topic: a log has no topics[^\\n]*\\nunknown option topic: a log",
+        ),
+    ],
+)
+def test_options_that_no_read_takes_are_refused_at_once(options: dict[str, str], complaint: str) -> None:
+    """What is wrong for every kind of read is said as that kind says it whose options were given."""
+    with pytest.raises(SettingsError, match=complaint):
+        refuse_useless(options, (StreamOptions, ReadOptions))
+
+
+@pytest.mark.parametrize("option", ["startingIndex", "after"])
+def test_options_of_either_read_pass(option: str) -> None:
+    """Options that one kind of read takes may be of that kind."""
+    refuse_useless({"seeds": SEEDS, option: "3"}, (StreamOptions, ReadOptions))
 
 
 def test_peers_are_given_as_to_a_client() -> None:
@@ -107,7 +135,7 @@ def test_peers_are_given_as_to_a_client() -> None:
 def test_options_survive_the_way_through_spark(read: ReadOptions, timeout: float, cluster: str) -> None:
     """Options written as texts are read back as the same."""
     settings = RaftSettings(seeds=SEEDS, cluster=cluster, request_timeout=timeout)
-    assert parse_options(to_options(settings, read), {}) == (settings, read)
+    assert parse_options(to_options(settings, read), {}, kind=ReadOptions) == (settings, read)
 
 
 def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
@@ -122,7 +150,7 @@ def test_the_secret_key_hides_under_a_name_that_spark_redacts() -> None:
     )
     options = to_options(settings, ReadOptions())
     assert [name for name, text in options.items() if text == key and "secret" in name.lower()] == ["curveSecretKey"]
-    assert parse_options(options, {}) == (settings, ReadOptions())
+    assert parse_options(options, {}, kind=ReadOptions) == (settings, ReadOptions())
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -76,23 +77,14 @@ def test_spark_finds_the_format_by_itself(spark: SparkSession, peers: ScriptedCl
     assert spark.newSession().read.format("zmqraft").option("seeds", peers.seeds).load().count() == 3
 
 
-def test_writing_and_streaming_are_explained(spark: SparkSession, peers: ScriptedCluster, tmp_path: Path) -> None:
-    """Writing and streaming are refused with messages that say what to use instead."""
-    from pyspark.errors import PySparkException
+def test_streams_need_a_later_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PySpark 4.1, whose streams know no limits, a stream is refused with a word on what to do."""
+    from raft_client.spark.source import ZmqRaftDataSource
 
-    register(spark)
-    appending = r"append rows with raft_client\.RaftClient\.append_many"
-    with pytest.raises(PySparkException, match=appending):
-        spark.range(1).write.format("zmqraft").mode("append").option("seeds", peers.seeds).save()
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    stream = rate.writeStream.format("zmqraft").options(seeds=peers.seeds, checkpointLocation=str(tmp_path / "a"))
-    with pytest.raises(PySparkException, match=appending):
-        stream.trigger(availableNow=True).start().awaitTermination()
-    following = spark.readStream.format("zmqraft").option("seeds", peers.seeds).load()
-    with pytest.raises(PySparkException, match=r"read what is new from time to time with raft_client\.spark\.read_ent"):
-        following.writeStream.format("noop").option(
-            "checkpointLocation", str(tmp_path / "b")
-        ).start().awaitTermination()
+    monkeypatch.delitem(sys.modules, "raft_client.spark.stream_source", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    with pytest.raises(SettingsError, match=r"needs PySpark 4\.2 or later.*read_entries"):
+        ZmqRaftDataSource({"seeds": "tcp://127.0.0.1:1"}).streamReader(None)  # type: ignore[arg-type]  # not reached
 
 
 def test_the_range_is_fixed(spark: SparkSession, peers: ScriptedCluster) -> None:

@@ -68,6 +68,8 @@ def test_environment_is_the_default_broker() -> None:
         ({"url": URL, "bogus": "1"}, "unknown option bogus. Known options: clientIdPrefix, duplicateKeys"),
         ({"url": URL, "mqtt.clientId": "x"}, "unknown option mqtt.clientid"),
         ({"url": URL, "ttl": "60"}, "unknown option ttl; did you mean ttlColumn?"),
+        ({"url": URL, "topic": "pumps"}, "unknown option topic: there are no topics, keys come from keyColumn"),
+        ({"url": URL, "kafka.bootstrap.servers": "a:9092"}, "servers: a URL names the broker"),
         ({"url": URL, "path": "t"}, "unknown option path: there are no tables or folders, keys come from keyColumn"),
         (
             {"url": URL, "operationColumn": "op"},

@@ -126,15 +126,10 @@ def test_overwrite_and_reading_are_explained(spark: SparkSession, server: Record
         spark.read.format("statestore_client").option("url", server.url).load().schema  # noqa: B018 - Spark Connect looks at it late
 
 
-def test_streams_are_explained(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> None:
-    """Streaming sink and source are refused with messages that say what to use."""
+def test_reading_a_stream_is_explained(spark: SparkSession, server: RecordingServer) -> None:
+    """The store as a streaming source is refused with a message that says what to use."""
     from pyspark.errors import PySparkException
 
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    stream = rate.selectExpr("'k' key", "cast(value as string) value").writeStream.format("statestore_client")
-    stream = stream.option("url", server.url).option("checkpointLocation", str(tmp_path))
-    with pytest.raises(PySparkException, match=r"write each micro-batch with statestore_client\.spark\.write_rows"):
-        stream.trigger(availableNow=True).start().awaitTermination()
     with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
         spark.readStream.format("statestore_client").option("url", server.url).load().schema  # noqa: B018 - Spark Connect looks at it late
 

@@ -18,3 +18,15 @@ def test_tox_hands_on_what_the_makefile_sets() -> None:
     assigned = set(re.findall(r"\b([A-Z_]+)=\S+ (?=.*\$\(BIN\)/tox)", (ROOT / "Makefile").read_text()))
     assert {"STATESTORE_KILLS", "RAFT_KILLS"} <= assigned
     assert [name for name in sorted(assigned) if not any(fnmatch(name, pattern) for pattern in passed)] == []
+
+
+def test_the_oldest_versions_that_are_tested_are_those_that_are_allowed() -> None:
+    """The constraints of the environment "lowest" are the lower bounds of what the package and its extras require."""
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "setup.cfg")
+    extras = config["options.extras_require"]
+    users = [config["options"]["install_requires"], *(extras[e] for e in extras if e not in {"test", "docs", "lint"})]
+    allowed = re.findall(r"^([\w.-]+)>=([\d.]+)", "\n".join(users), re.MULTILINE)
+    tested = re.findall(r"^([\w.-]+)==([\d.]+)", (ROOT / "tools/lowest.txt").read_text(), re.MULTILINE)
+    assert len(allowed) > 5
+    assert sorted(tested) == sorted(set(allowed))

@@ -58,7 +58,8 @@ class ChangeHistory:
         self._indexes: list[int] = []
         self._bytes = 0
         self._before = Item(applied.index, applied.term, ())  # the newest one that was dropped
-        self.index, self.term = applied.index, applied.term
+        self.index: int = applied.index
+        self.term: int = applied.term
 
     @property
     def applied(self) -> Position:

@@ -73,9 +73,9 @@ class KeyValueStateMachine(WatchableStateMachine):
         self._items = FrozenItems()
         self._listeners = [] if on_applied is None else [on_applied]
         self._statuses: dict[int, TransactionStatus] = {}
-        self.last_applied = 0
+        self.last_applied: int = 0
         #: About how much memory the keys and values take.
-        self.state_bytes = 0
+        self.state_bytes: int = 0
 
     def get(self, key: bytes) -> bytes | None:
         """The value as far as the log was applied; None if there is no such key."""

@@ -46,7 +46,7 @@ class Pass:
     """``place``: that of the item that comes next, or is being told."""
 
     def __init__(self, place: int) -> None:
-        self.place = place
+        self.place: int = place
         self._index: SelectorIndex[_Group] = SelectorIndex()
         self._groups: dict[Selector, _Group] = {}
         self._work: Iterator[int] | None = None

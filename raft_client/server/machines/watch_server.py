@@ -75,7 +75,8 @@ class WatchServer:
         #: Whether the peer leads, which clients are told.
         self.leads = False
         #: How many watches there are, and messages with events that were sent.
-        self.watch_count = self.events_sent = 0
+        self.watch_count: int = 0
+        self.events_sent: int = 0
         #: Watches, and sessions, that ended, by what for.
         self.ended: Counter[str] = Counter()
         self._history = ChangeHistory(self._limits.history_bytes, applied)

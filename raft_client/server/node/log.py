@@ -39,10 +39,10 @@ class Log:
 
     def __init__(self, stored: StoredLog) -> None:
         self.stored = stored
-        self.last_index = stored.last_index
-        self.last_term = stored.term_at(stored.last_index) or 0
+        self.last_index: int = stored.last_index
+        self.last_term: int = stored.term_at(stored.last_index) or 0
         #: All entries up to here are on the disk, as they are in this log.
-        self.durable_index = stored.last_index
+        self.durable_index: int = stored.last_index
         #: Oldest first, never empty; the last one is in force.
         self.configurations: list[Configuration] = list(stored.configurations)
         self._tail: list[LogEntry] = []

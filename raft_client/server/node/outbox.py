@@ -30,7 +30,7 @@ class Outbox:
         self._gathering = 1
         self._durable = 0
         #: Whether the gathered job was handed out in part: it needs an end, even if nothing is left of it.
-        self.is_begun = False
+        self.is_begun: bool = False
         #: When the job under way was handed out, in the node's time; None while the disk is idle.
         self.busy_since: float | None = None
 

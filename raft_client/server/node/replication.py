@@ -56,7 +56,7 @@ class Replication:
     def __init__(self, state: NodeState, peers: PeerRequests, snapshots: SnapshotSender) -> None:
         self._state, self._peers, self._snapshots = state, peers, snapshots
         self.followers: dict[str, FollowerProgress] = {}
-        self.leads_since = math.inf
+        self.leads_since: float = math.inf
 
     # -- leading -------------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,10 @@ class NodeSettings:
     max_uncommitted_bytes: int = 64 * _MIB
     #: How long a request id is remembered; None is for ever.
     request_id_ttl_s: float | None = DEFAULT_TTL_S
+    #: Entries that are trimmed take their request ids with them, however fresh those are: a repetition is appended
+    #: again. For logs whose readers know a repeated entry, as servers of a state store do. Other logs keep the entries
+    #: of ``request_id_ttl_s``, also those that nobody needs.
+    trim_forgets_ids: bool = False
     #: Ask before standing for election, so that a peer that comes back does not depose a leader that works.
     pre_vote: bool = True
     #: A leader that hears from no majority for an election time-out steps down.

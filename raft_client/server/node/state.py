@@ -45,31 +45,35 @@ class NodeState:
         now: float,
         wall_s: float,
     ) -> None:
-        self.settings, self.rng, self.now, self.wall_s = settings, rng, now, wall_s
+        self.settings: NodeSettings = settings
+        self.rng: random.Random = rng
+        self.now: float = now
+        self.wall_s: float = wall_s
         #: Of this peer.
-        self.id = settings.peer_id
-        self.log = Log(stored)
-        self.outbox = Outbox()
-        self.term, self.voted_for = stored.hard_state.term, stored.hard_state.voted_for
+        self.id: str = settings.peer_id
+        self.log: Log = Log(stored)
+        self.outbox: Outbox = Outbox()
+        self.term: int = stored.hard_state.term
+        self.voted_for: str = stored.hard_state.voted_for
         if self.log.last_term > self.term:
             raise InvalidArgumentError("the hard state is older than the log: one of them was lost or put back")
         self.leader_id: str | None = None
         #: In which this peer stood, since it was made.
         self.elections = 0
         #: Of what this peer asks others; a question of an earlier one is not repeated.
-        self.epoch = 0
+        self.epoch: int = 0
         self.applied_index = applied_index
         snapshot = stored.snapshot
-        self.commit_index = max(applied_index, snapshot.index if snapshot else 0)
+        self.commit_index: int = max(applied_index, snapshot.index if snapshot else 0)
         self.role = Role.FOLLOWER if self.takes_part else Role.CLIENT
         self._hard_state_dirty = False
         #: Of a snapshot that arrives; the next job for the disk writes it.
         self.chunk: SnapshotChunk | None = None
         #: A member that hears nothing until then stands for election.
-        self.election_at = 0.0
+        self.election_at: float = 0.0
         #: Until then no vote is given away: a leader may believe that it leads (see ``hears_leader``). What this peer
         #: had heard before it stopped is not known, so it begins with such a time, unless it never heard anything.
-        self.quiet_until = now + settings.election_timeout_min_s if self.term else now
+        self.quiet_until: float = now + settings.election_timeout_min_s if self.term else now
         self.restart_election_timer()
         if self.is_sole_voter:
             self.election_at = now

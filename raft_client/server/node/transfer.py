@@ -52,7 +52,7 @@ class Transfer:
         self._election, self._reads, self._updates = election, reads, updates
         self.target: str | None = None
         self._told: Question | None = None
-        self.ends_at = math.inf
+        self.ends_at: float = math.inf
         self._asked: dict[tuple[bytes, bytes], Request] = {}  # clients, by their route and request id
         self._tell_at = math.inf  # whoever leads then
         self._why_it_ended = ""

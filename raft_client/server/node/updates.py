@@ -53,7 +53,7 @@ class Updates:
         self._held_bytes = 0
         self._is_handing_over = False
         #: When those who wait for a new leader are told that none is known.
-        self.give_up_at = math.inf
+        self.give_up_at: float = math.inf
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ no request id before it is fresh any more, eight hours as a rule. So a peer that
 a Node peer too, lacks no id that could be repeated (``docs/decisions/0040-snapshots-are-held.md``).
 
 A state machine that keeps nothing (:meth:`.StateMachine.trimmed`) needs no snapshot of the past: its log is
-compacted up to where clients said that nobody needs it (:mod:`.trimming`), as soon as the ids before it have expired.
-Nothing is held.
+compacted up to where clients said that nobody needs it (:mod:`.trimming`), as soon as the ids before it have expired,
+or at once if they need not be remembered (``NodeSettings.trim_forgets_ids``). Nothing is held.
 
 The state machine is read in the loop's thread, a piece in a turn; files are written in another one.
 """
@@ -169,6 +169,8 @@ class Compaction:
     def _trim(self, node: RaftNode) -> None:
         """Whole segments go, when all ids of one have expired; then it is worth a snapshot."""
         newest = 0 if self._storage.snapshot is None else self._storage.snapshot.index
+        if self._trimming.settings.trim_forgets_ids:
+            self._storage.forget_requests(0.0, up_to=min(self._trimming.index, node.status().applied_index))
         if min(self._trimming.index, self._storage.prune_index) <= newest:
             return
         index = min(self._trimming.index, node.compactable_index())

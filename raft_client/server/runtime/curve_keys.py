@@ -54,6 +54,8 @@ class CurveKeys:
             raise SettingsError(f"the directory of keys {folder} cannot be read: there is none")
         self.folder = folder
         #: The own pair, in Z85.
+        self.public_key: bytes
+        self.secret_key: bytes
         self.public_key, self.secret_key = _own_pair(folder, peer_id)
         self.peer_id = peer_id
         self._faults: set[str] = set()

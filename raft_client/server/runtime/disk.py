@@ -34,8 +34,10 @@ class Storage(StoredLog, Protocol):
         """Do the job that was taken, in any thread; it is durable then. Raises StorageError."""
         ...
 
-    def forget_requests(self, before_s: float) -> None:
-        """Request ids made before that time (seconds since 1970) are taken no more, and need not be known."""
+    def forget_requests(self, before_s: float, up_to: int = 0) -> None:
+        """Request ids made before that time (seconds since 1970) are taken no more, and need not be known; nor need
+        those of the entries up to ``up_to``.
+        """
         ...
 
     def newest_request_s(self) -> float:
@@ -78,8 +80,8 @@ class SyncTimes:
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(SYNC_BOUNDS_S) + 1)
-        self.sum_s = 0.0
+        self.counts: list[int] = [0] * (len(SYNC_BOUNDS_S) + 1)
+        self.sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
         """One job is done."""
@@ -94,7 +96,7 @@ class DiskWorker:
         self, storage: Storage, loop: asyncio.AbstractEventLoop, done: Callable[[Exception | None], None]
     ) -> None:
         """``done`` is called in the loop's thread, with what went wrong or None."""
-        self.sync_times = SyncTimes()
+        self.sync_times: SyncTimes = SyncTimes()
         self._storage = storage
         self._loop = loop
         self._done = done
@@ -102,7 +104,7 @@ class DiskWorker:
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="raft-disk-maintenance")
         self._maintains = False
         #: Whether no job is under way.
-        self.is_idle = True
+        self.is_idle: bool = True
 
     def begin(self, persist: Persist) -> None:
         """Take the job; ``done`` tells when it is durable. Raises StorageError."""

@@ -35,9 +35,9 @@ class Question:
     __slots__ = ("answer", "message", "size")
 
     def __init__(self, message: ClientDispatch, answer: Callable[[Sequence[bytes]], None]) -> None:
-        self.message = message
-        self.answer = answer
-        self.size = sum(map(len, message.frames))
+        self.message: ClientDispatch = message
+        self.answer: Callable[[Sequence[bytes]], None] = answer
+        self.size: int = sum(map(len, message.frames))
 
 
 class MachineRunner:
@@ -53,9 +53,11 @@ class MachineRunner:
         drop: Callable[[str], None],
     ) -> None:
         #: Since the start, entries that were applied again included.
-        self.applied_entries = self.applied_bytes = self.restored_snapshots = 0
+        self.applied_entries: int = 0
+        self.applied_bytes: int = 0
+        self.restored_snapshots: int = 0
         last = storage.last_index
-        self.watches = WatchService(machine, replayed=Position(last, storage.term_at(last) or 0))
+        self.watches: WatchService = WatchService(machine, replayed=Position(last, storage.term_at(last) or 0))
         self._machine = machine
         self._storage = storage
         self._publish = publish

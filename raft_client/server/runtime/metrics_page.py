@@ -1,4 +1,5 @@
-"""An HTTP server that knows two pages: ``/metrics`` for Prometheus, ``/health`` for what starts and stops peers.
+"""An HTTP server that knows three pages: ``/metrics`` for Prometheus, ``/ready`` for what replaces peers one by one,
+``/health`` for what restarts those that hang.
 
 It trusts nobody: a request of 8 KiB at most, five seconds for everything, sixteen connections at a time (for one more,
 the oldest goes), one request for each.
@@ -80,10 +81,11 @@ class MetricsPage:
     def _page(self, path: bytes) -> tuple[HTTPStatus, bytes]:
         if path == b"/metrics":
             return HTTPStatus.OK, self._render()
-        if path == b"/health":
-            lack = self._lack()
-            return HTTPStatus.SERVICE_UNAVAILABLE if lack else HTTPStatus.OK, f"{lack or 'ready'}\n".encode()
-        return HTTPStatus.NOT_FOUND, b"The figures are at /metrics, the health is at /health\n"
+        if path not in (b"/health", b"/ready"):
+            return HTTPStatus.NOT_FOUND, b"The figures are at /metrics; there are /health and /ready, too\n"
+        lack = self._lack()
+        is_well = not lack or path == b"/health"  # that there is an answer is what it says
+        return HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE, f"{lack or 'ready'}\n".encode()
 
 
 def _response(status: HTTPStatus, body: bytes = b"", *, has_body: bool = True) -> bytes:

@@ -91,17 +91,17 @@ class RaftPeer:
         """
         self.settings = settings
         #: Where it listens, once it has started.
-        self.url = url
+        self.url: str = url
         self.publisher_url, self._public_host = publisher_url, public_host
         #: How many messages were dropped, by reason.
         self.dropped: Counter[str] = Counter()
         self._door = RequestDoor(settings.ident, self._drop)
         #: What ended the peer; None while it runs, and after close().
         self.failure: BaseException | None = None
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
         self._storage, self._keys = storage, keys
         self._on_role, self._make_node = on_role, make_node
-        self.runner = MachineRunner(
+        self.runner: MachineRunner = MachineRunner(
             machine,
             storage,
             settings.ident,
@@ -123,7 +123,7 @@ class RaftPeer:
         """Listen, and take part. Raises TransportError if an address cannot be had. After an error all is closed."""
         self._loop = asyncio.get_running_loop()
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
-        self.disk = DiskWorker(self._storage, self._loop, self._on_synced)
+        self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced)
         machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
         trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
         self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
@@ -210,8 +210,9 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        self._sockets.settle(monotonic_s())
-        came = self._sockets.receive(_TURN)
+        now = monotonic_s()
+        self._sockets.settle(now)
+        came = self._sockets.receive(_TURN, now)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
         now, wall_s = monotonic_s(), time.time()
         incoming = list(self._incoming(came, now))
@@ -238,9 +239,8 @@ class RaftPeer:
 
     def _set_timer(self, now: float, *, at_once: bool) -> None:
         self._deadline = self._node.next_deadline()
-        when = min(self._deadline, self.runner.next_deadline())
-        if at_once or self._sockets.is_readable():  # its descriptor has told of it, and does not tell again
-            when = now
+        # The descriptor of what nobody has taken has told of it, and does not tell again.
+        when = min(self._deadline, self.runner.next_deadline(), now if at_once else self._sockets.next_look(now))
         if self._timer is not None:
             if now <= self._timer_at <= when:
                 return  # most messages put off what is due: a turn too many now and then costs less than a timer each

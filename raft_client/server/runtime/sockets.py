@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,7 @@ from zmq import zmq_poll
 from raft_client.errors import TransportError
 from raft_client.server.runtime.handshakes import Handshakes
 from raft_client.server.runtime.long_answers import LongAnswers
+from raft_client.server.runtime.request_pace import RequestPace
 from raft_client.wire.peer_urls import with_host
 from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
@@ -85,11 +87,11 @@ class Dealer:
         keys: CurveKeys | None = None,
         peer_key: bytes = b"",
     ) -> None:
-        self.peer_id = peer_id
-        self.url = url
-        self.peer_key = peer_key
+        self.peer_id: str = peer_id
+        self.url: str = url
+        self.peer_key: bytes = peer_key
         #: Whether a handshake failed, and none succeeded since.
-        self.is_refused = False
+        self.is_refused: bool = False
         self._socket = _socket(context, zmq.DEALER, url)
         if keys is not None:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, peer_key)
@@ -165,6 +167,7 @@ class PeerSockets:
         self._keys = keys
         self._handshakes = None if keys is None else Handshakes(self._context, keys, drop)
         self._answers = LongAnswers()
+        self._pace = RequestPace()
         self._router: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self._polled: list[tuple[zmq.Socket[bytes], int]] = []
@@ -248,8 +251,9 @@ class PeerSockets:
                 self._forget(socket.fileno())
             dealer.close()
 
-    def receive(self, limit: int) -> Received:
-        """What has come; of requests at most ``limit``: one busy client does not hold up the rest."""
+    def receive(self, limit: int, now: float) -> Received:
+        """What has come; of requests at most ``limit``, and none while one client has sent too many: so busy clients do
+        not hold up the rest."""
         # One call asks all sockets. To be told by each that it is empty, with an exception, takes six times as long.
         readable = {socket for socket, _ in zmq_poll(self._polled, 0)}
         received = Received([], [], [])
@@ -259,9 +263,17 @@ class PeerSockets:
                 received.connections.extend((dealer, began) for began in dealer.turns())
             if messages in readable:
                 received.replies.extend((dealer.peer_id, frames) for frames in dealer.receive(self._drop))
-        if self._router in readable:
-            received.requests.extend(_receive(self._router, self._drop, limit, self._handshakes))
+        if self._router in readable and now >= self._pace.pauses_until:
+            received.requests.extend(self._requests(self._router, limit, now))
         return received
+
+    def _requests(self, router: zmq.Socket[bytes], limit: int, now: float) -> Iterator[list[bytes]]:
+        users: list[str] | None = None if self._handshakes is None else []
+        for message in _receive(router, self._drop, limit, users):
+            if self._handshakes is None or users is None or self._handshakes.may_say(message, users.pop()):
+                yield message
+            if not self._pace.may_go_on(message[0], now):
+                return
 
     def settle(self, now: float) -> None:
         """Connect to peers for which there was no descriptor, or whose keys are known by now, or others than before;
@@ -293,9 +305,12 @@ class PeerSockets:
         if self._publisher is not None:
             send_message(self._publisher, frames)
 
-    def is_readable(self) -> bool:
-        """Whether something came that nobody has taken: look before sleeping."""
-        return bool(zmq_poll(self._polled, 0))
+    def next_look(self, now: float) -> float:
+        """When to take what has come and nobody has taken: look before sleeping. ``math.inf``: nothing has come."""
+        readable = zmq_poll(self._polled, 0)
+        if now < self._pace.pauses_until and all(socket is self._router for socket, _ in readable):
+            return self._pace.pauses_until
+        return now if readable else math.inf
 
     def close(self) -> None:
         """Everything, at once."""
@@ -340,12 +355,11 @@ def _receive(
     socket: zmq.Socket[bytes],
     drop: Callable[[str], object],
     limit: int,
-    handshakes: Handshakes | None = None,
+    users: list[str] | None = None,
 ) -> Iterator[list[bytes]]:
     if not skip_message(socket, _SKIPPED_AT_ONCE):
         return
     left = _MOST_AT_ONCE_BYTES
-    users: list[str] | None = None if handshakes is None else []
     for _ in range(limit):
         try:
             message = receive_message(socket, _MAX_FRAMES, users)
@@ -354,8 +368,7 @@ def _receive(
             return
         if message is None:
             return
-        if handshakes is None or users is None or handshakes.may_say(message, users.pop()):
-            yield message
+        yield message
         left -= sum(map(len, message)) + _FRAME_BYTES * len(message)
         if left < 0:
             return

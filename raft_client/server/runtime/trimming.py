@@ -37,10 +37,10 @@ class Trimming:
         self._send = send
         self.settings = settings
         #: Whether its log cannot be trimmed: its state machine cannot do without snapshots.
-        self.keeps_state = machine.trimmed(0) is None
+        self.keeps_state: bool = machine.trimmed(0) is None
         self._able: set[str] = set()  # peers whose present connection knows Trim
         #: The entries up to here may go.
-        self.index = 0
+        self.index: int = 0
 
     def asked(self, message: Trim, status: NodeStatus) -> TrimReply | None:
         """A client or the leader says so. None: no answer."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from statestore_client.errors import ClosedError, RequestTimeoutError
+from statestore_client.kvstore.calls import check_seconds
 from statestore_client.kvstore.following import HOLD_S, Follower
 from statestore_client.kvstore.sync.link import CallbackWorker, SiteLink
 
@@ -45,7 +46,7 @@ class SiteStream(Generic[S, T]):
         self._waiting: deque[T] = deque()
         self._snapshot: S | None = None
         #: False while the site does not answer; what it said last may be old then.
-        self.is_connected = True
+        self.is_connected: bool = True
 
     @property
     def snapshot(self) -> S:
@@ -72,6 +73,8 @@ class SiteStream(Generic[S, T]):
 
         While the site does not answer, it may take as long as a request more.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._waiting:
             left = HOLD_S if deadline is None else min(HOLD_S, deadline - time.monotonic())

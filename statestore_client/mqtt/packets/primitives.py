@@ -216,9 +216,9 @@ class Reader:
     __slots__ = ("data", "end", "pos")
 
     def __init__(self, data: bytes, pos: int, end: int) -> None:
-        self.data = data
-        self.pos = pos
-        self.end = end
+        self.data: bytes = data
+        self.pos: int = pos
+        self.end: int = end
 
     def byte(self) -> int:
         value, self.pos = read_byte(self.data, self.pos, self.end)

@@ -211,7 +211,7 @@ class Layout(Generic[P]):
         self._readers = {row.identifier: (names.index(row.name), _READERS[row.kind], row.forbids, row) for row in rows}
         self._users = names.index("user_properties")
         self._defaults = [field.default for field in attrs.fields(cls)]
-        self.empty = cls()
+        self.empty: P = cls()
         # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
         self._latest: tuple[P, bytes] = (self.empty, b"\0")
 

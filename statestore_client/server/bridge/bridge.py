@@ -56,8 +56,8 @@ class Bridge:
         options: BridgeOptions,
         on_work: Callable[[], object],
     ) -> None:
-        self.exports = Exports(store, area, site, options.exports)
-        self.imports = Imports(store, area, options.quota)
+        self.exports: Exports = Exports(store, area, site, options.exports)
+        self.imports: Imports = Imports(store, area, options.quota)
         self._store = store
         self._area = area
         self._site = site

@@ -29,7 +29,7 @@ class Campaign:
     def __init__(
         self, settings: ClusterSettings, fence: Fence, time: ObservedTime, appends: Appends, now: float
     ) -> None:
-        self.role = Role.STANDBY
+        self.role: Role = Role.STANDBY
         self._settings = settings
         self._fence = fence
         self._time = time
@@ -162,6 +162,7 @@ class Campaign:
         timeline = self._time.timeline(fence.log_ms, now)
         self._claimed = (fence.epoch + 1, self._ahead_ms(fence.epoch + 1, timeline))
         log_ms = log_time(timeline, now)
-        body = Claim(settings.url, settings.format, settings.lease_ms, now.wall_ms, is_forced)
+        format_ = fence.format if fence.epoch else settings.format
+        body = Claim(settings.url, format_, settings.lease_ms, now.wall_ms, is_forced)
         entry = LogEntry(fence.epoch + 1, fence.seq, settings.life, log_ms, fence.base, body)
         self._claim = self._appends.send(entry, now.monotonic)

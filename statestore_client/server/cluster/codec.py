@@ -23,6 +23,7 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewFormat,
     Part,
     Renewal,
     Snapshot,
@@ -108,6 +109,7 @@ _KINDS: Final[dict[int, tuple[Callable[..., Body], tuple[tuple[str, Callable[[An
     5: (Challenge, ()),
     6: (Snapshot, (("index", number), ("fence", _data))),
     7: (Part, (("index", number), ("data", _data), ("is_last", _boolean), ("is_end", _boolean))),
+    8: (NewFormat, (("format", number),)),
 }  # fmt: skip
 _CODES: Final = {make: code for code, (make, _) in _KINDS.items()}
 _HEADER: Final = 8

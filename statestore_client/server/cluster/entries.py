@@ -8,6 +8,7 @@ Claim       url, format, lease, wall clock,      its epoch is the next one, and 
 BatchPiece  a piece of a batch of the journal    the epoch is current, the life is its owner, ``seq`` is the next one
 Renewal     wall clock                           as a BatchPiece
 HandOver    which server is to be the next       as a BatchPiece; nobody owns the epoch afterwards
+NewFormat   format                               as a BatchPiece; batches after it may have this format
 Challenge                                        it changes nothing; an owner that lives answers with a Renewal
 Snapshot    index and fence of a snapshot        no other one is being written, or that was begun 60 s ago
 Part        a piece of the snapshot              it is the next one of the snapshot that is being written
@@ -34,6 +35,7 @@ __all__ = [
     "MAX_ID_BYTES",
     "MAX_LEASE_MS",
     "MAX_URL_BYTES",
+    "UNFINISHED",
     "VERSION",
     "BatchPiece",
     "Body",
@@ -42,6 +44,7 @@ __all__ = [
     "HandOver",
     "Life",
     "LogEntry",
+    "NewFormat",
     "Part",
     "Renewal",
     "Snapshot",
@@ -51,6 +54,9 @@ __all__ = [
 VERSION: Final = 1
 #: The newest format of records in batches that this program reads.
 FORMAT: Final = 1
+#: The format of an epoch in which a data directory is copied into the log, until all of it is there: a part of it is
+#: nothing to go on from.
+UNFINISHED: Final = 0
 
 #: Larger entries make the appends of others wait for more than 50 ms.
 MAX_ENTRY: Final = 1 << 20
@@ -72,7 +78,8 @@ class Life:
 @attrs.frozen
 class Claim:
     """The server wants to own the next epoch. Clients that arrive elsewhere are passed on to ``url``. Its leases last
-    ``lease_ms``: others wait for longer than that, whatever they are set to. Batches of the epoch have ``format``.
+    ``lease_ms``: others wait for longer than that, whatever they are set to. Batches of the epoch have ``format``,
+    until there is a :class:`NewFormat`.
     """
 
     url: str
@@ -105,6 +112,13 @@ class HandOver:
 
 
 @attrs.frozen
+class NewFormat:
+    """All servers know this format of records: from here on batches may have it. Formats never go back."""
+
+    format: int
+
+
+@attrs.frozen
 class Challenge:
     """A server asks whether the owner lives."""
 
@@ -129,7 +143,7 @@ class Part:
     is_end: bool = False
 
 
-Body: TypeAlias = Claim | BatchPiece | Renewal | HandOver | Challenge | Snapshot | Part
+Body: TypeAlias = Claim | BatchPiece | Renewal | HandOver | NewFormat | Challenge | Snapshot | Part
 
 
 @hot_value

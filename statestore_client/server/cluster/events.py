@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from statestore_client.server.journal.timeline import Timeline
 
 __all__ = [
-    "Append", "BatchReplicated", "BatchWritten", "ClusterEvent", "Deposed", "IdInUse", "OwnerChanged", "Promoted",
-    "RowsRestored", "SnapshotRestored", "SnapshotWritten",
+    "Append", "BatchReplicated", "BatchWritten", "ClusterEvent", "Deposed", "FormatRaised", "IdInUse", "OwnerChanged",
+    "Promoted", "RowsRestored", "SnapshotRestored", "SnapshotWritten",
 ]  # fmt: skip
 
 
@@ -69,6 +69,13 @@ class Deposed:
 
 
 @attrs.frozen
+class FormatRaised:
+    """Batches after this one have this format, or an older one."""
+
+    format: int
+
+
+@attrs.frozen
 class IdInUse:
     """Another server that lives has the same id."""
 
@@ -97,6 +104,6 @@ class SnapshotWritten:
 
 
 ClusterEvent: TypeAlias = (
-    BatchReplicated | BatchWritten | OwnerChanged | Promoted | Deposed | IdInUse | RowsRestored | SnapshotRestored
-    | SnapshotWritten
+    BatchReplicated | BatchWritten | OwnerChanged | Promoted | Deposed | FormatRaised | IdInUse | RowsRestored
+    | SnapshotRestored | SnapshotWritten
 )  # fmt: skip

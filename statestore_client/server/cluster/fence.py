@@ -24,12 +24,14 @@ from statestore_client.server.cluster.codec import (
 )
 from statestore_client.server.cluster.entries import (
     FORMAT,
+    UNFINISHED,
     BatchPiece,
     Challenge,
     Claim,
     HandOver,
     Life,
     LogEntry,
+    NewFormat,
     Part,
     Renewal,
     Snapshot,
@@ -71,9 +73,10 @@ class Fence:
     epoch: int = 0
     owner: Life | None = None
     seq: int = 0
-    #: Of the last claim: where the owner is reached, how its records are written, and how long a lease may last.
+    #: Of the last claim: where the owner is reached, and how long a lease may last. Of the records: how they are
+    #: written.
     url: str = ""
-    format: int = 0
+    format: int = UNFINISHED
     lease_ms: int = 0
     #: The server that a vacant epoch was handed over to.
     next_id: str = ""
@@ -85,7 +88,7 @@ class Fence:
     writing: SnapshotInLog | None = None
 
     def receive(self, index: int, entry: LogEntry) -> Verdict:
-        """The next entry. Raises NewerLogError for a claim whose format this program does not know."""
+        """The next entry. Raises NewerLogError for a format that this program does not know."""
         self.index = index
         body = entry.body
         if isinstance(body, Claim):
@@ -111,7 +114,7 @@ class Fence:
         self.log_ms = max(self.log_ms, entry.log_ms)
         return Verdict.VALID
 
-    def _owned(self, entry: LogEntry, body: BatchPiece | Renewal | HandOver) -> Verdict:
+    def _owned(self, entry: LogEntry, body: BatchPiece | Renewal | HandOver | NewFormat) -> Verdict:
         if entry.epoch != self.epoch or entry.life != self.owner:
             return Verdict.OUTDATED
         if entry.seq != self.seq + 1:
@@ -120,6 +123,8 @@ class Fence:
         self.log_ms = max(self.log_ms, entry.log_ms)
         if isinstance(body, HandOver):
             self.owner, self.next_id = None, body.next_id
+        elif isinstance(body, NewFormat):
+            self.format = max(self.format, _format(body.format))
         return Verdict.VALID
 
     def _snapshot(self, index: int, entry: LogEntry, snapshot: Snapshot) -> Verdict:
@@ -141,6 +146,11 @@ class Fence:
         else:
             self.writing = attrs.evolve(writing, parts=writing.parts + 1)
         return Verdict.VALID
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a part of a data directory is in the log, and the rest is not: nothing to go on from."""
+        return self.epoch > 0 and self.format == UNFINISHED
 
     @property
     def is_snapshot_under_way(self) -> bool:
@@ -171,7 +181,7 @@ class Fence:
 def _format(value: object) -> int:
     wanted: int = number(value)
     if wanted > FORMAT:
-        raise NewerLogError(f"records of format {wanted}; this program knows format {FORMAT}")
+        raise NewerLogError(f"records of format {wanted}; this program knows formats up to {FORMAT}: upgrade it")
     return wanted
 
 

@@ -18,11 +18,12 @@ from statestore_client.server.cluster.appends import Appends
 from statestore_client.server.cluster.batches import Assembly, pack_batch, unpack_batch
 from statestore_client.server.cluster.campaign import Campaign
 from statestore_client.server.cluster.codec import UnreadableLogError, decode
-from statestore_client.server.cluster.entries import BatchPiece, Challenge, Claim, Part, Snapshot
+from statestore_client.server.cluster.entries import BatchPiece, Challenge, Claim, NewFormat, Part, Snapshot
 from statestore_client.server.cluster.events import (
     BatchReplicated,
     BatchWritten,
     Deposed,
+    FormatRaised,
     IdInUse,
     OwnerChanged,
     Promoted,
@@ -56,9 +57,9 @@ class ClusterMember:
     def __init__(self, settings: ClusterSettings, now: Instant, base: tuple[int, LogEntry] | None = None) -> None:
         self.settings = settings
         self.events: list[ClusterEvent] = []
-        self.fence = Fence()
+        self.fence: Fence = Fence()
         #: Bytes of the log since the snapshot that is the base.
-        self.log_bytes = 0
+        self.log_bytes: int = 0
         self._reader: SnapshotReader | None = None
         if base is not None:
             at, entry = base
@@ -92,8 +93,15 @@ class ClusterMember:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it may become active: it has read the log to its end, and a snapshot if there is one."""
-        return self._is_caught_up and self._reader is None and not self._is_deposed
+        """Whether it may become active: it has read the log to its end, and a snapshot if there is one, and no data
+        directory is being copied into the log.
+        """
+        return self._is_caught_up and self._reader is None and not (self._is_deposed or self.awaits_import)
+
+    @property
+    def awaits_import(self) -> bool:
+        """Whether it reads a log into which a data directory is copied, or is to be."""
+        return self.fence.is_unfinished or (self.settings.awaits_import and self.fence.epoch == 0)
 
     @property
     def is_snapshot_under_way(self) -> bool:
@@ -188,6 +196,8 @@ class ClusterMember:
             self._campaign.owner_wrote(now.monotonic)
         if isinstance(body, BatchPiece):
             self._receive_piece(index, body)
+        elif isinstance(body, NewFormat):
+            self.events.append(FormatRaised(self.fence.format))
         if self._ownership is not None:
             self._ownership.receive(entry, verdict, now)
         if self.fence.owner is None:
@@ -285,12 +295,26 @@ class ClusterMember:
         ownership.hand_over(next_id, now)
         return True
 
+    def raise_format(self, new: int, now: Instant) -> bool:
+        """Let batches have this format, which all servers know. Returns False if this is not the time for it."""
+        if self._ownership is None or self._ownership.is_handing_over:
+            return False
+        self._ownership.raise_format(new, now)
+        return True
+
     # -- others --------------------------------------------------------------------------------------------------------
 
     def hear(self, epoch: int, now: Instant) -> None:
         """A pulse of a server that takes itself for the owner of this epoch."""
         if self._ownership is None:
             self._campaign.hear(epoch, now.monotonic)
+
+    def listener_came(self, now: Instant) -> None:
+        """Another server listens to this one. Its life may have begun after the owner's last entry: without another
+        one it would know the time of that at best, if it had to take over.
+        """
+        if self._ownership is not None:
+            self._ownership.renew(now)
 
     def suspect(self, now: Instant) -> None:
         """The owner's machine refuses connections: its process is gone."""

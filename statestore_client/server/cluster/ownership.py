@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.batches import MAX_BATCH, MAX_PIECES, pieces
 from statestore_client.server.cluster.codec import UnreadableLogError
-from statestore_client.server.cluster.entries import BatchPiece, HandOver, LogEntry, Renewal
+from statestore_client.server.cluster.entries import BatchPiece, HandOver, LogEntry, NewFormat, Renewal
 from statestore_client.server.cluster.fence import Verdict
 from statestore_client.server.cluster.observed_time import log_time
 
@@ -43,9 +43,9 @@ class Ownership:
         now: float,
     ) -> None:
         self.timeline = timeline
-        self.epoch = fence.epoch
-        self.is_handing_over = False
-        self.is_writing = False
+        self.epoch: int = fence.epoch
+        self.is_handing_over: bool = False
+        self.is_writing: bool = False
         self._settings = settings
         self._fence = fence
         self._appends = appends
@@ -97,6 +97,10 @@ class Ownership:
         """Say nothing from now on: the next one claims as soon as it sees this."""
         self.is_handing_over = True
         self._send(HandOver(next_id), now)
+
+    def raise_format(self, new: int, now: Instant) -> None:
+        """Batches that are written from now on may have it."""
+        self._send(NewFormat(new), now)
 
     def _send(self, body: Body, now: Instant) -> None:
         fence = self._fence

@@ -40,7 +40,10 @@ class ClusterSettings:
 
     life: Life
     url: str = ""
+    #: Of an epoch on an empty log; later ones have the format that the log has.
     format: int = FORMAT
+    #: Do not become the owner of an empty log: a data directory is to be copied into it.
+    awaits_import: bool = False
     #: The active server may speak during this time after it sent an entry that came back valid.
     lease_s: float = 0.25
     #: A challenge is answered by then, or not at all.

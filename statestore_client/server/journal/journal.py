@@ -49,8 +49,8 @@ class JournalStream:
     __slots__ = ("_changes", "_journal", "_new", "next_number", "stream")
 
     def __init__(self, stream: Stream, journal: Journal) -> None:
-        self.stream = stream
-        self.next_number = 1
+        self.stream: Stream = stream
+        self.next_number: int = 1
         self._journal = journal
         self._changes: dict[Subject, Record | None] = {}
         self._new: set[Subject] = set()  # put for the first time since the last cut
@@ -137,11 +137,11 @@ class Journal:
         self._timeline: Timeline | None = None
         self._streams = {stream: JournalStream(stream, self) for stream in ALL_STREAMS}
         #: Roughly what the records since the last cut hold.
-        self.waiting_bytes = 0
+        self.waiting_bytes: int = 0
         #: Whether what is said to clients from now on depends on these records.
-        self.is_urgent = False
+        self.is_urgent: bool = False
         #: Whether clients are not read any longer, so that there comes an end.
-        self.is_draining = False
+        self.is_draining: bool = False
 
     def __getitem__(self, stream: Stream) -> JournalStream:
         return self._streams[stream]

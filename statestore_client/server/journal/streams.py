@@ -32,7 +32,7 @@ order, what is in flight is finished after a reconnect, and each retained topic 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 __all__ = ["ALL_STREAMS", "Stream", "Subject"]
 
@@ -59,7 +59,8 @@ class Stream(Enum):
     CLOCK = "clock"
 
     #: Members are looked up for each record. The hash that an Enum has is a function in Python.
-    __hash__ = object.__hash__
+    if not TYPE_CHECKING:  # for type checkers, a member of the base class stays what it is
+        __hash__ = object.__hash__
 
     @property
     def is_numbered(self) -> bool:

@@ -37,9 +37,9 @@ class Area:
         on_change: Callable[[str, Value | None], None] | None = None,
     ) -> None:
         self.name = name
-        self.store = AreaStore(name, limits, on_change=on_change)
-        self.own = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms, started_ms=started_ms)
-        self.subscribers = AreaSubscribers(name)
+        self.store: AreaStore = AreaStore(name, limits, on_change=on_change)
+        self.own: OwnKeys = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms, started_ms=started_ms)
+        self.subscribers: AreaSubscribers = AreaSubscribers(name)
         self._news: dict[str, Value] = {}
 
     def get(self, key: str) -> Value | None:

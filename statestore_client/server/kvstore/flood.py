@@ -45,7 +45,7 @@ class FloodLimiter:
         # a key that is updated again and again must not go to the end of the queue each time, and never leave.
         self._keys: OrderedDict[str, Path] = OrderedDict()
         self._paths: dict[Path, dict[str, None]] = {}
-        self.delayed = 0  # updates of keys that had to wait
+        self.delayed: int = 0  # updates of keys that had to wait
 
     def admit(self, keys: Iterable[str], path: Path, now: float) -> bool:
         """Whether entries of these keys leave now. If not, the keys wait."""

@@ -75,6 +75,8 @@ class KeyDeadlines:
 
     def next(self) -> float | None:
         """The earliest moment. After many keys that were put off, an earlier one. None if there is none."""
+        if not self._at:
+            return None
         for _ in range(_LOOKS):
             first = self._heap.first()
             if first is None:

@@ -36,7 +36,7 @@ class KeyFilter:
             raise InvalidArgumentError(f"a filter has at most {_MAX_ORIGINATORS} originators")
         self._match_all = match_all
         #: Everything passes.
-        self.is_open = not self._patterns and not self._originators
+        self.is_open: bool = not self._patterns and not self._originators
 
     def matches(self, key: str, entry: Value) -> bool:
         """Whether an entry passes."""

@@ -8,10 +8,12 @@ import attrs
 
 from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CALM_S", "CONTEST_ROUNDS", "KeyContested", "KeyLost", "OwnEvent", "OwnKey"]
+__all__ = ["CALM_S", "CONTEST_ROUNDS", "SLOWEST_MS", "KeyContested", "KeyLost", "OwnEvent", "OwnKey"]
 
+#: After the first override, and doubled with the next one.
 _FIRST_BACKOFF_MS: Final = 64
-_LAST_BACKOFF_MS: Final = 8192
+#: The pace of a key that is contested, or that finds no room.
+SLOWEST_MS: Final = 8192
 #: So often a key is overridden before it is contested.
 CONTEST_ROUNDS: Final = 3
 #: A key that is not overridden for this long is contested no more: several of the slowest rounds.
@@ -44,18 +46,18 @@ class OwnKey:
 
     entry: Value
     is_persisted: bool
-    backoff_ms: int = 0
     #: When it was last advertised after a wait.
     advertised_at: float = float("-inf")
     #: Overrides without a calm in between, and the last one.
     rounds: int = 0
     overridden_at: float = float("-inf")
-    _is_early: bool = False
 
     @property
-    def retry_at(self) -> float:
-        """It is not advertised again before."""
-        return self.advertised_at + self.backoff_ms / 1000
+    def backoff_ms(self) -> int:
+        """It is advertised so far apart, at least. New values of this site alone need no back-off."""
+        if self.is_contested:
+            return SLOWEST_MS
+        return _FIRST_BACKOFF_MS << self.rounds - 1 if self.rounds else 0
 
     @property
     def is_contested(self) -> bool:
@@ -64,24 +66,15 @@ class OwnKey:
 
     def waits(self, now: float) -> float:
         """It is to be advertised: from when it may be."""
-        self._is_early = now < self.retry_at
-        return max(now, self.retry_at)
-
-    def advertised(self, now: float) -> None:
-        """The back-off doubles if the wish came before it was over, and else begins anew."""
-        if not self.is_contested:
-            self.backoff_ms = min(2 * self.backoff_ms, _LAST_BACKOFF_MS) if self._is_early else _FIRST_BACKOFF_MS
-        self.advertised_at = now
+        return max(now, self.advertised_at + self.backoff_ms / 1000)
 
     def overridden(self, now: float) -> bool:
         """Another entry won. Returns whether the key has become contested by that."""
         self.rounds = self.rounds + 1 if now - self.overridden_at < CALM_S else 1
         self.overridden_at = now
-        if self.is_contested:
-            self.backoff_ms = _LAST_BACKOFF_MS
         return self.rounds == CONTEST_ROUNDS
 
     def look_for_calm(self, now: float) -> None:
-        """Whether the contest is over."""
-        if self.is_contested and now - self.overridden_at >= CALM_S:
-            self.rounds, self.backoff_ms = 0, 0
+        """Whether the defence is over."""
+        if now - self.overridden_at >= CALM_S:
+            self.rounds = 0

@@ -14,7 +14,8 @@ the same entry, a higher TTL version                 the TTL version goes above,
 ===================================================  ==================================================================
 
 *Contest*: two sites that persist one key override each other for ever. After three rounds each of them says so
-(:class:`KeyContested`) and goes on at the slowest pace, one advertisement in 8 s.
+(:class:`KeyContested`) and goes on at the slowest pace, one advertisement in 8 s. The back-off is about overrides only:
+a site whose own values change ten times a second says each of them.
 
 A site that starts again says the same versions as before. So its TTL versions begin with ``started_ms``, the wall clock
 of its start: they are above those of the former process, and all other sites begin the countdown anew, instead of
@@ -31,7 +32,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
-from statestore_client.server.kvstore.own_key import KeyContested, KeyLost, OwnEvent, OwnKey
+from statestore_client.server.kvstore.own_key import SLOWEST_MS, KeyContested, KeyLost, OwnEvent, OwnKey
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
 if TYPE_CHECKING:
@@ -305,11 +306,11 @@ class OwnKeys:
         for key in self._advertise.pop_due(now, _SLICE):
             own = self._keys[key]
             entries[key] = own.entry
-            own.advertised(now)
+            own.advertised_at = now
             self._schedule_refresh(key, own, now)
         for key, reason in self._merge(entries, now).reasons.items():
             if reason is NoMergeReason.NO_ROOM:
-                self._pend(key, self._keys[key], now)
+                self._advertise.put(key, now + SLOWEST_MS / 1000)
             elif reason is NoMergeReason.INVALID_VERSION:
                 self._lose(key, self._keys[key].entry, now)
 

@@ -49,7 +49,7 @@ class Patterns:
     __slots__ = ("_automaton", "_prefixes", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self.texts = tuple(texts)
+        self.texts: tuple[str, ...] = tuple(texts)
         if len(self.texts) > MAX_PATTERNS:
             raise InvalidArgumentError(f"a filter has at most {MAX_PATTERNS} patterns, not {len(self.texts)}")
         nodes = [parse(text) for text in self.texts]

@@ -116,16 +116,16 @@ class Replica:
         random: Random,
         rate: FloodRate | None,
     ) -> None:
-        self.area = area.name
+        self.area: str = area.name
         self.peers: dict[str, SitePeer] = {}
-        self.counters = ReplicaCounters()
+        self.counters: ReplicaCounters = ReplicaCounters()
         #: How often a peer came, went, or got into another state.
-        self.peer_changes = 0
-        self.sync_limit = _FIRST_SYNCS
+        self.peer_changes: int = 0
+        self.sync_limit: int = _FIRST_SYNCS
         self._site = site
         self.contents = area
         self._store = area.store
-        self.sums = RangeSums()
+        self.sums: RangeSums = RangeSums()
         area.store.on_change = self.sums.change
         self._wires = wires
         self._random = random

@@ -93,10 +93,12 @@ class Site:
         self._known: dict[str, int] = {}  # incarnation of each name that was ever a peer
         self._begun_at = now
         self._is_synced = False
-        self.late_replies = 0
-        self.replicas = {area.name: Replica(area, settings.name, self, random, settings.flood_rate) for area in areas}
+        self.late_replies: int = 0
+        self.replicas: dict[str, Replica] = {
+            area.name: Replica(area, settings.name, self, random, settings.flood_rate) for area in areas
+        }
         self._links = Links(settings.name, tuple(self.replicas))
-        self.held = HeldRequests(settings.incarnation, self.replicas, self._links, self.answer)
+        self.held: HeldRequests = HeldRequests(settings.incarnation, self.replicas, self._links, self.answer)
 
     # -- what replicas need --------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ __all__ = ["LOOKED_AT", "PART_BYTES", "SYNC_BYTES", "SYNC_KEYS", "Page", "packed
 PART_BYTES: Final = MAX_VALUES_BYTES
 #: A part of a full sync: keys, and bytes. Either side takes some half a millisecond for it. Many parts are under way at
 #: once, and must not hold up heartbeats on a slow line for long.
-SYNC_KEYS: Final = 64
-SYNC_BYTES: Final = 8 * 1024
+SYNC_KEYS: Final = 32
+SYNC_BYTES: Final = 4 * 1024
 #: Bytes of a packed entry besides its key, originator and value, at most.
 _FRAME: Final = 64
 #: Entries that are merged at once: half a millisecond.

@@ -109,7 +109,7 @@ class AreaStore:
     ) -> None:
         self.area = area
         self.limits = limits
-        self.counters = StoreCounters()
+        self.counters: StoreCounters = StoreCounters()
         self.guard: KeyGuard = _NoGuard()
         self.on_change = on_change
         self._entries: dict[str, Value] = {}

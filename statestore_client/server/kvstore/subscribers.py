@@ -71,8 +71,8 @@ class AreaSubscription:
 
     def __init__(self, history: AreaSubscribers, at: int, options: SubscriberOptions) -> None:
         self._history = history
-        self.at = at
-        self.options = options
+        self.at: int = at
+        self.options: SubscriberOptions = options
 
     @property
     def is_at_end(self) -> bool:
@@ -109,7 +109,7 @@ class AreaSubscribers:
         self._subscriptions: set[AreaSubscription] = set()
         self._kept_until = float("-inf")
         #: Of the last publication; 0 before the first.
-        self.number = 0
+        self.number: int = 0
 
     def __len__(self) -> int:
         """Subscriptions inside the server. Clients have none: they say where they are."""

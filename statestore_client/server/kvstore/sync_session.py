@@ -19,11 +19,13 @@ Source: facts §3.1; ``docs/decisions/0045-the-wire-between-sites.md``.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.kvstore.pending_keys import PendingKeys
 from statestore_client.server.kvstore.range_sums import LOWEST, level_below, positions_of
 from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS, packed_bytes
 from statestore_client.wire.kvstore.messages import (
@@ -46,10 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Phase", "SyncSession"]
 
-#: Requests under way: so many that a long line is not idle between two parts. Fewer while single values are larger than
-#: a part, as each of them may have a megabyte.
-_WINDOW: Final = 64
-_LARGE_WINDOW: Final = 4
+#: Requests under way: enough for a long line not to be idle between two parts. Their values have a bound together, as
+#: heartbeats wait behind them. A single value may have nearly a megabyte; four of those are under way all the same.
+_WINDOW: Final = 128
+_WINDOW_BYTES: Final = 512 * 1024
+_LEAST_WINDOW: Final = 4
 #: So few entries in a range are sent at once: finer sums would take as many bytes.
 _FEW: Final = 4
 #: What the hash of an entry takes in a message beside its names, about.
@@ -90,15 +93,16 @@ class SyncSession:
         self.deadline: float | None = None
         #: Level and numbers of ranges that are to be compared.
         self._below: deque[tuple[int, tuple[int, ...]]] = deque()
-        #: Those whose hashes are to be sent, and those that the other side has nothing in.
-        self._ranges: deque[tuple[int, int]] = deque()
+        #: Those whose hashes are to be sent, a heap: they are found in any order, and asked for in that of positions.
+        self._ranges: list[tuple[int, int]] = []
+        #: Those that the other side has nothing in.
         self._not_there: deque[tuple[int, int]] = deque()
-        self._lacking: OrderedDict[str, None] = OrderedDict()
+        self._lacking = PendingKeys()
         self._is_last_sent = False
         if with_ranges:
             self._below.append((0, (0,)))
         else:
-            self._ranges.append((0, MAX_POSITION))
+            heappush(self._ranges, (0, MAX_POSITION))
 
     @property
     def has_request(self) -> bool:
@@ -142,7 +146,7 @@ class SyncSession:
 
     def pend(self, keys: Iterable[str]) -> None:
         """These have changed while the sync runs: the other side gets what is stored by then when it is finalized."""
-        self._lacking.update(dict.fromkeys(keys))
+        self._lacking.add(keys)
 
     def receive(self, reply: RangeSumsReply | SyncReply | SetResult, now: float) -> None:
         """The entries of a SyncReply have been merged before. Raises RemoteProtocolError for a reply that does not
@@ -162,7 +166,6 @@ class SyncSession:
     def _advance(self) -> None:
         """What was asked is answered."""
         if self.phase is Phase.COMPARING and not self._below:
-            self._ranges = deque(sorted(self._ranges))
             self.phase = Phase.ASKING
         if self.phase is Phase.ASKING and not self._ranges:
             self.phase = Phase.FINALIZING
@@ -182,6 +185,7 @@ class SyncSession:
             raise RemoteProtocolError(f"{len(reply.sums)} sums for {len(request.prefixes)} ranges of level {level}")
         has_few = len(self._sums) >> level <= _FEW
         below: list[int] = []
+        differing: list[tuple[int, int]] = []
         children = (child for prefix in request.prefixes for child in range(prefix << width, prefix + 1 << width))
         ours = self._sums.sums_below(request.level, request.prefixes)
         for child, mine, theirs in zip(children, ours, reply.sums, strict=True):
@@ -190,9 +194,11 @@ class SyncSession:
             if not theirs:
                 _add(self._not_there, *positions_of(level, child))
             elif not mine or has_few or level == LOWEST:
-                _add(self._ranges, *positions_of(level, child))
+                _add(differing, *positions_of(level, child))
             else:
                 below.append(child)
+        for each in differing:
+            heappush(self._ranges, each)
         self._below.extend((level, tuple(below[at : at + MAX_PREFIXES])) for at in range(0, len(below), MAX_PREFIXES))
 
     # -- hashes --------------------------------------------------------------------------------------------------------
@@ -204,11 +210,12 @@ class SyncSession:
             return
         if reply.next <= request.ranges[0][0]:
             raise RemoteProtocolError("a part of a sync that does not go on")
-        rest = [(max(first, reply.next), last) for first, last in request.ranges if last >= reply.next]
-        self._ranges.extendleft(reversed(rest))
+        for first, last in request.ranges:
+            if last >= reply.next:
+                heappush(self._ranges, (max(first, reply.next), last))
 
     def _fit_window(self, size: int) -> None:
-        self._window = _WINDOW if size <= SYNC_BYTES else _LARGE_WINDOW
+        self._window = max(_LEAST_WINDOW, min(_WINDOW, _WINDOW_BYTES // max(1, size)))
 
     def _next_part(self) -> Sync:
         """Ranges with the hashes of what is in them, until it is enough for a part."""
@@ -216,12 +223,10 @@ class SyncSession:
         hashes: dict[str, Value] = {}
         size = 0
         while self._ranges and size < SYNC_BYTES and len(hashes) < SYNC_KEYS and len(ranges) < SYNC_KEYS:
-            if ranges and self._ranges[0][0] <= ranges[-1][1]:
-                break  # a rest that another request left: ranges of one request ascend
-            first, last = self._ranges.popleft()
+            first, last = heappop(self._ranges)
             for at, key in self._sums.keys_in(first, last):
                 if (size >= SYNC_BYTES or len(hashes) >= SYNC_KEYS) and at > first:
-                    self._ranges.appendleft((at, last))
+                    heappush(self._ranges, (at, last))
                     last = at - 1
                     break
                 entry = self._store.get(key)
@@ -239,13 +244,13 @@ class SyncSession:
         part: list[str] = []
         size = 0
         for _ in range(min(SYNC_KEYS, len(self._lacking))):
-            key, _ = self._lacking.popitem(last=False)
+            key = self._lacking.take()
             entry = self._store.get(key)
             if entry is None:
                 continue
             cost = packed_bytes(key, entry)
             if part and size + cost > SYNC_BYTES:
-                self._lacking[key] = None
+                self._lacking.add((key,))
                 break
             part.append(key)
             size += cost
@@ -261,7 +266,7 @@ class SyncSession:
                 if len(self._lacking) >= SYNC_KEYS:
                     self._not_there.appendleft((at, last))
                     break
-                self._lacking[key] = None
+                self._lacking.add((key,))
 
 
 def _add(ranges: list[tuple[int, int]] | deque[tuple[int, int]], first: int, last: int) -> None:

@@ -85,26 +85,26 @@ class BrokerDriver:
         self._former: dict[Connection, ClientLink] = {}  # of brokers that were replaced
         self._call_at = call_at or loop.call_at
         self._timer: TimerHandle | None = None
-        self.turns = Turns(loop)
+        self.turns: Turns = Turns(loop)
         self._works = False
         self._concurrency = ConcurrencyProbe()
         self._flushes_at = 0.0  # when to write what was caused meanwhile, at the latest; 0 if nothing waits
         self._is_closing = False
         #: Those without a link, too: their handshakes are not over.
-        self.peers = Peers(broker.limits)
+        self.peers: Peers = Peers(broker.limits)
         #: Ended connections by reason code and side ("peer" or "server").
         self.endings: Counter[tuple[int, str]] = Counter()
         self._started_at = 0.0
         self._begin()
         #: Also of those who are refused before there is a connection.
-        self.refusals = RefusalLog(lambda: clock().monotonic)
+        self.refusals: RefusalLog = RefusalLog(lambda: clock().monotonic)
         throttle = Throttle(broker.limits.failed_attempts)
         self._verifiers = (
             None
             if verify is None
             else VerifierThreads(loop, verify, self.verified, clock=clock, throttle=throttle, refusals=self.refusals)
         )
-        self._group_commit = group_commit
+        self.group_commit = group_commit
         self._bind()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -117,8 +117,8 @@ class BrokerDriver:
         return self._broker
 
     def _bind(self) -> None:
-        if self._group_commit is not None:
-            self._group_commit.bind(self._broker, self._send, self._resume_all)
+        if self.group_commit is not None:
+            self.group_commit.bind(self._broker, self._send, self._resume_all)
 
     def _begin(self) -> None:
         now = self._clock()
@@ -172,7 +172,7 @@ class BrokerDriver:
             self._broker.receive(connection, packets, now)
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
-        if self._group_commit is None and self._concurrency.is_high(id(connection), now.monotonic):
+        if self.group_commit is None and self._concurrency.is_high(id(connection), now.monotonic):
             self._flush_soon(now.monotonic)
         else:
             self.flush()
@@ -261,8 +261,8 @@ class BrokerDriver:
     def flush(self) -> None:
         """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
         broker = self._broker
-        if self._group_commit is not None:
-            self._group_commit.flush()
+        if self.group_commit is not None:
+            self.group_commit.flush()
         else:
             while broker.has_dirty:
                 for connection in broker.take_dirty():
@@ -350,7 +350,7 @@ class BrokerDriver:
         self._former |= self._links
         self._links.clear()
         self._broker = broker
-        self._group_commit = group_commit
+        self.group_commit = group_commit
         self._bind()
         if self._timer is not None:
             self._timer.cancel()

@@ -49,7 +49,7 @@ class ElapsedClock:
 
     def __init__(self) -> None:
         #: By how much its monotonic time is ahead of the system's.
-        self.ahead_s = 0.0
+        self.ahead_s: float = 0.0
 
     def __call__(self) -> Instant:
         elapsed = time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)

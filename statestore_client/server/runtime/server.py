@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker import BrokerEvents, Counters
     from statestore_client.server.journal import Journal
+    from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.sites import SiteEndpoints
@@ -78,11 +79,13 @@ class Server:
         events: BrokerEvents | None = None,
         site: SiteEndpoints | None = None,
         log: ReplicaSettings | None = None,
+        monitor_actions: bool = False,
     ) -> None:
         """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
         ``clock`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
         With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore, too. With a
-        ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then.
+        ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then. With
+        ``monitor_actions`` the monitor does not only look.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
         and for endpoints that need them.
@@ -90,12 +93,14 @@ class Server:
         self._endpoints = endpoints or Endpoints()
         self._endpoints.check(has_tls=tls is not None)
         self._dialect = Dialect(dialect)
-        self.replication = None if log is None else _lives(log, self)
+        self.replication: Lives | None = None if log is None else _lives(log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
-        self._events = events
+        self._monitor = self._new_monitor(events, has_actions=monitor_actions)
+        self._tap = None if self._monitor is None else self._monitor.tap
+        self._events = self._tap or events
         self._broker_limits = broker_limits
         self._store_limits = store_limits or StoreLimits()
         self._disk = None if data is None else Disk(data, self._clock, self._fail)
@@ -120,6 +125,7 @@ class Server:
             dialect=self._dialect,
             journal=journal,
             persistence=self._persistence,
+            observer=None if self._tap is None else self._tap.observe,
         )
         has_rules = self._security.has_rules
         service = StateStoreService(
@@ -135,7 +141,7 @@ class Server:
         broker = Broker(
             # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
             random=random.SystemRandom(),
-            application=administration,
+            application=administration if self._tap is None else self._tap.timed(administration),
             limits=self._broker_limits,
             gatekeeper=self._security,
             journal=journal,
@@ -153,6 +159,11 @@ class Server:
     def urls(self) -> list[str]:
         """Of all endpoints, the main one first; a Unix socket as ``unix:path``. Empty before the start."""
         return [] if self._listeners is None else self._listeners.urls
+
+    @property
+    def monitor_url(self) -> str | None:
+        """Of the page for people, if it runs and has one."""
+        return None if self._listeners is None else self._listeners.monitor_url
 
     @property
     def counters(self) -> Counters:
@@ -183,12 +194,16 @@ class Server:
         metrics = Metrics(
             driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge, replication
         )
+        if self._monitor is not None:
+            about = {"is_durable": self._disk is not None or replication is not None, "dialect": str(self._dialect)}
+            self._monitor.open(metrics, self._clock, lambda: self._store, lambda: about | {"urls": self.urls})
         listeners = Listeners(
             driver,
             self._tls,
             partial(self._new_connection, driver),
             render=metrics.render,
             is_ready=lambda: self.is_active,
+            monitor=self._monitor,
             guard=None if replication is None else replication.router.guard,
         )
         self._driver = driver
@@ -244,6 +259,15 @@ class Server:
         """None if the clock is that of the event loop."""
         return None if self.replication is None else self.replication.clock.call_at
 
+    def _new_monitor(self, events: BrokerEvents | None, *, has_actions: bool) -> MonitorService | None:
+        if self._endpoints.monitor_port is None:
+            return None
+        # Most servers do without.
+        from statestore_client.server.runtime.monitor.service import MonitorService
+
+        host = self._endpoints.monitor_host
+        return MonitorService(host, self._security, self._tls, events, has_actions=has_actions)
+
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
         return ServerConnection(driver)
 
@@ -257,6 +281,8 @@ class Server:
         gone = self._security.refresh()
         if gone is not None and self._driver is not None:
             self._driver.review(gone)
+        if gone is not None and self._monitor is not None:
+            self._monitor.review()
 
     def _look_again(self) -> None:
         try:
@@ -350,6 +376,8 @@ class Server:
         if self.replication is not None:
             await self.replication.close()
         self._close_site()
+        if self._monitor is not None:
+            self._monitor.close()
         if self._disk is not None:
             self._disk.close()
 

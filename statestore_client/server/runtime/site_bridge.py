@@ -60,7 +60,7 @@ class SiteBridge:
         area = peering.site.replicas[endpoints.areas[0]].contents
         self._warn_of_leftovers(next(iter(store.keys_from(RESERVED_BYTES, inclusive=True)), b""))
         options = BridgeOptions(tuple(prefix.encode() for prefix in endpoints.exports), endpoints.imports)
-        self.bridge = Bridge(store, area, endpoints.name, options, self._begin)
+        self.bridge: Bridge = Bridge(store, area, endpoints.name, options, self._begin)
 
     def _warn_of_leftovers(self, first: bytes) -> None:
         if first.startswith(RESERVED_BYTES):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.checks import check_flag, check_kind, check_text, check_tuple
+from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import (
     HelloRefused,
@@ -26,12 +26,14 @@ from statestore_client.server.kvstore.events import (
     PeerWanted,
     Synced,
 )
+from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
+from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
-from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, RESERVED
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +56,8 @@ _OTHERS_S: Final = 0.05
 
 #: Addresses that a site dials; each of them is tried for ever.
 _MAX_DIALLED: Final = 256
+#: What a hello carries, and a summary has numbers of, is far from filling a message.
+_MAX_AREAS: Final = 64
 
 DEFAULT_AREA: Final = "default"
 _INCARNATION_BITS: Final = 64
@@ -84,10 +88,18 @@ class SiteEndpoints:
     #: Whether what other sites export is in the state store, as ``sites/NAME/KEY``.
     imports: bool = False
     curve_keys: Path | None = None
+    #: The time to live of keys that this site keeps alive, if nothing else is said: so long they last elsewhere after
+    #: the site has died or was cut off.
+    key_ttl_s: float = DEFAULT_KEY_TTL_MS / 1000
+    #: Updates that leave each area in a second, each of any number of keys. More of them wait, and are merged.
+    flood_rate: int | None = None
 
     def __attrs_post_init__(self) -> None:
         check_tuple("peers", self.peers)
         check_tuple("areas", self.areas)
+        check_seconds("key_ttl_s", self.key_ttl_s, LEAST_KEY_TTL_MS / 1000, MAX_TTL_MS / 1000)
+        if self.flood_rate is not None:
+            check_number("flood_rate", self.flood_rate, 1)
         if self.curve_keys is not None:
             check_kind("curve_keys", self.curve_keys, Path)
         for url in (self.listen or "", *self.peers):
@@ -100,8 +112,10 @@ class SiteEndpoints:
                         f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, and no control characters, "
                         f"not {name!r}"
                     )
-        if not self.areas or len(set(self.areas)) < len(self.areas):
-            raise InvalidArgumentError("a site has at least one area, and each of them once")
+        if not 0 < len(self.areas) <= _MAX_AREAS or len(set(self.areas)) < len(self.areas):
+            raise InvalidArgumentError(f"a site has at least one area, at most {_MAX_AREAS}, and each of them once")
+        if len(self.peers) > _MAX_DIALLED:
+            raise InvalidArgumentError(f"a site dials at most {_MAX_DIALLED} addresses, not {len(self.peers)}")
         if self.listen is None and not self.peers:
             raise InvalidArgumentError(
                 f"the site {self.name!r} neither listens nor dials other sites; it needs one of both"
@@ -145,7 +159,7 @@ class SitePeering:
         served: Callable[[], int] = lambda: 0,
     ) -> None:
         self._areas = tuple(areas)
-        self.site = Site(settings, self._areas, random, time.monotonic())
+        self.site: Site = Site(settings, self._areas, random, time.monotonic())
         #: Where it listens; None if it only dials.
         self.url: str | None = None
         self._on_event = on_event
@@ -158,7 +172,7 @@ class SitePeering:
         self._is_tick_put_off = False
         self._rests_until = 0.0
         #: Hellos that were refused, by this site or another one; two sites with one name among them.
-        self.refused = 0
+        self.refused: int = 0
         self._refusals: dict[tuple[object, int], str] = {}
         self._refusals_since = time.monotonic()
         self._is_closed = False
@@ -171,8 +185,10 @@ class SitePeering:
         SettingsError for an address or a key.
         """
         keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
-        settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS))
-        areas = [Area(name, endpoints.name, started_ms=started_ms) for name in endpoints.areas]
+        rate = None if endpoints.flood_rate is None else FloodRate(endpoints.flood_rate, endpoints.flood_rate)
+        settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS), rate)
+        ttl_ms = round(1000 * endpoints.key_ttl_s)
+        areas = [Area(name, endpoints.name, key_ttl_ms=ttl_ms, started_ms=started_ms) for name in endpoints.areas]
         peering = cls(settings, areas, random, keys=keys, served=served)
         try:
             if endpoints.listen is not None:

@@ -65,8 +65,8 @@ class Administration:
         self._obstacle = obstacle
         self._control: Control | None = None
         self._reading: dict[str, Message] = {}  # by client: a large message that it takes in parts
-        self.tick = application.tick
-        self.next_deadline = application.next_deadline
+        self.tick: Callable[[Instant], Sequence[Effect]] = application.tick
+        self.next_deadline: Callable[[], float | None] = application.next_deadline
 
     def bind(self, control: Control) -> None:
         """The broker in which this is."""

@@ -252,7 +252,7 @@ class StateStoreService:
     ) -> Outcome:
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
-        if isinstance(command, _WRITE) and self._is_read_only(command.key):
+        if isinstance(command, _WRITE) and self.is_read_only(command.key):
             raise NotAuthorizedError
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
@@ -285,7 +285,8 @@ class StateStoreService:
         status = ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why))
         return _reply(properties, payload, status, is_fleeting=True)
 
-    def _is_read_only(self, key: bytes) -> bool:
+    def is_read_only(self, key: bytes) -> bool:
+        """Whether it is other sites that say what is there."""
         return self._read_only is not None and key.startswith(self._read_only)
 
     # -- notifications ------------------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ class StateStoreService:
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
         message = Publish(topic, payload, QOS, False, False, 0, properties)
-        is_fleeting = not self._keeps_all or self._is_read_only(change.key)
+        is_fleeting = not self._keeps_all or self.is_read_only(change.key)
         if self._dialect is _SERVICE:
             return Deliver(change.client_id, message, is_fleeting)
         return Route(message, is_fleeting)

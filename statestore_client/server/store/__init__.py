@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statestore_client.server.store.persistence import KEEP_ALL, Persistence
 from statestore_client.server.store.site_store import SiteStore
-from statestore_client.server.store.store import StateStore
+from statestore_client.server.store.store import StateStore, StoreObserver
 from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "SiteStore",
     "StateStore",
     "StoreLimits",
+    "StoreObserver",
     "StoreUsage",
 ]

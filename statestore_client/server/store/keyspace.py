@@ -31,11 +31,11 @@ class Entry:
         expires_at: float | None,
         kept: Kept,
     ) -> None:
-        self.value = value
-        self.version = version
-        self.fence = fence  # the fencing token that protects the key
-        self.expires_at = expires_at  # monotonic seconds
-        self.kept = kept  # what the disk has of it
+        self.value: bytes = value
+        self.version: HlcTimestamp = version
+        self.fence: HlcTimestamp | None = fence  # the fencing token that protects the key
+        self.expires_at: float | None = expires_at  # monotonic seconds
+        self.kept: Kept = kept  # what the disk has of it
 
 
 class Keyspace:
@@ -51,7 +51,7 @@ class Keyspace:
         #: The entry of a key, expired or not; None if there is none. The dictionary's own method: every command asks.
         self.get: Final = self._entries.get
         self._index: KeyIndex[bytes] = KeyIndex()
-        self.used_bytes = 0
+        self.used_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -36,7 +36,7 @@ class LocalClock:
 
     def __init__(self) -> None:
         #: The greatest distance of the wall clock from the monotonic one that was seen so far, in milliseconds.
-        self.ahead_ms = -inf
+        self.ahead_ms: float = -inf
 
     def read(self, now: Instant) -> int:
         """Milliseconds since the Unix epoch, never behind the wall clock."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 __all__ = ["OBSERVATION_OVERHEAD_BYTES", "Observers"]
 
@@ -28,8 +28,8 @@ class Observers:
         self._by_key: dict[bytes, _Ordered] = {}
         self._by_client: dict[str, dict[bytes, None]] = {}
         self._bytes_of: dict[str, int] = {}  # for each client what its pairs cost
-        self.count = 0
-        self.used_bytes = 0
+        self.count: int = 0
+        self.used_bytes: int = 0
 
     def cost_of(self, client_id: str, key: bytes) -> int:
         """The bytes that ``add`` would use: none when the client observes the key already."""
@@ -38,6 +38,10 @@ class Observers:
     def used_by(self, client_id: str) -> tuple[int, int]:
         """How many keys the client observes, and what they cost."""
         return len(self._by_client.get(client_id, ())), self._bytes_of.get(client_id, 0)
+
+    def clients(self) -> Iterable[tuple[str, Collection[bytes]]]:
+        """Each client that observes something, and what. Do not change them while iterating."""
+        return self._by_client.items()
 
     def of(self, key: bytes) -> Iterable[str]:
         """The clients that observe the key, in the order in which they started to."""

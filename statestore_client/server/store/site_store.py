@@ -19,7 +19,7 @@ from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from statestore_client.server.store.store import Answer
     from statestore_client.server.store.values import Change
@@ -43,16 +43,6 @@ class SiteStore(StateStore):
         """``options`` are those of :class:`StateStore`."""
         super().__init__(**options)
         self.on_change: Callable[[bytes, Entry | None], object] = _ignore
-
-    # -- reading -------------------------------------------------------------------------------------------------------
-
-    def entry(self, key: bytes, now: Instant) -> Entry | None:
-        """What a GET would find. To be looked at only."""
-        return self._live(key, now)
-
-    def keys_from(self, start: bytes, *, inclusive: bool) -> Iterator[bytes]:
-        """All keys from this one on, in byte order; the expired ones too. Do not change the store while iterating."""
-        return self._keyspace.keys_from(start, inclusive=inclusive)
 
     # -- imports -------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Answer", "StateStore"]
+__all__ = ["Answer", "StateStore", "StoreObserver"]
 
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
@@ -74,13 +74,14 @@ EXPIRIES_PER_SET: Final = 4_000
 CHANGES_AT_ONCE: Final = 5_000
 
 _DELETED: Final = Notification(Operation.DELETE)
-
-
 _DEFAULT_LIMITS: Final = StoreLimits()
 
 
 #: The reply to a command, and the version that goes with it.
 Answer: TypeAlias = "tuple[Reply, HlcTimestamp | None]"
+
+#: Told of each command that was carried out or refused. It may look, and changes nothing.
+StoreObserver: TypeAlias = "Callable[[StateStore, Command, RequestContext, Outcome], object]"
 
 
 class StateStore:
@@ -95,6 +96,7 @@ class StateStore:
         "_keyspace",
         "_limits",
         "_local_clock",
+        "_observer",
         "_observers",
         "_recovery",
         "_survival",
@@ -108,8 +110,10 @@ class StateStore:
         dialect: Dialect = Dialect.SERVICE,
         journal: Journal | None = None,
         persistence: Persistence = KEEP_ALL,
+        observer: StoreObserver | None = None,
     ) -> None:
         """Keys that ``persistence`` keeps, and the clock that versions come from, are written into the ``journal``."""
+        self._observer = observer
         self._clock = clock
         self._local_clock = LocalClock()
         self._survival = Survival(journal, clock, self._local_clock, persistence)
@@ -138,7 +142,10 @@ class StateStore:
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
             reply, version = Refused(error.with_traceback(None)), None
-        return Outcome(reply, version, self._take_changes() if self._changes else (), survival.is_kept)
+        outcome = Outcome(reply, version, self._take_changes() if self._changes else (), survival.is_kept)
+        if self._observer is not None:
+            self._observer(self, command, request, outcome)
+        return outcome
 
     def tick(self, now: Instant) -> tuple[Change, ...]:
         """Remove keys whose time has come, at most ``EXPIRIES_PER_TICK``; ``next_deadline`` tells if more are due."""
@@ -161,6 +168,15 @@ class StateStore:
         """What is stored. Expired keys count until they are removed."""
         used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
         return StoreUsage(len(self._keyspace), used_bytes, self._observers.count)
+
+    def keys_from(self, start: bytes, *, inclusive: bool) -> Iterator[bytes]:
+        """All keys from this one on, in byte order; the expired ones too. Do not change the store while iterating."""
+        return self._keyspace.keys_from(start, inclusive=inclusive)
+
+    @property
+    def observers(self) -> Observers:
+        """Which clients observe what, to be looked at only."""
+        return self._observers
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
@@ -214,12 +230,12 @@ class StateStore:
 
     def _get(self, command: Get, request: RequestContext) -> Answer:
         """ "GET response". A missing key has no version: official SDKs take a version for existence."""
-        entry = self._live(command.key, request.now)
+        entry = self.entry(command.key, request.now)
         return (MISSING, None) if entry is None else (Found(entry.value), entry.version)
 
     def _delete(self, command: Del, request: RequestContext) -> Answer:
         """ "DEL and VDEL response"."""
-        entry = self._live(command.key, request.now)
+        entry = self.entry(command.key, request.now)
         if entry is None:
             return COUNT_0, None
         pass_fence(entry.fence, request.fencing_token)
@@ -227,7 +243,7 @@ class StateStore:
 
     def _delete_if_equal(self, command: VDel, request: RequestContext) -> Answer:
         """ "VDEL options"."""
-        entry = self._live(command.key, request.now)
+        entry = self.entry(command.key, request.now)
         if entry is None:
             return COUNT_0, None
         pass_fence(entry.fence, request.fencing_token)
@@ -278,8 +294,8 @@ class StateStore:
         if token is not None and token.wall_ms > latest_ms and token > self._clock.last:
             raise FencingTokenClockSkewError
 
-    def _live(self, key: bytes, now: Instant) -> Entry | None:
-        """The entry, unless its time has come: nobody sees it any more then, tick or no tick."""
+    def entry(self, key: bytes, now: Instant) -> Entry | None:
+        """What a GET would find, to be looked at only. A key whose time has come is missing, tick or no tick."""
         entry = self._keyspace.get(key)
         if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
             return entry
@@ -287,7 +303,7 @@ class StateStore:
 
     def _live_or_expire(self, key: bytes, now: Instant) -> Entry | None:
         """The same for a SET: the key whose time has come goes now, and its observers hear of that before the SET."""
-        entry = self._live(key, now)
+        entry = self.entry(key, now)
         if entry is None and self._keyspace.get(key) is not None:
             self._expire(key, now)
             self._expiries.forget_one()

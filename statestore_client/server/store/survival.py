@@ -91,7 +91,7 @@ class Survival:
         #: Of keys that are missing because their values were forgotten.
         self.marks: dict[bytes, Mark] = {}
         #: Whether what the last command changed is there after a restart.
-        self.is_kept = True
+        self.is_kept: bool = True
 
     def begin(self) -> None:
         """A command begins, which has changed nothing so far."""

@@ -47,7 +47,7 @@ class Controls(ABC):
         check_flag("faults", faults)
         self._recorder = Recorder(record_messages, _MOST_RECORDED_BYTES) if record_messages else None
         #: Functions to call for events. They can be set at any time.
-        self.hooks = hooks or Hooks()
+        self.hooks: Hooks = hooks or Hooks()
         self._dispatcher = EventDispatcher(self._recorder, self.hooks)
         self._virtual_clock = VirtualClock()
         self._clock = ServerClock(self._running, self._virtual_clock)

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Mapping
 from os import fspath
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import BrokerLimits
@@ -43,7 +43,15 @@ if TYPE_CHECKING:
     from statestore_client.server.service.service import Authorizer
     from statestore_client.server.testing.hooks import Hooks
 
-__all__ = ["EmbeddedServer"]
+__all__ = ["AccessOptions", "EmbeddedServer"]
+
+
+class AccessOptions(TypedDict, total=False):
+    """Settings of a client, as far as a server knows them."""
+
+    username: str
+    password: str
+    tls_ca_file: str
 
 
 class EmbeddedServer(Controls):
@@ -68,6 +76,7 @@ class EmbeddedServer(Controls):
     More endpoints to the same broker: ``tls_port`` (then ``port`` is without TLS), ``ws_port`` and ``wss_port`` for
     WebSocket, each 0 for a free one, and ``unix_socket``, a path. :attr:`urls` has all of them. ``ws_origins`` are the
     web pages that may come in over WebSocket, beside those of the same host. ``metrics_port``: a page for Prometheus.
+    ``monitor_port``: a page for people, at :attr:`monitor_url`; with ``monitor_actions`` it does not only look.
 
     ``site``, a :class:`SiteEndpoints`, makes it a site of the KvStore (docs/reference/kvstore.md); :attr:`site_url` is
     where it listens for other sites.
@@ -108,6 +117,8 @@ class EmbeddedServer(Controls):
         unix_socket: str | os.PathLike[str] | None = None,
         ws_origins: Collection[str] = (),
         metrics_port: int | None = None,
+        monitor_port: int | None = None,
+        monitor_actions: bool = False,
         site: SiteEndpoints | None = None,
         log: ReplicaSettings | None = None,
     ) -> None:
@@ -120,6 +131,7 @@ class EmbeddedServer(Controls):
         check_kind("passwords", passwords, str, os.PathLike, Mapping, wanted="a path or a dictionary")
         check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
         check_flag("allow_anonymous", allow_anonymous)
+        check_flag("monitor_actions", monitor_actions)
         check_path("data", data)
         self._persistence = Persistence.of(persist)
         if data is None and persist != "all":
@@ -138,6 +150,7 @@ class EmbeddedServer(Controls):
             unix_socket=None if unix_socket is None else fspath(unix_socket),
             ws_origins=ws_origins,
             metrics_port=metrics_port,
+            monitor_port=monitor_port,
         )
         self._dialect = _dialect_of(dialect)
         self._broker_limits = broker_limits
@@ -151,6 +164,7 @@ class EmbeddedServer(Controls):
         self._data = data
         self._site = site
         self._log = log
+        self._monitor_actions = monitor_actions
         self._server: ControlledServer | None = None
         self._thread: ServerThread | None = None
 
@@ -185,6 +199,20 @@ class EmbeddedServer(Controls):
         return f"{'mqtt' if is_plain else 'mqtts'}://{host}:{self.port}"
 
     @property
+    def client_options(self) -> AccessOptions:
+        """What a client needs beside :attr:`url`: ``StateStoreClient(server.url, **server.client_options)``.
+
+        The first user of a dictionary of ``passwords``, unless anonymous clients may come, and the certificate of
+        ``tls``, to trust. Passwords of a file, tokens and certificates of clients are not known here.
+        """
+        options: AccessOptions = {}
+        if isinstance(self._passwords, Mapping) and self._passwords and not self._allow_anonymous:
+            options["username"], options["password"] = next(iter(self._passwords.items()))
+        if isinstance(self._tls, ServerTls) and self._endpoints.tls_port is None:
+            options["tls_ca_file"] = self._tls.cert_file
+        return options
+
+    @property
     def urls(self) -> dict[str, str]:
         """Of all endpoints by scheme: ``mqtt``, ``mqtts``, ``ws``, ``wss``, ``unix``, and ``http`` for the metrics."""
         return {url.partition(":")[0]: url for url in self._running().urls}
@@ -196,6 +224,14 @@ class EmbeddedServer(Controls):
         if site is None or site.url is None:
             raise RuntimeError("this server does not listen for sites: give it site=SiteEndpoints(listen=...)")
         return site.url
+
+    @property
+    def monitor_url(self) -> str:
+        """The address of the monitor, for a browser. Raises RuntimeError without a ``monitor_port``."""
+        url = self._running().monitor_url
+        if url is None:
+            raise RuntimeError("this server has no monitor: give it monitor_port=0")
+        return url
 
     @property
     def is_active(self) -> bool:
@@ -300,6 +336,7 @@ class EmbeddedServer(Controls):
             persistence=self._persistence,
             site=self._site,
             log=self._log,
+            monitor_actions=self._monitor_actions,
         )
 
     def _running(self) -> ControlledServer:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 import zmq
 
 import raft_client.server
-from raft_client import AsyncRaftClient, KeyValueCodec, NoLeaderError, RaftClient, RequestId
+from raft_client import AsyncRaftClient, KeyValueCodec, NoLeaderError, Peer, RaftClient, RequestId
 from raft_client.errors import InvalidArgumentError
+from raft_client.server import embedded_cluster
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.broadcast import BroadcastStateMachine
+from raft_client.wire.configuration import Peers
 
 
 def test_what_is_appended_is_in_the_log() -> None:
@@ -26,6 +30,29 @@ def test_what_is_appended_is_in_the_log() -> None:
         second = log.append(b"two")
         assert second > first
         assert [entry.data for entry in log.entries() if entry.is_state] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_a_port_that_another_program_took_leaves_nothing(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a port is gone before its peer listens there, the cluster has other ports, and all peers know them."""
+    with socket.create_server(("127.0.0.1", 0)) as program:
+        free, of_first_attempt = embedded_cluster.addresses, []
+
+        def addresses(*arguments: Any) -> Peers:
+            peers = free(*arguments)
+            if not of_first_attempt:
+                of_first_attempt.extend(peers)
+                url = f"tcp://127.0.0.1:{program.getsockname()[1]}"
+                peers = tuple(Peer(peer.id, url if peer.id == str(taken) else peer.url) for peer in peers)
+            return peers
+
+        monkeypatch.setattr(embedded_cluster, "addresses", addresses)
+        with EmbeddedCluster() as cluster, RaftClient(cluster.url) as log:
+            assert not {peer.url for peer in of_first_attempt} & set(cluster.seeds)
+            log.append(b"one")
+            cluster.kill(cluster.leader())  # so that each of the others may be asked to lead
+            log.append(b"two")
+            assert log.config().peers == cluster.peers
 
 
 def test_one_peer_is_a_cluster() -> None:

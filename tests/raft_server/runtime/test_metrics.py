@@ -156,9 +156,10 @@ async def test_a_reader_has_the_page(page: tuple[str, int]) -> None:
     assert await asyncio.to_thread(ask, "HEAD", url) == (200, "8", b"")
     assert (await asyncio.to_thread(ask, "GET", f"{url}/x"))[0] == 404
     assert (await asyncio.to_thread(ask, "POST", url))[0] == 405
-    health = url.replace("/metrics", "/health")
-    assert await asyncio.to_thread(ask, "GET", health) == (503, "19", b"no leader is known\n")
-    assert await asyncio.to_thread(ask, "HEAD", health) == (503, "19", b"")
+    for page_of, status in (("/ready", 503), ("/health", 200)):  # both say what is missing
+        there = url.replace("/metrics", page_of)
+        assert await asyncio.to_thread(ask, "GET", there) == (status, "19", b"no leader is known\n")
+        assert await asyncio.to_thread(ask, "HEAD", there) == (status, "19", b"")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ async def test_readers_who_say_nothing_keep_nobody_out(page: tuple[str, int]) ->
 
 
 def test_a_peer_says_where_its_figures_are(tmp_path: Path) -> None:
-    """``zmqraft serve --metrics-port 0`` prints the URL of the page; a port that is taken is a usage error."""
+    """``zmqraft serve --metrics-port 0`` prints the URL of the page; a port that is taken ends it with exit code 10."""
     url = f"tcp://127.0.0.1:{reserved_port()}"
     command = [*SERVE, "--id", "1", f"--peer=1={url}", "--data", str(tmp_path / "1"), "--metrics-port"]
     with subprocess.Popen([*command, "0"], stdout=subprocess.PIPE, text=True) as process:
@@ -202,13 +203,14 @@ def test_a_peer_says_where_its_figures_are(tmp_path: Path) -> None:
             log.append(b"data")
         with urlopen(where, timeout=30) as answer:  # noqa: S310 - printed by our own program
             assert figures(answer.read().decode())["zmqraft_applied_index"] == 1
-        with urlopen(where.replace("/metrics", "/health"), timeout=30) as answer:  # noqa: S310 - the same
-            assert (answer.status, answer.read()) == (200, b"ready\n")
+        for page_of in ("/health", "/ready"):
+            with urlopen(where.replace("/metrics", page_of), timeout=30) as answer:  # noqa: S310 - the same
+                assert (answer.status, answer.read()) == (200, b"ready\n")
         process.terminate()
         assert process.wait(60) == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = subprocess.run(
             [*command, str(taken.getsockname()[1])], capture_output=True, text=True, timeout=60, check=False
         )
-    assert done.returncode == 2
+    assert done.returncode == 10
     assert "for metrics" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
 import pytest
 import zmq
@@ -37,12 +38,47 @@ def test_a_message_of_too_many_frames_is_dropped_in_parts() -> None:
         sizes: list[int] = []
         turns = 0
         while len(sizes) < 2:
-            eventually(sockets.is_readable)
-            sizes += [len(message) for message in sockets.receive(1_000).requests]
+            eventually(lambda: sockets.next_look(0.0) == 0.0)
+            sizes += [len(message) for message in sockets.receive(1_000, 0.0).requests]
             turns += 1
     assert sizes == [65_001, 2]  # with the route
     assert dropped == ["too many frames"]
     assert turns > 4
+    sockets.close()
+
+
+def test_a_client_that_floods_is_read_at_a_pace() -> None:
+    """Of one client 500 messages are taken at once, and 50 in a millisecond from then on. What others send waits for a
+    millisecond at most."""
+    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    url, _ = sockets.bind("tcp://127.0.0.1:*", None)
+
+    def taken(now: float) -> list[bytes]:
+        """What is taken while time stands still."""
+        messages: list[bytes] = []
+        while sockets.next_look(now) == now:
+            messages += [message[1] for message in sockets.receive(200, now).requests]
+        return messages
+
+    def pauses(now: float) -> bool:
+        return now < sockets.next_look(now) < now + 0.0011
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as flood, context.socket(zmq.DEALER) as other:
+        flood.linger = other.linger = 0
+        flood.connect(url)
+        other.connect(url)
+        for _ in range(1_000):
+            flood.send(b"flood")
+        first: list[bytes] = []
+        eventually(lambda: first.extend(taken(1.0)) or pauses(1.0), "a pause")
+        assert 500 <= len(first) <= 501
+        assert taken(1.0) == []
+        second: list[bytes] = []
+        eventually(lambda: second.extend(taken(1.002)) or pauses(1.002), "the next one")
+        assert 99 <= len(second) <= 101  # of two milliseconds
+        other.send(b"other")
+        looks = (1.004 + look / 500 for look in count())
+        eventually(lambda: b"other" in taken(next(looks)), "what the other one says")
     sockets.close()
 
 
@@ -60,7 +96,7 @@ def test_a_frame_too_long_ends_the_connection_that_it_came_through() -> None:
         route = other.recv_multipart()[0]
         other.send_multipart([route, bytes(12 * 1024 * 1024)])
         turns: list[bool] = []
-        eventually(lambda: turns.extend(began for _, began in sockets.receive(1).connections) or False in turns)
+        eventually(lambda: turns.extend(began for _, began in sockets.receive(1, 0.0).connections) or False in turns)
         monitor = subscriber.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         subscriber.subscribe(bytes(100_000))
         subscriber.connect(publisher_url)
@@ -84,7 +120,7 @@ def test_long_answers_to_a_client_that_reads_nothing_are_dropped() -> None:
             client.connect(url)
             client.send(name)
         eventually(
-            lambda: routes.update((each[1], each[0]) for each in sockets.receive(9).requests) or len(routes) == 2
+            lambda: routes.update((each[1], each[0]) for each in sockets.receive(9, 0.0).requests) or len(routes) == 2
         )
         taken = sum(sockets.answer([routes[b"sleeper"], answer]) for _ in range(200))
         assert 20 <= taken < 100

@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 from raw_watcher import RawWatcher, shown
-from waiting import until
+from waiting import eventually, until
 
-from raft_client import AsyncRaftClient, KeyValueCodec
+from raft_client import AsyncRaftClient, KeyValueCodec, RaftClient, WatchEvent
 from raft_client.codecs import Change, ChangeKind
-from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, Fsync
+from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, EmbeddedCluster, Fsync
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.runtime import watch_service
@@ -81,6 +81,19 @@ async def test_keys_and_prefixes_are_watched() -> None:
             await client.append(put(b"a/1", b"4"))
             assert len(await watcher.told(key, 3)) == 3
             assert len(watcher.events(prefix)) == 2
+
+
+async def test_a_watch_is_told_what_its_client_appends_at_once() -> None:
+    """A client need not wait for its watch: what it appends next is told, also if that is applied before the leader has
+    greeted the client."""
+    with EmbeddedCluster(1, fsync=Fsync.OFF) as cluster, RaftClient(cluster.url) as other:
+        async with AsyncRaftClient(cluster.url) as client, client.watch() as watch:
+            append = asyncio.ensure_future(client.append(put(b"a", b"1")))
+            await asyncio.sleep(0)  # it is on its way, and the loop of this client stands still now
+            eventually(lambda: other.log_info().last_applied, "the entry")
+            event = await watch.get(timeout=20)
+            assert isinstance(event, WatchEvent)
+            assert event.index == await append
 
 
 async def test_list_and_watch_leave_no_gap() -> None:

@@ -17,6 +17,7 @@ from raft_client import (
     RaftClient,
     SnapshotChunk,
     TakenSnapshot,
+    new_request_id,
 )
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.broadcast import BroadcastStateMachine
@@ -35,8 +36,10 @@ def hours_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestHorizon, "due", lambda _self, _now, wall_s, _newest_s: wall_s + 60.0)
 
 
-def cluster_of(machine: Callable[[], StateMachine] = BroadcastStateMachine, size: int = 3) -> AsyncEmbeddedCluster:
-    return AsyncEmbeddedCluster(size, machine=machine, limits=LIMITS)
+def cluster_of(
+    machine: Callable[[], StateMachine] = BroadcastStateMachine, size: int = 3, **settings: object
+) -> AsyncEmbeddedCluster:
+    return AsyncEmbeddedCluster(size, machine=machine, limits=LIMITS, settings=settings)
 
 
 async def first_indexes(client: AsyncRaftClient, cluster: AsyncEmbeddedCluster) -> set[int]:
@@ -100,6 +103,24 @@ async def test_a_log_keeps_what_may_be_repeated() -> None:
         await cluster.kill("1")
         await cluster.restart("1")
         assert await first_indexes(client, cluster) == {1}
+
+
+async def test_ids_that_need_not_be_known_keep_nothing() -> None:
+    """With ``trim_forgets_ids`` entries go although their ids are fresh, and only those: a repetition of one is
+    appended again, a repetition of one that is still there is not.
+    """
+    async with cluster_of(trim_forgets_ids=True) as cluster, AsyncRaftClient(cluster.url) as client:
+        ids = [new_request_id() for _ in range(2)]
+        await client.append(b"first", request_id=ids[0])
+        await append(client, 200)
+        index = await client.trim(await append(client, 1))
+        kept = await client.append(b"kept", request_id=ids[1])
+        last = kept
+        while not all(index - 51 < first <= index + 1 for first in await first_indexes(client, cluster)):
+            last = await append(client, 20)  # whole segments go
+            assert last < 50_000
+        assert await client.append(b"kept", request_id=ids[1]) == kept
+        assert await client.append(b"first", request_id=ids[0]) > last
 
 
 async def test_what_cannot_be_trimmed_is_refused_with_its_reason() -> None:

@@ -241,7 +241,7 @@ class SimulatedPeer:
     # -- what is to be done --------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        while self.is_up and self._call(self._perform_next):
+        while self.is_up and self._unless_damaged(self._perform_next):
             pass
         if self.is_up:
             self._arm()

@@ -8,6 +8,7 @@ import zlib
 from array import array
 from pathlib import Path
 
+import attrs
 import msgpack
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from raft_client.server.node.stored_log import Configuration, HardState, Snapsho
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
+from raft_client.server.runtime.storage.request_filter import RequestFilter
 from raft_client.server.runtime.storage.segment import SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import SegmentIndex, Summary, encode_index, index_name
@@ -178,13 +180,16 @@ def test_an_index_finds_every_id_and_no_other(ids: dict[bytes, int], other: byte
     file = disk.open(index_name(9), create=True)
     file.write(encode_index(summary, offsets, pairs), 0)
     index = SegmentIndex.read(index_name(9), file)
+    filtered = attrs.evolve(index, filter=RequestFilter(ids))
     assert index.summary == summary
     assert index.read_offsets(file) == offsets
     for raw in ids:
         assert index.find(raw, 1 << 60, file) == max(at for each, at in pairs if each == raw)
         assert index.find(raw, ids[raw], file) == ids[raw]
         assert index.find(raw, ids[raw] - 1, file) is None
-        assert index.may_have(int.from_bytes(raw[:4], "big"))
+        seconds = int.from_bytes(raw[:4], "big")
+        assert index.may_have(raw, seconds)
+        assert filtered.may_have(raw, seconds)
     if other not in ids:
         assert index.find(other, 1 << 60, file) is None
 

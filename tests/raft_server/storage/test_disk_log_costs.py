@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from log_jobs import START, entries, entry, open_log, request_id, snapshot, write
 from sim_disk import SimulatedDisk
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState
-from raft_client.server.runtime.storage import filesystem
+from raft_client.server.runtime.storage import filesystem, segment_list
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
+from raft_client.server.runtime.storage.request_filter import RequestFilter
 from raft_client.wire.snapshots import SnapshotChunk
 
 
@@ -27,14 +30,14 @@ class Counts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.threads: set[int] = set()
-        for name in ("pwrite", "open", "fsync"):
+        for name in ("pread", "pwrite", "open", "fsync"):
             monkeypatch.setattr(filesystem.os, name, self.counted(name, getattr(os, name)))
         monkeypatch.setattr(filesystem, "_sync", self.counted("sync", filesystem._sync))
 
     def counted(self, name: str, call: Any) -> Any:
         def counting(*arguments: Any) -> Any:
             self.calls.append(name)
-            if name != "open":
+            if name not in ("open", "pread"):
                 self.threads.add(threading.get_ident())
             return call(*arguments)
 
@@ -113,3 +116,48 @@ def test_only_sync_and_maintain_touch_the_disk(tmp_path: Path, monkeypatch: pyte
             worker.join()
         assert threading.get_ident() not in counts.threads
         assert log.last_index == 400
+
+
+def reads_of(log: DiskLog, counts: Counts, numbers: range) -> int:
+    """How often the disk was read to learn that none of these is the number of a request."""
+    counts.take()
+    assert not any(log.index_of_request(request_id(number)) for number in numbers)
+    return counts.take().count("pread")
+
+
+#: A hundred whose last byte is 255: in an index they would stand behind all others, in a block that has to be read.
+NEW = range(10_239, 10_239 + 25_600, 256)
+
+
+@pytest.mark.skipif(not hasattr(os, "pread"), reason="counts calls of POSIX")
+def test_a_new_request_id_is_not_sought_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many segments have ids of the same second: a new one of that second is looked up in few of them, and each one
+    that is there is found. Segments that are old, or were written by another process, are read.
+    """
+    monkeypatch.setattr(segment_list, "_FILTERS", 10)
+    with open_log(tmp_path, limits=StorageLimits(segment_entries=50)) as log:
+        counts = Counts(monkeypatch)
+        for begin in range(1, 501, 50):
+            write(log, entries=entries(begin, begin + 49))
+        log.maintain()
+        assert reads_of(log, counts, NEW) < 100  # 9 or 10 segments for each of 100 ids
+        assert [log.index_of_request(request_id(number)) for number in range(1, 501)] == [*range(1, 501)]
+        for begin in range(501, 1001, 50):
+            write(log, entries=entries(begin, begin + 49))
+        log.maintain()
+        assert 900 < reads_of(log, counts, NEW) < 1200
+    with open_log(tmp_path) as log:
+        assert reads_of(log, counts, NEW) > 1800
+
+
+@given(st.sets(st.binary(min_size=12, max_size=12)))
+def test_a_filter_has_all_that_it_was_made_of(ids: set[bytes]) -> None:
+    """And few others: 1.4 to 5 of 100."""
+    requests = RequestFilter(ids)
+    assert all(map(requests.may_have, ids))
+
+
+def test_a_filter_has_few_others() -> None:
+    """Of 20,000 ids, a twentieth at most."""
+    requests = RequestFilter([request_id(number) for number in range(20_000)])
+    assert sum(requests.may_have(request_id(number)) for number in range(20_000, 40_000)) < 1200

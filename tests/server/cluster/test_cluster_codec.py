@@ -21,6 +21,7 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewFormat,
     Part,
     Renewal,
     Snapshot,
@@ -45,6 +46,7 @@ GOLDEN: list[tuple[LogEntry, str]] = [
     (LogEntry(3, 1, A, 1, 0, Challenge()), f"98 01 05 03 01 {HEADER} 01 00"),
     (LogEntry(3, 0, A, 1, 0, Snapshot(127, b"")), f"9a 01 06 03 00 {HEADER} 01 00 7f c4 00"),
     (LogEntry(3, 4, A, 1, 0, Part(127, b"x", True, False)), f"9c 01 07 03 04 {HEADER} 01 00 7f c4 01 78 c3 c2"),
+    (LogEntry(3, 11, A, 1, 0, NewFormat(2)), f"99 01 08 03 0b {HEADER} 01 00 02"),
 ]
 
 numbers = st.integers(0, 2**64 - 1)
@@ -57,6 +59,7 @@ bodies = st.one_of(
     st.builds(Challenge),
     st.builds(Snapshot, numbers, st.binary(max_size=50)),
     st.builds(Part, numbers, st.binary(max_size=300), st.booleans(), st.booleans()),
+    st.builds(NewFormat, numbers),
 )
 times = st.integers(0, 2**52 - 1)
 entries = st.builds(LogEntry, numbers, numbers, st.builds(Life, ids, numbers), times, numbers, bodies)
@@ -104,7 +107,7 @@ def test_a_spoiled_entry_is_refused_or_read_as_another(entry: LogEntry, draw: st
     ("fields", "error"),
     [
         ([*header(version=2), 5], "version 2"),
-        ([*header(kind=8), 5], "kind 8"),
+        ([*header(kind=9), 5], "kind 9"),
         ([*header(kind=True), 5], "kind True"),
     ],
 )

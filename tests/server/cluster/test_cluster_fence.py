@@ -13,6 +13,7 @@ from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogE
 from statestore_client.server.cluster.entries import (
     FORMAT,
     MAX_LEASE_MS,
+    UNFINISHED,
     BatchPiece,
     Body,
     Challenge,
@@ -20,6 +21,7 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewFormat,
     Part,
     Renewal,
     Snapshot,
@@ -141,6 +143,20 @@ def test_a_newer_format_stops_the_server() -> None:
     folded([claim(A, 2, 0, OUTDATED, format_=FORMAT + 1)])
     with pytest.raises(NewerLogError, match=f"format {FORMAT + 1}"):
         folded([claim(A, 1, 0, VALID, format_=FORMAT + 1)])
+    folded([*FOUNDED, (1, 1, B, NewFormat(FORMAT + 1), OUTDATED)])
+    with pytest.raises(NewerLogError, match=f"format {FORMAT + 1}.*upgrade"):
+        folded([*FOUNDED, (1, 1, A, NewFormat(FORMAT + 1), VALID)])
+
+
+def test_a_format_is_raised_by_the_owner_and_never_goes_back() -> None:
+    """From "unfinished" on, in an epoch that copies a data directory; a claim with a lower one is lost afterwards."""
+    fence = folded([claim(A, 1, 0, VALID, format_=UNFINISHED), batch(A, 1, 1, VALID)])
+    assert fence.is_unfinished
+    folded([(1, 2, A, NewFormat(1), VALID)], fence)
+    assert not fence.is_unfinished
+    folded([(1, 3, A, NewFormat(UNFINISHED), VALID), (1, 4, A, HandOver(), VALID)], fence)
+    assert fence.format == 1
+    folded([claim(B, 2, 0, LOST, format_=UNFINISHED), claim(B, 2, 0, VALID)], fence)
 
 
 lives = st.sampled_from([A, A2, B])

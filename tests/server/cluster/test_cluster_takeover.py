@@ -6,8 +6,8 @@ import pytest
 from cluster_lives import Lives, puts
 
 from statestore_client.server.cluster.codec import decode
-from statestore_client.server.cluster.entries import Challenge, Claim
-from statestore_client.server.cluster.events import BatchReplicated, OwnerChanged, Promoted
+from statestore_client.server.cluster.entries import UNFINISHED, Challenge, Claim
+from statestore_client.server.cluster.events import BatchReplicated, FormatRaised, OwnerChanged, Promoted
 from statestore_client.server.cluster.observed_time import ObservedTime, log_time
 from statestore_client.server.cluster.roles import ClusterSettings, Life, Role
 from statestore_client.wire.instant import Instant
@@ -288,3 +288,45 @@ def test_what_a_claim_says_of_leases_is_rounded_up() -> None:
     """Others wait for no less than the lease is."""
     assert ClusterSettings(Life("a", 1), lease_s=0.2501).lease_ms == 251
     assert ClusterSettings(Life("a", 1)).lease_ms == 250
+
+
+def test_a_later_epoch_has_the_format_of_the_log() -> None:
+    """Of a release that knows a newer one, too: a server of the release before reads on, until the format is raised."""
+    lives = founded("a", "b")
+    lives.begin("b", 3, format=7)
+    lives.go_on(1.0)
+    claims = [body for body in (decode(data).body for data in lives.log) if isinstance(body, Claim)]
+    assert [body.format for body in claims] == [1, 1]
+
+
+def test_nobody_takes_over_a_part_of_a_data_directory() -> None:
+    """While the copy goes on, and when it was given up; somebody does when it is complete."""
+    lives = Lives("import", "b")
+    lives.begin("import", 1, format=UNFINISHED)
+    owner = lives.found("import")
+    owner.write(puts(k=b"v"), lives.instant)
+    lives.settle()
+    lives.go_on(20.0)
+    assert lives["b"].role is Role.STANDBY
+    assert lives["b"].awaits_import
+    assert not lives["b"].promote(lives.instant)
+    assert owner.raise_format(1, lives.instant)
+    assert owner.hand_over("", lives.instant)
+    lives.settle()
+    lives.go_on(0.2)
+    assert lives["b"].role is Role.ACTIVE
+    assert lives.events("b", FormatRaised) == [FormatRaised(1)]
+
+
+def test_who_waits_for_an_import_does_not_begin_with_an_empty_log() -> None:
+    """It does not by force, either; once there is an epoch it is a server like others."""
+    lives = Lives()
+    lives.begin("a", 1, awaits_import=True)
+    lives.go_on(20.0)
+    assert lives.log == []
+    assert not lives["a"].promote(lives.instant)
+    lives.begin("b", 1)
+    lives.found("b")
+    del lives.lives["b"]
+    lives.go_on(2.0)
+    assert lives["a"].role is Role.ACTIVE

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from own_key_sites import KEY_TTL_MS, Mesh
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
+from statestore_client.server.kvstore.own_key import KeyLost
 from statestore_client.server.kvstore.subscribers import SubscriberOptions
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
@@ -206,7 +204,7 @@ def test_persist_is_refused_where_it_could_not_be_stored() -> None:
 
 
 def test_a_room_that_fills_up_meanwhile_is_tried_again() -> None:
-    """A persisted key that finds no room when its window is over is tried again at the pace of its back-off."""
+    """A persisted key that finds no room when its window is over is tried again every 8 s."""
     area = Area("0", "a", limits=AreaLimits(max_keys=1))
     area.own.persist("key", b"x", 0.0)
     area.set({"full": Value(1, "b", b"x", 3000)}, 0.0)
@@ -341,60 +339,3 @@ def test_a_site_that_begins_again_goes_above_what_it_said_before(mesh: Mesh) -> 
     mesh.sync("a", "b")
     mesh.run(1)
     assert mesh.at("a", "key") == mesh.at("b", "key") == (41, "a", b"new", 0)
-
-
-# -- back-off and contest ----------------------------------------------------------------------------------------------
-
-
-def test_two_sites_that_persist_one_key_are_told_and_slow_down(mesh: Mesh) -> None:
-    """After three rounds each of the two says that the key is contested, once, and advertises every 8.192 s."""
-    for name in ("a", "b"):
-        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
-    mesh.run(10)
-    assert mesh.areas["a"].own.events == [KeyContested("key", "b")]
-    assert mesh.areas["b"].own.events == [KeyContested("key", "a")]
-    assert mesh.areas["a"].own.contested == 1
-    mesh.sent.clear()
-    mesh.run(100)
-    for name in ("a", "b"):
-        times = mesh.times(name, "key", with_value=True)
-        assert 10 <= len(times) <= 13
-        gaps = [later - earlier for earlier, later in pairwise(times)]
-        assert min(gaps) >= 8.19
-    assert len(mesh.areas["a"].own.events) == 1
-
-
-def test_a_contest_ends_when_one_of_the_two_stops(mesh: Mesh) -> None:
-    """The key of the one that goes on is everywhere, and after half a minute it is not contested any more."""
-    for name in ("a", "b"):
-        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
-    mesh.run(10)
-    mesh.areas["b"].own.clear("key", mesh.now)
-    mesh.run(60)
-    assert mesh.areas["a"].own.contested == 0
-    assert mesh.at("b", "key") == mesh.at("a", "key")
-    own = mesh.areas["a"].own.get("key")
-    assert own is not None
-    assert own.backoff_ms == 0
-    mesh.areas["b"].set({"key": Value(10_000, "b", b"again")}, mesh.now)
-    mesh.run(0.2)
-    assert mesh.at("b", "key") == (10_001, "a", b"a", 0)
-
-
-def test_advertisements_of_one_key_back_off(mesh: Mesh) -> None:
-    """Values that come faster than the back-off ends double it; after a rest it begins at 64 ms again."""
-    own = mesh.areas["a"].own
-    backoffs = []
-    for number in range(5):
-        own.persist("key", b"%d" % number, mesh.now)
-        before = len(mesh.sent)
-        while len(mesh.sent) == before:
-            mesh.run(0.01)
-        found = own.get("key")
-        assert found is not None
-        backoffs.append(found.backoff_ms)
-    assert backoffs == [64, 128, 256, 512, 1024]
-    mesh.run(1.1)
-    own.persist("key", b"later", mesh.now)
-    mesh.run(0.2)
-    assert found.backoff_ms == 64

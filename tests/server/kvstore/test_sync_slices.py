@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import pytest
 from site_pair import AREA, OneSite
 from summed_store import SummedStore
-from sync_pair import full_sync, store_of
+from sync_pair import answer, full_sync, store_of
 
-from statestore_client.server.kvstore import sync_answers, sync_session
+from statestore_client.server.kvstore import range_sums, sync_answers, sync_session
 from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS
-from statestore_client.server.kvstore.sync_session import SyncSession
+from statestore_client.server.kvstore.sync_session import Phase, SyncSession
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_PREFIXES,
@@ -48,6 +52,82 @@ def test_each_message_is_a_small_piece_of_work(theirs: range, with_ranges: bool)
                 assert len(message.entries) <= SYNC_KEYS
 
 
+class _Looks:
+    """How often a step looks at a range, a sum, a key or an entry."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.most = 0
+
+    def end_step(self) -> None:
+        """What comes next is another step."""
+        self.most = max(self.most, self.number)
+        self.number = 0
+
+
+def _count_looks(monkeypatch: pytest.MonkeyPatch) -> _Looks:
+    """Of all sessions and stores from now on."""
+    looks = _Looks()
+
+    class Position(int):
+        """Of a range; each comparison with another one is a look."""
+
+        def __lt__(self, other: int) -> bool:
+            looks.number += 1
+            return int(self) < int(other)
+
+    def positions_of(level: int, prefix: int) -> tuple[int, int]:
+        first, last = range_sums.positions_of(level, prefix)
+        return Position(first), last
+
+    def sums_below(sums: RangeSums, level: int, prefixes: Iterable[int]) -> tuple[int, ...]:
+        found = inner_sums(sums, level, prefixes)
+        looks.number += len(found)
+        return found
+
+    def keys_in(sums: RangeSums, first: int, last: int) -> Iterator[tuple[int, str]]:
+        for pair in inner_keys(sums, first, last):
+            looks.number += 1
+            yield pair
+
+    def get(store: SummedStore, key: str) -> Value | None:
+        looks.number += 1
+        return inner_get(store, key)
+
+    inner_sums, inner_keys, inner_get = RangeSums.sums_below, RangeSums.keys_in, SummedStore.get
+    monkeypatch.setattr(sync_session, "positions_of", positions_of)
+    monkeypatch.setattr(RangeSums, "sums_below", sums_below)
+    monkeypatch.setattr(RangeSums, "keys_in", keys_in)
+    monkeypatch.setattr(SummedStore, "get", get)
+    return looks
+
+
+@pytest.mark.parametrize("theirs", [range(30_000), range(0)], ids=["other values", "nothing"])
+def test_each_step_looks_at_a_small_part_of_the_store(theirs: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much differs: each request, answer and reply looks at a bounded number of ranges, sums and keys."""
+    a = store_of({f"key {n}": (b"a" * 20, 1) for n in range(30_000)}, "node")
+    b = store_of({f"key {n}": (b"b" * 20, 1) for n in theirs}, "node")
+    looks = _count_looks(monkeypatch)
+    ids = itertools.count(1)
+    session = SyncSession("0", a, a.sums, lambda: next(ids), 2.5, with_ranges=True)
+    under_way = deque[CompareRanges | Sync | Finalize]()
+    while session.phase is not Phase.DONE:
+        if (request := session.next_request(0.0)) is not None:
+            under_way.append(request)
+        else:
+            # What was asked first is answered last.
+            reply = answer(b, under_way.pop(), "a")
+            looks.end_step()
+            assert isinstance(reply, RangeSumsReply | SyncReply | SetResult)
+            if isinstance(reply, SyncReply):
+                a.merge(reply.entries, "b", 0.0)
+                looks.end_step()
+            session.receive(reply, 0.0)
+        looks.end_step()
+    assert a.sums.sum(0, 0) == b.sums.sum(0, 0)
+    assert looks.most < 1_500
+
+
 def _under_way(session: SyncSession) -> int:
     """Requests that are made until one has to be answered."""
     number = 0
@@ -58,7 +138,7 @@ def _under_way(session: SyncSession) -> int:
 
 def _finalizing(value: bytes) -> SyncSession:
     """A sync with a site that has nothing; the first question is answered."""
-    store = store_of({f"key {n}": (value, 1) for n in range(200)}, "node")
+    store = store_of({f"key {n}": (value, 1) for n in range(600)}, "node")
     ids = iter(range(1, 1_000))
     session = SyncSession("0", store, store.sums, lambda: next(ids), 2.5, with_ranges=True)
     session.next_request(0.0)
@@ -67,9 +147,11 @@ def _finalizing(value: bytes) -> SyncSession:
 
 
 def test_few_large_values_are_under_way_at_once() -> None:
-    """Megabytes do not wait on a line where heartbeats have to get through; of small values there are many."""
-    assert _under_way(_finalizing(bytes(SYNC_BYTES + 1))) == 4
-    assert _under_way(_finalizing(bytes(SYNC_BYTES // 4))) == 64
+    """Megabytes do not wait on a line where heartbeats have to get through; of smaller values there are more."""
+    assert _under_way(_finalizing(bytes(SYNC_BYTES // 4))) == 128
+    assert _under_way(_finalizing(bytes(2 * SYNC_BYTES - 200))) == 64
+    assert 25 <= _under_way(_finalizing(bytes(20_000))) <= 26
+    assert _under_way(_finalizing(bytes(200_000))) == 4
 
 
 def test_a_sync_waits_for_the_next_answer_not_for_all() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import weakref
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from certificates import Certificates
 from waiting import until
 
 from statestore_client.mqtt.packets import Connect, encode
+from statestore_client.server import ServerTls
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.garbage_collection import short_pauses
 from statestore_client.server.runtime.server import Server
@@ -74,6 +79,35 @@ async def test_a_connection_leaves_nothing_to_collect(sent: bytes) -> None:
             writer.write(sent)
             writer.close()
             await writer.wait_closed()
+            await until(lambda: count() == 0, "all of it is gone")
+    finally:
+        gc.enable()
+        await server.stop()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" + bytes(512)])
+async def test_a_failed_handshake_leaves_no_buffers_to_collect(sent: bytes, tmp_path: Path) -> None:
+    """The 300 kB of a TLS handshake go with it: strangers can let any number of handshakes fail."""
+
+    def count() -> int:
+        return sum(isinstance(each, SSLProtocol) for each in gc.get_objects())
+
+    certificates = Certificates(tmp_path)
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    server = Server(tls=tls)
+    await server.start()
+    gc.collect()
+    gc.disable()
+    try:
+        host, port = server.urls[0].removeprefix("mqtts://").split(":")
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            await until(lambda: count() > 0, "the handshake has begun")
+            writer.write(sent)
+            writer.write_eof()
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
             await until(lambda: count() == 0, "all of it is gone")
     finally:
         gc.enable()

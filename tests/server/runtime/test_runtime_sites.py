@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
+import resource
 import time
 from collections.abc import AsyncIterator
 from random import Random
@@ -221,8 +223,16 @@ async def test_strangers_change_nothing(caplog: pytest.LogCaptureFixture) -> Non
 async def test_bad_addresses_are_refused() -> None:
     """An address that nobody can connect to, or listen at, is an error that says so."""
     async with nodes("x", "y") as (x, y):
-        for url in ("x", "tcp://", "tcp://host", "http://a:1", "", "tcp://a:99999"):
+        for url in (
+            "x", "tcp://", "tcp://host", "http://a:1", "", "tcp://a:99999", "tcp://\udc80:1", "tcp://a\0b:1", "ipc:///tmp/a\0b",
+            f"tcp://{'a' * 300}:1",
+        ):  # fmt: skip
             with pytest.raises(SettingsError, match="no site can be at"):
+                x.peering.add_peer(url)
+            with pytest.raises(SettingsError, match="no site can be at"):
+                x.peering.listen(url)
+        for url in ("tcp://a b:1", f"ipc:///{'a' * 200}"):
+            with pytest.raises(SettingsError, match="no site can be dialled at"):
                 x.peering.add_peer(url)
         with pytest.raises(SettingsError, match="cannot listen for sites at"):
             x.peering.listen(y.url)
@@ -239,8 +249,15 @@ async def test_bad_addresses_are_refused() -> None:
         ({"peers": "tcp://127.0.0.1:1"}, "peers must be a tuple, not str"),
         ({"areas": None}, "areas must be a tuple"),
         ({"areas": ()}, "at least one area"),
+        ({"listen": _ANYWHERE, "areas": tuple(map(str, range(65)))}, "at most 64"),
+        ({"peers": tuple(f"tcp://127.0.0.1:{n + 1}" for n in range(257))}, "at most 256 addresses, not 257"),
         ({"listen": _ANYWHERE, "exports": ["line/"]}, "exports must be a tuple, not list"),
         ({"listen": _ANYWHERE, "imports": None}, "imports must be"),
+        ({"listen": _ANYWHERE, "key_ttl_s": 1.9}, "key_ttl_s must be a number of seconds from 2 to"),
+        ({"listen": _ANYWHERE, "key_ttl_s": float("inf")}, "key_ttl_s must be"),
+        ({"listen": _ANYWHERE, "key_ttl_s": "5"}, "key_ttl_s must be"),
+        ({"listen": _ANYWHERE, "flood_rate": 0}, "flood_rate must be a whole number of at least 1"),
+        ({"listen": _ANYWHERE, "flood_rate": 1.5}, "flood_rate must be a whole number"),
         ({"name": None}, "must be a text"),
         ({}, "neither listens nor dials"),
     ],
@@ -249,6 +266,37 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], told: str) -
     """With what is wrong about them."""
     with pytest.raises(InvalidArgumentError, match=told):
         SiteEndpoints(**{"name": "a", **wrong})
+
+
+async def test_a_site_without_a_free_file_says_so_and_goes_on() -> None:
+    """It dials no further address, nothing is left of the attempt, and its peers are served."""
+
+    urls = [f"tcp://127.0.0.1:{number}" for number in range(1, 200)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def files() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    def dial_all(node: Node) -> None:
+        for url in urls:
+            node.peering.add_peer(url)
+
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        await until(lambda: "y" in x.peering.site.replicas["a"].peers)
+        before = files()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/dev/fd"))) + 20, limits[1]))
+        try:
+            for _ in range(10):
+                with pytest.raises(SettingsError, match=r"no site can be dialled at .*: Too many open files"):
+                    dial_all(x)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for url in urls:
+            x.peering.remove_peer(url)
+        await until(lambda: files() <= before)
+        x.set("k", b"1")
+        await until(lambda: y.value("k") == b"1")
 
 
 async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:

@@ -361,14 +361,15 @@ class DiskLog(LogContents):
         self._configurations = None
         self._garbage.extend(gone)
 
-    def forget_requests(self, before_s: float) -> None:
-        """Request ids made before that time (seconds since 1970) may be forgotten, so that ``prune_index`` rises.
+    def forget_requests(self, before_s: float, up_to: int = 0) -> None:
+        """Request ids made before that time (seconds since 1970), and those of the entries up to ``up_to``, may be
+        forgotten, so that ``prune_index`` rises.
 
         Whole segments at a time, the oldest first; the last one's stay known. A peer that is opened again knows them
         again, while their files are there. Call it now and then, with the time of the oldest id that the peer takes.
         """
         self._check_usable()
-        self._garbage.extend(self._segments.forget(math.ceil(before_s)))
+        self._garbage.extend(self._segments.forget(math.ceil(before_s), up_to))
 
     @property
     def wants_maintenance(self) -> bool:
@@ -391,9 +392,9 @@ class DiskLog(LogContents):
 
     def _write_index(self, segment: Segment) -> None:
         """The segment may be removed after it. Not for one that has it, or that was replaced meanwhile."""
-        tables = segment.contents
+        tables, name = segment.contents, segment.index_name
         is_gone = segment.header.sequence < self._segments.segments[0].header.sequence
         if is_gone or not isinstance(tables, SegmentTables):
             return
-        segment.contents = write_index(self._folder, segment.index_name, segment.encode_index(tables))
+        segment.contents = write_index(self._folder, name, segment.encode_index(tables), tables.requests.ids)
         self._has_new_index = True

@@ -82,7 +82,7 @@ class SystemFile:
     """A file of the operating system."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
         self._seeking = threading.Lock()  # where the system has no pread: position and access are two calls
 
     @property

@@ -25,7 +25,7 @@ class RecentEntries:
         self._bytes = 0
         self._max_bytes = max_bytes
         #: The index of the oldest one; one more than the last if there is none.
-        self.first = last + 1
+        self.first: int = last + 1
 
     def get(self, index: int) -> LogEntry:
         """One from ``first`` on."""

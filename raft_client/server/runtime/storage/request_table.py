@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from raft_client.wire.request_id import ZERO_REQUEST_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 __all__ = ["RequestTable"]
 
@@ -50,6 +55,11 @@ class RequestTable:
             else:
                 self._older.append((raw, min(newest, index)))
                 self._newest[raw] = max(newest, index)
+
+    @property
+    def ids(self) -> Collection[bytes]:
+        """Each once."""
+        return self._newest.keys()
 
     def items(self) -> list[tuple[bytes, int]]:
         """All of them, an id as often as it was added."""

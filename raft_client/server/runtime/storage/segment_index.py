@@ -25,7 +25,7 @@ import sys
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -33,6 +33,7 @@ import msgpack
 
 from raft_client.errors import StorageDamagedError, StorageVersionError
 from raft_client.server.node.stored_log import HardState
+from raft_client.server.runtime.storage.request_filter import RequestFilter
 from raft_client.server.runtime.storage.segment_format import SegmentHeader
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 
@@ -126,6 +127,8 @@ class SegmentIndex:
     _fences: bytes = attrs.field(repr=False)
     _offsets_checksum: int
     _offsets_at: int
+    #: Of one that was written by this process, and lately.
+    filter: RequestFilter | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def read(cls, name: str, file: File) -> SegmentIndex:
@@ -175,9 +178,10 @@ class SegmentIndex:
             offsets.byteswap()
         return offsets
 
-    def may_have(self, seconds: int) -> bool:
-        """Whether there are ids about that time."""
-        return self.id_count > 0 and self.min_seconds <= seconds <= self.max_seconds
+    def may_have(self, raw: bytes, seconds: int) -> bool:
+        """Whether it is worth to :meth:`find` this request id, which was made at that time."""
+        is_of_the_time = self.id_count > 0 and self.min_seconds <= seconds <= self.max_seconds
+        return is_of_the_time and (self.filter is None or self.filter.may_have(raw))
 
     def find(self, raw: bytes, last: int, file: File) -> int | None:
         """The newest entry with this request id that is not behind ``last``. Raises StorageDamagedError."""
@@ -220,7 +224,7 @@ class SegmentIndex:
         return records
 
 
-def write_index(folder: Folder, name: str, data: bytes) -> SegmentIndex:
+def write_index(folder: Folder, name: str, data: bytes, ids: Collection[bytes]) -> SegmentIndex:
     """The file is durable under its name when this returns, and it is there as a whole or not at all."""
     file = folder.open(f"{name}.tmp", create=True)
     try:
@@ -228,6 +232,8 @@ def write_index(folder: Folder, name: str, data: bytes) -> SegmentIndex:
         file.sync()
         folder.replace(name, f"{name}.tmp")
         folder.sync()
-        return SegmentIndex.read(name, file)
+        index = SegmentIndex.read(name, file)
+        index.filter = RequestFilter(ids)
+        return index
     finally:
         file.close()

@@ -34,6 +34,8 @@ _LOADED_OFFSETS: Final = 4
 _READ_AHEAD: Final = 4096
 _MAX_READ: Final = 1024 * 1024
 _FOREVER: Final = 1 << 32
+#: Segments, the newest ones, that have a filter for request ids in memory: at most 128 KiB each.
+_FILTERS: Final = 128
 
 _first = attrgetter("first")
 _sequence = attrgetter("header.sequence")
@@ -49,9 +51,9 @@ class SegmentList:
 
     def __init__(self, folder: Folder, retired: list[Segment], ended: list[Segment], active: SegmentWriter) -> None:
         self._folder = folder
-        self.retired = retired
-        self.segments = [*ended, active.segment]
-        self.active = active
+        self.retired: list[Segment] = retired
+        self.segments: list[Segment] = [*ended, active.segment]
+        self.active: SegmentWriter = active
         self._files: OrderedDict[str, File] = OrderedDict()
         self._offsets: OrderedDict[int, array[int]] = OrderedDict()
         self._horizon: list[int] | None = None
@@ -92,6 +94,9 @@ class SegmentList:
         self.segments.append(active.segment)
         self.active = active
         self._horizon = None
+        for segment in [*self.retired, *self.segments][:-_FILTERS]:
+            if segment.index is not None:
+                segment.index.filter = None
 
     def truncate(self, last: int) -> None:
         """Cut those before the active one."""
@@ -131,15 +136,16 @@ class SegmentList:
         is_known = newest <= snapshot.configuration.index
         return segment.last <= snapshot.index and segment.index is not None and is_known
 
-    def forget(self, before_s: int) -> list[str]:
-        """Forget the oldest request ids, segment by segment, while all ids of one were made before that time.
+    def forget(self, before_s: int, up_to: int) -> list[str]:
+        """Forget the oldest request ids, segment by segment, while all ids of one were made before that time, or all
+        its entries are up to ``up_to``.
 
         Returns what may be removed.
         """
         gone: list[str] = []
         for segment in (*self.retired, *self.segments):
             index = segment.index
-            if index is None or (index.id_count and index.max_seconds >= before_s):
+            if index is None or (segment.last > up_to and index.id_count and index.max_seconds >= before_s):
                 break
             self._forgotten = max(self._forgotten, segment.header.sequence)
         while self.retired and self.retired[0].header.sequence <= self._forgotten:
@@ -242,7 +248,7 @@ class SegmentList:
         contents = segment.contents
         if isinstance(contents, SegmentTables):
             return contents.requests.get(raw, segment.last)
-        if not contents.may_have(seconds):
+        if not contents.may_have(raw, seconds):
             return None
         try:
             return contents.find(raw, segment.last, self._file(contents.name))

@@ -39,7 +39,7 @@ class SessionPersister:
     __slots__ = ("_deliveries", "_numbers", "_persistence", "_releases", "_walks", "_whole", "number")
 
     def __init__(self, persistence: BrokerPersistence, number: int) -> None:
-        self.number = number
+        self.number: int = number
         self._persistence = persistence
         self._deliveries = persistence.journal[Stream.DELIVERIES]
         self._numbers: dict[MessageDelivery, int] = {}

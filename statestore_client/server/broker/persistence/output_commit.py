@@ -28,6 +28,7 @@ class OutputCommitConnection(Connection):
     Invariant: ``outbox_bytes`` counts what is staged, sealed and in the outbox; bytes go this way and keep their order.
     """
 
+    outbox_bytes: int = 0  # the base class's: this one counts it, too
     journal: Journal = attrs.field(kw_only=True, repr=False)
     staged: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
     sealed: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
@@ -52,7 +53,7 @@ class OutputCommitConnection(Connection):
 
     def release(self) -> None:
         """The cut is durable."""
-        self.outbox += self.sealed
+        self.outbox.extend(self.sealed)
         self.sealed.clear()
 
     def pieces(self) -> Iterable[bytes | memoryview]:

@@ -151,6 +151,7 @@ class BoundedOutbound(qos_sender.Outbound[MessageDelivery]):
     budget: MemoryBudget
     max_bytes: int
     persister: SessionPersister | None = attrs.field(default=None, init=False)
+    used: int = attrs.field(default=0, init=False)  # the base class's: this one counts it down, too
     bytes: int = attrs.field(default=0, init=False)
 
     @property

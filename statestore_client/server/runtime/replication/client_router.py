@@ -41,7 +41,7 @@ class ClientRouter:
         self._driver: BrokerDriver | None = None
         self._is_open = False
         self._address: str | None = None
-        self.is_closing = False
+        self.is_closing: bool = False
 
     def bind(self, driver: BrokerDriver) -> None:
         """It counts the sockets."""

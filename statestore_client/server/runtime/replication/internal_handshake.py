@@ -40,7 +40,7 @@ EPOCH_BYTES: Final = 8
 _LENGTH_BYTES: Final = 2
 _CODE_BYTES: Final = 32
 _MOST_BYTES: Final = 1024
-_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote", "snapshot", "trim")
+_PURPOSES: Final = ("splice", "pulse", "status", "hand-over", "promote", "snapshot", "trim", "format")
 
 
 @attrs.frozen
@@ -70,7 +70,8 @@ class ServerHello:
 @attrs.frozen
 class ClientHello:
     """``id`` is the name of the server that comes. ``endpoint`` is the scheme of the one at which a client came in,
-    such as ``mqtts``; ``host`` and ``port`` are the client's own, empty and 0 for one without an address.
+    such as ``mqtts``; ``host`` and ``port`` are the client's own, empty and 0 for one without an address. Of a command,
+    ``endpoint`` is its argument; of a server that listens for pulses, the newest format of records that it knows.
     """
 
     purpose: str

@@ -40,11 +40,11 @@ class InternalListener:
         self,
         router: ClientRouter,
         key: bytes,
-        add_pulse: Callable[[socket.socket, str], None],
+        add_pulse: Callable[[socket.socket, str, int], None],
         command: Callable[[str, str], Awaitable[dict[str, object]]],
     ) -> None:
-        """``add_pulse`` takes the socket of a server that listens for signs of life. ``command`` carries out what
-        people ask for, by purpose and argument.
+        """``add_pulse`` takes the socket of a server that listens for signs of life, its id, and the newest format that
+        it knows. ``command`` carries out what people ask for, by purpose and argument.
         """
         self._router = router
         self._command = command
@@ -86,7 +86,7 @@ class InternalListener:
         if hello.purpose == "pulse":
             transport.write(ACCEPTED)
             sock = cast("socket.socket", transport.get_extra_info("socket"))
-            self._add_pulse(sock.dup(), hello.id)
+            self._add_pulse(sock.dup(), hello.id, int(hello.endpoint) if hello.endpoint.isdecimal() else 1)
             transport.abort()
             return True
         if hello.purpose != "splice":

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.internal_handshake import (
     ACCEPTED,
@@ -39,12 +40,13 @@ _SILENCE_S: Final = 1.0
 class PulseThread:
     """Of the active server. :meth:`start` and :meth:`close` belong to the event loop."""
 
-    def __init__(self, may_pulse: Callable[[], int | None]) -> None:
-        """``may_pulse``: the epoch, or None; asked in the event loop."""
+    def __init__(self, may_pulse: Callable[[], int | None], listener_came: Callable[[], None]) -> None:
+        """``may_pulse``: the epoch, or None. Both are called in the event loop."""
         self._may_pulse = may_pulse
+        self._listener_came = listener_came
         self._epoch: int | None = None
         self._seen_at = 0.0
-        self._sockets: dict[socket.socket, str] = {}
+        self._sockets: dict[socket.socket, tuple[str, int]] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -55,17 +57,23 @@ class PulseThread:
         self._thread = threading.Thread(target=self._run, name="statestore-pulse", daemon=True)
         self._thread.start()
 
-    def add(self, sock: socket.socket, server_id: str) -> None:
-        """Another server listens on it. It is closed here."""
+    def add(self, sock: socket.socket, server_id: str, format_: int) -> None:
+        """Another server listens on it, which knows records up to this format. It is closed here."""
         sock.setblocking(False)
         with self._lock:
-            self._sockets[sock] = server_id
+            self._sockets[sock] = server_id, format_
+        self._listener_came()
 
     @property
     def listeners(self) -> list[str]:
         """The ids of the servers that listen, those that came last at the end."""
+        return list(self.formats)
+
+    @property
+    def formats(self) -> dict[str, int]:
+        """The newest formats that they know, by id, in that order."""
         with self._lock:
-            return list(self._sockets.values())
+            return dict(self._sockets.values())
 
     def close(self) -> None:
         self._is_over.set()
@@ -134,7 +142,7 @@ class PulseListener:
     def __init__(self, address: str, server_id: str, key: bytes, listener: Listener) -> None:
         """``server_id`` is the own one."""
         self._address = address
-        self._hello = ClientHello("pulse", server_id)
+        self._hello = ClientHello("pulse", server_id, str(FORMAT))
         self._key = key
         self._listener = listener
         self._task = asyncio.get_running_loop().create_task(self._listen())

@@ -18,6 +18,7 @@ from statestore_client.server.runtime.replication.client_router import ClientRou
 from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
 from statestore_client.server.runtime.replication.log_link import LogLink
+from statestore_client.server.runtime.replication.operator_commands import OperatorCommands
 from statestore_client.server.runtime.replication.own_peer import OwnPeer
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
@@ -64,13 +65,17 @@ class Lives:
         self._settings = settings
         self._owner = owner
         #: What the machines go by. It is put right when this server takes over.
-        self.clock = ElapsedClock()
+        self.clock: ElapsedClock = ElapsedClock()
         self._elapsed = ElapsedClock()
-        self.router = ClientRouter(settings.id, settings.key)
-        self._pulse = PulseThread(self._may_pulse)
-        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add, self._carry_out)
+        self.router: ClientRouter = ClientRouter(settings.id, settings.key)
+        self._pulse = PulseThread(self._may_pulse, self._listener_came)
+        self.commands: OperatorCommands = OperatorCommands(self)
+        listener = InternalListener(self.router, settings.key, self._pulse.add, self.commands.carry_out)
+        self._internal_listener = listener
         #: If it runs one in its process.
-        self.peer = None if settings.peer is None else OwnPeer(settings.peer, settings.cluster, self.failed)
+        self.peer: OwnPeer | None = (
+            None if settings.peer is None else OwnPeer(settings.peer, settings.cluster, self.failed)
+        )
         self._driver: BrokerDriver | None = None
         self._url = ""
         self._replica: ReplicaLife | None = None
@@ -112,9 +117,30 @@ class Lives:
             raise self._failure
 
     @property
+    def id(self) -> str:
+        """This server's."""
+        return self._settings.id
+
+    @property
+    def active(self) -> tuple[int, str]:
+        """The newest epoch, and the id of the server that is active in it, or nothing."""
+        epoch, owner = self._told or (0, None)
+        return max(epoch, self.epoch), "" if owner is None else owner.id
+
+    @property
+    def clients(self) -> int:
+        """How many are connected here, and not passed on."""
+        return 0 if self._driver is None else len(self._driver)
+
+    @property
     def url(self) -> str:
         """Where the others come in, as ``host:port``."""
         return self._url
+
+    @property
+    def replica(self) -> ReplicaLife | None:
+        """The present life; None before it has begun to read the log."""
+        return self._replica
 
     @property
     def role(self) -> Role:
@@ -140,6 +166,16 @@ class Lives:
         return self._pulse.listeners
 
     @property
+    def formats(self) -> dict[str, int]:
+        """By id, the newest formats of records that they know."""
+        return self._pulse.formats
+
+    @property
+    def format(self) -> int:
+        """Of the records in the log; 0 until the first server has begun."""
+        return 0 if self._replica is None else self._replica.format
+
+    @property
     def is_ready(self) -> bool:
         """Whether it is active, or could be at once."""
         return self._replica is not None and self._replica.is_ready
@@ -160,6 +196,7 @@ class Lives:
         if replica is None or driver is None:
             return
         if replica.silent_s > _SILENCE_S:
+            log_event(logging.WARNING, "the replicated log does not answer", clients=len(driver))
             driver.dismiss("the replicated log cannot be reached")
             replica.wait_anew()
         if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
@@ -177,6 +214,11 @@ class Lives:
         replica, rows = self._replica, self._rows
         if replica is not None and rows is not None:
             self._wants_snapshot = not replica.begin_snapshot(rows.in_turn())
+
+    def _listener_came(self) -> None:
+        """Another server listens: perhaps it has begun after the last entry of this one."""
+        if self._replica is not None:
+            self._replica.listener_came()
 
     def _may_pulse(self) -> int | None:
         replica = self._replica
@@ -198,7 +240,8 @@ class Lives:
             self._rows = self._standby.rows
             self._machines = service, broker
             life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
-            self._replica = ReplicaLife(life, self._url, self, self._elapsed, link, base)
+            waits = self._settings.awaits_import
+            self._replica = ReplicaLife(life, self._url, self, self._elapsed, link, base, awaits_import=waits)
             self._replica.open()
         except Exception as error:  # noqa: BLE001 - without the log this server is of no use
             await link.close()
@@ -218,6 +261,8 @@ class Lives:
             self._standby.absorb(batch)
 
     def caught_up(self) -> None:
+        if self._replica is not None and self._replica.awaits_import:
+            log_event(logging.WARNING, "nobody is active before an import into the log is complete")
         self._is_known.set()
 
     def appending(self, batch: WriteBatch) -> None:
@@ -236,7 +281,7 @@ class Lives:
 
     def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
         is_own = self._replica is not None and owner == self._replica.life
-        address = None if owner is None or is_own else url
+        address = None if owner is None or is_own else url or None  # an import serves nobody
         self._listen_to(address)
         if self._told == (epoch, owner):
             return  # an earlier life has said so
@@ -308,40 +353,10 @@ class Lives:
 
     # -- by people ----------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, purpose: str, argument: str) -> dict[str, object]:
-        """``status``, ``hand-over``, ``promote``, ``snapshot`` or ``trim``. Returns what this server is then."""
-        is_done, reason = True, ""
-        if purpose == "promote":
-            is_done = self.promote()
-            log_event(logging.WARNING, "promotion was asked for", done=is_done)
-        elif purpose == "hand-over":
-            is_done = await self.hand_over(argument)
-        elif purpose == "snapshot":
-            is_done = self.is_ready
-            self._wants_snapshot = is_done
-        elif purpose == "trim":
-            reason = "it has not begun to read the log" if self._replica is None else await self._replica.trim()
-            is_done = not reason
-        return {"done": is_done, "reason": reason, **self.status()}
-
-    def status(self) -> dict[str, object]:
-        """For people: what this server is, and what it knows of the others."""
-        epoch, active = self._told or (0, None)
-        return {
-            "id": self._settings.id,
-            "internal": self._url,
-            "role": self.role.value,
-            "epoch": max(epoch, self.epoch),
-            "active": "" if active is None else active.id,
-            "ready": self.is_ready,
-            "index": self.index,
-            "base": 0 if self._replica is None else self._replica.base,
-            "log_bytes": 0 if self._replica is None else self._replica.log_bytes,
-            "silence_s": round(self.silent_s, 3),
-            "clients": 0 if self._driver is None else len(self._driver),
-            "passed_on": self.router.spliced,
-            "listeners": self.listeners,
-        }
+    def want_snapshot(self) -> bool:
+        """Begin one as soon as it can be. Returns False if this server has not read the log."""
+        self._wants_snapshot = self.is_ready
+        return self._wants_snapshot
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raft_client import AsyncRaftClient
     from statestore_client.server.cluster.entries import Life, LogEntry
 
-__all__ = ["find_base"]
+__all__ = ["entries_of_servers", "find_base"]
 
 _TAIL: Final = 256
 
@@ -34,19 +34,19 @@ async def find_base(client: AsyncRaftClient) -> tuple[int, LogEntry] | None:
     log = await client.log_info()
     end, first = log.last_applied, max(1, log.first_index)
     base = 0
-    async for _, entry in _entries(client, max(first - 1, end - _TAIL), end):
+    async for _, entry in entries_of_servers(client, max(first - 1, end - _TAIL), end):
         base = max(base, entry.base)
     if not base and first > 1:
         base = await _search(client, first - 1, end)
     if not base:
         return None
-    async for at, entry in _entries(client, base - 1, base):
+    async for at, entry in entries_of_servers(client, base - 1, base):
         return at, entry
     raise ReplicatedLogError(f"the snapshot at {base} of the log is gone: the log was trimmed by something else")
 
 
-async def _entries(client: AsyncRaftClient, after: int, end: int) -> AsyncIterator[tuple[int, LogEntry]]:
-    """Those of servers, up to ``end``."""
+async def entries_of_servers(client: AsyncRaftClient, after: int, end: int) -> AsyncIterator[tuple[int, LogEntry]]:
+    """Those that servers have appended, up to ``end``. Raises what the client raises, and UnreadableLogError."""
     if after >= end:
         return
     async for item in client.entries(after, end - after, snapshot=SnapshotPolicy.SKIP):
@@ -58,7 +58,7 @@ async def _search(client: AsyncRaftClient, after: int, end: int) -> int:
     """The last snapshot all of whose parts are there: only the writer of a valid one comes to its end."""
     base = 0
     begun: dict[tuple[Life, int], tuple[int, int]] = {}  # where, and the parts so far
-    async for at, entry in _entries(client, after, end):
+    async for at, entry in entries_of_servers(client, after, end):
         body = entry.body
         if isinstance(body, Snapshot):
             begun[entry.life, body.index] = (at, 0)

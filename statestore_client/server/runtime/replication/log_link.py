@@ -9,9 +9,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client import AsyncRaftClient, RaftError, SnapshotChunk
+from raft_client import AsyncRaftClient, RaftError, RequestExpiredError, SnapshotChunk
+from statestore_client.server.runtime.clock import system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.log_base import find_base
+from statestore_client.server.runtime.replication.log_members import member_warning
+from statestore_client.server.runtime.replication.request_clock import RequestClock
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ __all__ = ["LogLink", "LogReader"]
 _SILENCE_S: Final = 0.7
 #: An append that has found no leader by then is told as failed, and sent again.
 _APPEND_TIMEOUT_S: Final = 5.0
+_MEMBERS_TIMEOUT_S: Final = 1.0
+#: After which a server that starts first says that it waits; then each time after the client's own time-out.
+_FIRST_LEADER_TIMEOUT_S: Final = 1.5
+_LEADER_TIMEOUT_S: Final = 10.0
 #: Between two attempts to learn where the log ends.
 _AGAIN_S: Final = 0.2
 
@@ -57,7 +64,13 @@ class LogLink:
     """Of one life. Belongs to the event loop."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
+        self._settings = settings
         self._client = AsyncRaftClient(settings.raft)
+        #: What to put right about the peers that this server was told of.
+        self.warning: str = ""
+        #: At the last look, see :meth:`look_at_members`.
+        self.has_leader: bool = False
+        self._request_clock = RequestClock()
         self._reader: LogReader | None = None
         self._subscriber: AsyncSubscriber | None = None
         self._tasks: set[asyncio.Task[object]] = set()
@@ -65,12 +78,14 @@ class LogLink:
 
     async def find_base(self) -> tuple[int, LogEntry] | None:
         """See :func:`.log_base.find_base`. Waits for a leader. Raises what that does."""
+        timeout = _FIRST_LEADER_TIMEOUT_S
         while True:
             try:
-                await self._client.open()
+                await self._client.open(timeout)
                 return await find_base(self._client)
             except TimeoutError as error:
                 LOGGER.warning("no leader of the replicated log was found: %s", error)
+                timeout = _LEADER_TIMEOUT_S
                 await asyncio.sleep(_AGAIN_S)
 
     def open(self, reader: LogReader, after: int) -> None:
@@ -101,12 +116,29 @@ class LogLink:
             end = await self._end_of_log()
             self._subscriber = self._client.subscribe(after, silence=_SILENCE_S)
             await self._subscriber.start()
-            if end <= after:
+            self._start(self.look_at_members())
+            is_behind = end > after
+            if not is_behind:
                 reader.caught_up()
-            await self._read(self._subscriber, reader, end)
+            await self._read(self._subscriber, reader, end, is_behind=is_behind)
         except Exception as error:  # noqa: BLE001 - whatever it is, this server cannot know any more what is valid
             if not self._is_closed:
                 reader.log_failed(error)
+
+    async def look_at_members(self) -> None:
+        """Whether the log has a leader, and its members are the ones that this server was told of; without a leader,
+        that is not known.
+        """
+        try:
+            config = await self._client.config(timeout=_MEMBERS_TIMEOUT_S)
+        except RaftError:
+            self.has_leader = False
+            return
+        self.has_leader = True
+        members = {each.id: each.url for each in config.peers}
+        former, self.warning = self.warning, member_warning(self._settings, members)
+        if self.warning not in ("", former):
+            LOGGER.warning("%s", self.warning)
 
     async def _end_of_log(self) -> int:
         """What is committed and applied now. Waits for a leader."""
@@ -117,8 +149,7 @@ class LogLink:
                 LOGGER.warning("no leader of the replicated log was found: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _read(self, subscriber: AsyncSubscriber, reader: LogReader, end: int) -> None:
-        is_behind = True
+    async def _read(self, subscriber: AsyncSubscriber, reader: LogReader, end: int, *, is_behind: bool) -> None:
         while True:
             batch = await subscriber.next_batch()
             if batch is None:
@@ -138,6 +169,7 @@ class LogLink:
         for entry in batch:
             if entry.is_state:
                 entries.append((entry.index, entry.data))
+                self._request_clock.observe(entry.request_id.seconds, system_clock())
             if len(entries) >= 64:
                 reader.read(entries)
                 entries = []
@@ -167,10 +199,13 @@ class LogLink:
             self._start(self._append(append))
 
     async def _append(self, append: Append) -> None:
+        request_id = self._request_clock.new_id(append.ticket, system_clock())
         try:
-            index = await self._client.append(append.data, timeout=_APPEND_TIMEOUT_S)
+            index = await self._client.append(append.data, request_id, new_id=True, timeout=_APPEND_TIMEOUT_S)
         except RaftError as error:
             LOGGER.info("an append to the replicated log failed: %s", error)
+            if isinstance(error, RequestExpiredError) and (advice := self._request_clock.refused(system_clock())):
+                LOGGER.warning("%s", advice)
             if not self._is_closed and self._reader is not None:
                 self._reader.append_failed(append.ticket)
         else:

@@ -27,6 +27,7 @@ __all__ = ["OwnPeer"]
 
 #: In the data directory.
 _FOLDER: Final = "log"
+_KEYS: Final = "keys"
 _ERRORS: Final = {
     StorageDamagedError: DataDamagedError,
     StorageInUseError: DataInUseError,
@@ -39,6 +40,7 @@ class OwnPeer:
 
     def __init__(self, settings: PeerSettings, cluster: str, failed: Callable[[Exception], None]) -> None:
         self._settings = settings
+        self._cluster = cluster
         self._failed = failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Future[EmbeddedPeer] | None = None
@@ -51,6 +53,8 @@ class OwnPeer:
             machine=BroadcastStateMachine,
             host=settings.host,
             publisher_port=settings.publisher_port,
+            trim_forgets_ids=True,  # an entry that comes twice has no effect: see cluster.fence
+            curve_keys=None if settings.keys is None else settings.data / _KEYS,
             on_failure=self._on_failure,
         )
 
@@ -66,13 +70,19 @@ class OwnPeer:
                 f"{self._settings.data} has the data of a server without a cluster: give another one"
             )
         self._loop = asyncio.get_running_loop()
-        self._starting = self._loop.run_in_executor(None, self._peer.start)  # it waits for the disk
+        self._starting = self._loop.run_in_executor(None, self._begin)  # it waits for the disk
         try:
             await asyncio.shield(self._starting)
         except StorageError as error:
             raise _translated(error) from error
         except RaftError as error:
             raise SettingsError(f"this server's peer of the log: {error}") from error
+
+    def _begin(self) -> EmbeddedPeer:
+        settings = self._settings
+        if settings.keys is not None:
+            settings.keys.write(settings.data / _KEYS, settings.id, self._cluster, dict(settings.members))
+        return self._peer.start()
 
     async def stop(self) -> None:
         """Let another peer lead, and end. Safe to call twice, and while it starts."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
@@ -12,6 +14,7 @@ from statestore_client.server.cluster.events import (
     BatchReplicated,
     BatchWritten,
     Deposed,
+    FormatRaised,
     IdInUse,
     OwnerChanged,
     Promoted,
@@ -22,58 +25,22 @@ from statestore_client.server.cluster.events import (
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
-from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import ClusterEvent
-    from statestore_client.server.journal import Done, Timeline, WriteBatch
+    from statestore_client.server.journal import Done, WriteBatch
     from statestore_client.server.runtime.clock import ElapsedClock
+    from statestore_client.server.runtime.replication.life_owner import LifeOwner
     from statestore_client.server.runtime.replication.log_link import LogLink
 
-__all__ = ["LifeOwner", "ReplicaLife"]
+__all__ = ["ReplicaLife"]
 
 #: A batch may be on its way, or an epoch may be so new that it cannot be given up yet.
 _AGAIN_S: Final = 0.01
-
-
-class LifeOwner(Protocol):
-    """What a life tells. It may be closed from inside any of these."""
-
-    def replicated(self, batch: WriteBatch) -> None:
-        """A standby's machines have these rows from now on."""
-
-    def settled(self) -> None:
-        """All rows of a snapshot are here."""
-
-    def log_trimmed(self) -> None:
-        """This life has fallen behind: another one has to begin after the newest snapshot."""
-
-    def caught_up(self) -> None:
-        """All that there was has been read."""
-
-    def appending(self, batch: WriteBatch) -> None:
-        """The active server writes this batch."""
-
-    def written(self) -> None:
-        """It is in the log. What it answers is said next."""
-
-    def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
-        """Another server is active, or none. What was so before this life had caught up is not told."""
-
-    def promoted(self, epoch: int, timeline: Timeline) -> None:
-        """This one is."""
-
-    def deposed(self, epoch: int) -> None:
-        """This life is over."""
-
-    def may_speak_again(self) -> None:
-        """Or so it may be: something came back from the log."""
-
-    def failed(self, error: Exception) -> None:
-        """The server cannot go on."""
 
 
 class ReplicaLife:
@@ -89,20 +56,24 @@ class ReplicaLife:
         clock: ElapsedClock,
         link: LogLink,
         base: tuple[int, LogEntry] | None,
+        *,
+        awaits_import: bool = False,
     ) -> None:
         """``url`` is where the others pass clients on to while this one is active; ``base`` is where the ``link`` has
-        found that reading begins. Raises UnreadableLogError.
+        found that reading begins. ``awaits_import``: do not begin with an empty log. Raises UnreadableLogError.
         """
         self.life = life
         self._owner = owner
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._link = link
-        self._member = ClusterMember(ClusterSettings(life, url), clock(), base)
+        self._member = ClusterMember(ClusterSettings(life, url, awaits_import=awaits_import), clock(), base)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._done: Done | None = None
+        self._written_at = 0.0  # the batch that is on its way
         self._is_handing_over: asyncio.Future[None] | None = None
+        self._new_format = asyncio.Event()
         self._is_caught_up = False
         self._active: OwnerChanged | None = None
         self._is_over = False
@@ -158,6 +129,16 @@ class ReplicaLife:
         """Whether it has read all that there was."""
         return self._member.is_ready
 
+    @property
+    def awaits_import(self) -> bool:
+        """Whether a data directory is being copied into the log, or is to be: until then nobody is active."""
+        return self._member.awaits_import
+
+    @property
+    def format(self) -> int:
+        """Of the records in the log; 0 until the first server has begun."""
+        return self._member.fence.format
+
     # -- from the log -------------------------------------------------------------------------------------------------
 
     def read(self, entries: list[tuple[int, bytes]]) -> None:
@@ -210,6 +191,11 @@ class ReplicaLife:
         """Whether to give signs of life."""
         return not self._is_over and self._member.may_pulse(self._clock())
 
+    def listener_came(self) -> None:
+        """Another server listens to this one: if it is active, let it know the time of the log."""
+        self._member.listener_came(self._clock())
+        self._turn()
+
     # -- each turn ----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
@@ -257,9 +243,20 @@ class ReplicaLife:
                     owner.deposed(event.epoch)
                 except Exception as error:  # noqa: BLE001 - our own defect: better no server than one that hangs
                     owner.failed(error)
+            case FormatRaised():
+                self._new_format.set()
+                log_event(logging.INFO, "the log has a new format", format=event.format)
             case IdInUse(life=life) if life != self._namesake:
                 self._namesake = life
                 LOGGER.error("another server has the id %r, too: give each of them an id of its own", life.id)
+
+    async def look_at_members(self) -> tuple[bool, str]:
+        """Whether the log has a leader, and what to put right about its peers that this server was told of, if
+        anything.
+        """
+        if not self._is_over:
+            await self._link.look_at_members()
+        return self._link.has_leader, self._link.warning
 
     async def trim(self) -> str:
         """Let the log's peers drop what precedes the newest snapshot. Returns why that was not done, or nothing."""
@@ -304,7 +301,7 @@ class ReplicaLife:
         except InvalidArgumentError as error:
             done(ReplicatedLogError(str(error)))
             return
-        self._done = done
+        self._done, self._written_at = done, self._clock().monotonic
         self._owner.appending(batch)
         self._hand_on()
         self._arm()
@@ -327,12 +324,15 @@ class ReplicaLife:
 
     def wait_anew(self) -> None:
         """Clients that have waited for too long are gone."""
-        self._asked_at = None
+        self._asked_at, self._written_at = None, self._clock().monotonic
 
     @property
     def silent_s(self) -> float:
-        """How long clients have been waiting for the right to speak."""
-        return 0.0 if self._asked_at is None else self._clock().monotonic - self._asked_at
+        """How long clients have been waiting for the log: for what they wrote, or for the right to speak."""
+        now = self._clock().monotonic
+        asked_at = now if self._asked_at is None else self._asked_at
+        written_at = now if self._done is None else self._written_at
+        return now - min(asked_at, written_at)
 
     # -- by people ----------------------------------------------------------------------------------------------------
 
@@ -354,6 +354,17 @@ class ReplicaLife:
         except TimeoutError:
             return False
         return True
+
+    async def raise_format(self, new: int, timeout: float) -> bool:
+        """Let batches have this format. Returns whether that came back in time."""
+        self._new_format.clear()
+        if self._is_over or not self._member.raise_format(new, self._clock()):
+            return False
+        self._turn()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._new_format.wait()
+        return self.format >= new
 
     @property
     def is_handing_over(self) -> bool:

@@ -11,6 +11,7 @@ import attrs
 from raft_client import RaftError, RaftSettings
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.replication.cluster_nodes import listening_address, nodes_of
+from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
 
 if TYPE_CHECKING:
     import os
@@ -66,6 +67,8 @@ class PeerSettings:
     data: Path
     host: str
     publisher_port: int
+    #: With them everything that the peers say and hear is encrypted, and nobody else is let in.
+    keys: ClusterKeys | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +78,9 @@ class ReplicaSettings:
 
     The others connect to ``internal_host:internal_port`` (0 for a free port), and are told ``internal_address`` if
     that is another one, as ``host:port``. ``key`` is a secret that all of them have; empty only on one machine.
+    ``log_keys`` if the peers have keys; those of ``log`` must be among them.
     ``peer``: a peer of the log in the process of this server; :meth:`in_cluster` is the way to have one.
+    ``awaits_import``: do not begin with an empty log, because a data directory is to be copied into it.
 
     Raises SettingsError for what cannot work.
     """
@@ -87,7 +92,9 @@ class ReplicaSettings:
     internal_port: int = attrs.field(default=0, validator=_is_port)
     internal_address: str = attrs.field(default="", validator=_is_address)
     key: bytes = attrs.field(default=b"", repr=False, validator=_is_key)
+    log_keys: LogKeys | None = None
     peer: PeerSettings | None = None
+    awaits_import: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.raft.seeds != self.log:
@@ -99,9 +106,19 @@ class ReplicaSettings:
     def raft(self) -> RaftSettings:
         """Of the log's client."""
         try:
-            return RaftSettings(seeds=self.log, cluster=self.cluster)
+            return self._with_keys(RaftSettings(seeds=self.log, cluster=self.cluster))
         except RaftError as error:
             raise SettingsError(f"the log: {error}") from error
+
+    def _with_keys(self, raft: RaftSettings) -> RaftSettings:
+        keys = self.log_keys
+        if keys is None:
+            return raft
+        peers, own = dict(keys.peers), keys.own
+        if missing := [url for url in self.log if url not in peers]:
+            raise SettingsError(f"the log: there is no key of {', '.join(missing)}")
+        public, secret = own.public.decode(), own.secret.decode()
+        return raft.evolve(curve_peer_keys=peers, curve_public_key=public, curve_secret_key=secret)
 
     @classmethod
     def in_cluster(
@@ -113,32 +130,39 @@ class ReplicaSettings:
         key: bytes = b"",
         cluster: str = "",
         listen: str = "",
+        awaits_import: bool = False,
     ) -> ReplicaSettings:
         """Of a server with a peer of the log in its process, as each of ``nodes`` has one: ids with ``host`` or
         ``host:port``, in one text ``a=host,b=host,c=host`` or a mapping. Three to nine, of which more than half must
         run. Each takes three ports, by default 8047 to 8049. The peer's log is in the directory ``data``. ``listen`` is
-        the address to listen at, if it is not that of the own host. Raises SettingsError.
+        the address to listen at, if it is not that of the own host. With a ``key`` all that goes to and from the log is
+        encrypted, with keys that are made from it. Raises SettingsError.
         """
         by_id = nodes_of(nodes)
         own = by_id.get(id)
         if own is None:
             raise SettingsError(f"{id!r} is none of the servers of the cluster: {', '.join(by_id)}")
+        urls = {node.id: node.peer_url for node in by_id.values()}
+        keys = ClusterKeys.made_from(key, cluster, urls) if key else None
         host = listen.strip("[]") or listening_address(own)
         bracketed = f"[{host}]" if ":" in host else host
         return cls(
-            log=tuple(node.peer_url for node in by_id.values()),
+            log=tuple(urls.values()),
             id=id,
             cluster=cluster,
             internal_host=host,
             internal_port=own.internal_port,
             internal_address=own.internal_address,
             key=key,
+            log_keys=None if keys is None else keys.of_client(urls),
+            awaits_import=awaits_import,
             peer=PeerSettings(
                 id=id,
-                members=tuple((node.id, node.peer_url) for node in by_id.values()),
+                members=tuple(urls.items()),
                 data=Path(data),
                 host=bracketed,
                 publisher_port=own.publisher_port,
+                keys=keys,
             ),
         )
 

@@ -211,7 +211,7 @@ class SplicedServer(_Side):
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._is_introduced = False
-        self.is_ready = False
+        self.is_ready: bool = False
 
     def dial(self, address: str) -> None:
         self._task = asyncio.get_running_loop().create_task(self._dial(address))

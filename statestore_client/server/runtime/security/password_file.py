@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ def _lines_of_others(path: Path, user: str) -> list[str]:
 
 def _replace(path: Path, lines: list[str]) -> None:
     path = path.resolve()  # a link goes on to point there
-    mode = path.stat().st_mode & 0o777 if path.exists() else _MODE
+    before = path.stat() if path.exists() else None
     written = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     try:
@@ -55,7 +56,11 @@ def _replace(path: Path, lines: list[str]) -> None:
             file.write("".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-        written.chmod(mode)
+        if before is not None:
+            for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+                with suppress(PermissionError):  # not everybody may give a file away
+                    os.chown(written, owner, group)
+            written.chmod(before.st_mode & 0o777)
         written.replace(path)
     except BaseException:
         written.unlink(missing_ok=True)

@@ -89,6 +89,11 @@ class Security:
         return self._acl is not None
 
     @property
+    def has_passwords(self) -> bool:
+        """Whether a user can prove who he is with a password."""
+        return self._passwords is not None
+
+    @property
     def requires_identity(self) -> bool:
         """Whether clients have something to prove, were it only by choice."""
         return self._passwords is not None or self._token_verifier is not None

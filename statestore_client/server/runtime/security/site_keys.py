@@ -25,6 +25,8 @@ from statestore_client.errors import SettingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from statestore_client.curve_keys import KeyPair
+
 __all__ = ["SiteKeys"]
 
 logger: Final = logging.getLogger("statestore_client.server")
@@ -45,7 +47,7 @@ class SiteKeys:
             raise SettingsError(f"site {name!r} cannot have a key file: no file can have its name")
         self.folder = folder
         self.name = name
-        self.pair = read_pair(own)
+        self.pair: KeyPair = read_pair(own)
         self._faults: set[str] = set()
         self._read_at = -math.inf
         self._sites: dict[str, bytes] = {}

@@ -46,8 +46,8 @@ class Contents:
         self._generations = logs_in(self._names)
         self._files: list[Database | Log] = []
         try:
-            self.database = self._open_database(folder)
-            self.logs = self._open_logs(folder)
+            self.database: Database = self._open_database(folder)
+            self.logs: list[Log] = self._open_logs(folder)
             self._validate()
         except BaseException:
             self.close()

@@ -133,9 +133,10 @@ class Database:
     def __init__(self, file: File, layout: FrameLayout | None = None) -> None:
         """``layout``: of one that was just written. Raises DamagedRecordError, DataFormatError, OSError."""
         self.file = file
+        self.head: Head
         self.head, _ = read_head(file, DATABASE_MAGIC)
         self._seed = self.head.seed(b"database")
-        self.mark = self._newest_mark()
+        self.mark: LogMark = self._newest_mark()
         self._layout = layout or self._look_through()
         self._next_mark = 0
 
@@ -203,7 +204,7 @@ class DatabaseWriter:
         self._seed = head.seed(b"database")
         self._number = 1
         self._synced = DATABASE_START
-        self.layout = FrameLayout()
+        self.layout: FrameLayout = FrameLayout()
         self._parts: dict[Stream, list[object]] = defaultdict(list)
         self._sizes: dict[Stream, int] = defaultdict(int)
 

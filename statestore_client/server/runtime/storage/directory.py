@@ -48,7 +48,7 @@ _SQLITE_APPLICATION: Final = slice(68, 72)
 
 _WHAT_TO_DO: Final = (
     "Restore the directory from a backup, or move it away and start with an empty one; "
-    "'statestore check' tells what can be saved."
+    "'statestore check' tells how much of it can be read."
 )
 
 

@@ -31,7 +31,7 @@ class Disk:
 
     def __init__(self, directory: str | os.PathLike[str], clock: Clock, failed: Callable[[Exception], None]) -> None:
         """Nothing is touched before :meth:`open`."""
-        self.journal = Journal(monotonic_origin())
+        self.journal: Journal = Journal(monotonic_origin())
         self._directory = directory
         self._clock = clock
         self._failed = failed

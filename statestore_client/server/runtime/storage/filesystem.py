@@ -69,9 +69,9 @@ class SystemFile:
     """A file of the operating system."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
         status = os.fstat(descriptor)
-        self.identity = (status.st_dev, status.st_ino)
+        self.identity: tuple[int, int] = (status.st_dev, status.st_ino)
 
     @property
     def size(self) -> int:

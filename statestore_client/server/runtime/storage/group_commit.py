@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+from statestore_client.server.monitor.latencies import Latencies
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,6 +80,9 @@ class GroupCommit:
         self._send: Callable[[Connection], None] = _nowhere
         self._go_on: Callable[[], None] = _nothing
         self._sealed: list[OutputCommitConnection] = []
+        #: How long batches took to become durable, in seconds.
+        self.times: Latencies = Latencies()
+        self._cut_at = 0.0
         self._is_writing = False
         self._is_awaited = False  # whether what is said depends on the batch that is on its way
         self._is_scheduled = False
@@ -189,7 +193,9 @@ class GroupCommit:
             return
         was_full = self._journal.is_full
         self._is_writing = True
-        self._storage.append(self._journal.cut(self._clock()), self._done)
+        now = self._clock()
+        self._cut_at = now.monotonic
+        self._storage.append(self._journal.cut(now), self._done)
         if was_full:
             self._go_on()
 
@@ -205,6 +211,9 @@ class GroupCommit:
             self._is_over = True  # what depends on it is never sent
             self._failed(error)
             return
+        if self._cut_at:
+            self.times.add(self._clock().monotonic - self._cut_at)
+            self._cut_at = 0.0
         sealed, self._sealed = self._sealed, []
         self._release(sealed)
         self.flush()

@@ -43,7 +43,7 @@ class DataDirectory:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._path = Path(directory)
-        self.where = f"in {directory}"
+        self.where: str = f"in {directory}"
         self._storage = DiskStorage(directory, create=False)
         try:
             with refusals(self._path):

@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Done, StreamStorage, Subject, WriteBatch
 
 __all__ = ["CheckedFile", "Finding", "check"]
+
+#: In the directory of a server with a peer of its own.
+_LOG_OF_PEER: Final = "log/meta"
 
 
 @attrs.frozen
@@ -73,7 +76,13 @@ def check(directory: str | os.PathLike[str]) -> Finding:
         folder = SystemFolder(path, read_only=True)
         names = folder.names()
         if DATABASE_NAME not in names and not logs_in(names):
-            raise DataDirectoryError(f"{path} is not a data directory: there is no {DATABASE_NAME} in it")
+            text = f"there is no {DATABASE_NAME} in it"
+            if (path / _LOG_OF_PEER).is_file():
+                folder_of_log = (path / _LOG_OF_PEER).parent
+                text = (
+                    f"a server with --cluster has it for its log, which is checked with 'zmqraft check {folder_of_log}'"
+                )
+            raise DataDirectoryError(f"{path} is not a data directory: {text}")
         lock = DirectoryLock.existing(path, folder)
         try:
             return _find(folder)

@@ -46,15 +46,17 @@ class Log:
     def __init__(self, file: File, expected: Head) -> None:
         """Raises DamagedRecordError, DataFormatError, OSError."""
         self.file = file
+        self.head: Head
         self.head, self._start = read_head(file, LOG_MAGIC)
         if (self.head.identity, self.head.generation) != (expected.identity, expected.generation):
             raise DamagedRecordError("it belongs to another directory, or to another time of this one")
         self._seed = self.head.seed(b"log")
-        self.frames = 0
-        self.end = self._start
-        self.has_ended = False
+        self.frames: int = 0
+        self.end: int = self._start
+        self.has_ended: bool = False
         #: Records that were put and removed, to tell what is worth to be cleared away.
-        self.puts = self.removals = 0
+        self.puts: int = 0
+        self.removals: int = 0
         for each in read_frames(file, self._start, self._seed, 1):
             self.frames, self.end = each.number, each.end
             if each.content == _ENDS:

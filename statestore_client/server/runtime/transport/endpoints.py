@@ -60,7 +60,8 @@ class Endpoints:
 
     ``port`` is with TLS if there are certificates and no ``tls_port``. ``ws_origins`` are the web pages that may come
     in over WebSocket, beside those of the same host. ``metrics_port`` is for Prometheus, on a host of its own: who may
-    send messages need not see the figures. Raises InvalidArgumentError for what is none of these.
+    send messages need not see the figures; ``monitor_port`` likewise, for people. Raises InvalidArgumentError for what
+    is none of these.
     """
 
     host: str = attrs.field(default="127.0.0.1", validator=_is_host)
@@ -72,6 +73,8 @@ class Endpoints:
     ws_origins: tuple[str, ...] = attrs.field(default=(), converter=_as_origins)
     metrics_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
     metrics_port: int | None = attrs.field(default=None, validator=_is_port)
+    monitor_host: str = attrs.field(default="127.0.0.1", validator=_is_host)
+    monitor_port: int | None = attrs.field(default=None, validator=_is_port)
 
     def __attrs_post_init__(self) -> None:
         if self.ws_origins and self.ws_port is None and self.wss_port is None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.server.runtime.observability.metrics_endpoint import MetricsEndpoint
+from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint, Respond
+from statestore_client.server.runtime.observability.metrics_pages import MetricsPages
+from statestore_client.server.runtime.transport.endpoints import is_local
 from statestore_client.server.runtime.transport.sockets import Acceptor, take_over
 from statestore_client.server.runtime.transport.tls import TlsAcceptor, TlsFiles
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.transport.connection import ServerConnection
     from statestore_client.server.runtime.transport.endpoints import Endpoints
 
@@ -35,6 +38,10 @@ _ACCEPTED_AT_ONCE: Final = 4
 
 #: Of the URLs.
 _PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "http": "/metrics"}
+
+#: At the same time. Someone who looks at the monitor has one for as long as the page is open, and others for a moment.
+_METRICS_CONNECTIONS: Final = 16
+_MONITOR_CONNECTIONS: Final = 64
 
 #: Turns of the event loop between accept() and a connection that can be closed.
 _ACCEPT_STEPS: Final = 5
@@ -51,10 +58,12 @@ class Listeners:
         *,
         render: Callable[[], bytes],
         is_ready: Callable[[], bool] = lambda: True,
+        monitor: MonitorService | None = None,
         guard: Callable[[str, Callable[[], asyncio.Protocol]], Callable[[], asyncio.Protocol]] | None = None,
     ) -> None:
         """``connect`` makes the connection of a client, ``render`` the page of figures; ``is_ready``: whether
-        clients had better come here than to another server of the same log. ``guard`` stands in front of
+        clients had better come here than to another server of the same log. ``monitor`` answers the requests of
+        its port. ``guard`` stands in front of
         the endpoint of a scheme, if somebody else may have to serve those who come in there.
         """
         self._guard = guard or _open_to_all
@@ -62,7 +71,9 @@ class Listeners:
         self._connect = connect
         self._render = render
         self._is_ready = is_ready
-        self._metrics_endpoint: MetricsEndpoint | None = None
+        self._monitor = monitor
+        self.monitor_url: str | None = None
+        self._pages: list[HttpEndpoint] = []
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._acceptors: list[Acceptor] = []  # in front of them
@@ -92,13 +103,35 @@ class Listeners:
             wss_port = await self._tcp_if(endpoints.host, wss_port, "wss", make)
         if endpoints.unix_socket is not None:
             await self._unix_socket(endpoints.unix_socket)
-        self._metrics_endpoint = MetricsEndpoint(self._render, self._is_ready)
-        metrics_port = await self._tcp_if(
-            endpoints.metrics_host, endpoints.metrics_port, "http", self._metrics_endpoint
-        )
+        metrics = self._add_pages(MetricsPages(self._render, self._is_ready).respond, _METRICS_CONNECTIONS)
+        metrics_port = await self._tcp_if(endpoints.metrics_host, endpoints.metrics_port, "http", metrics)
         return attrs.evolve(
-            endpoints, port=port, tls_port=tls_port, ws_port=ws_port, wss_port=wss_port, metrics_port=metrics_port
+            endpoints,
+            port=port,
+            tls_port=tls_port,
+            ws_port=ws_port,
+            wss_port=wss_port,
+            metrics_port=metrics_port,
+            monitor_port=await self._monitor_if(endpoints),
         )
+
+    def _add_pages(
+        self, respond: Respond, connections: int, methods: tuple[str, ...] = ("GET", "HEAD")
+    ) -> HttpEndpoint:
+        self._pages.append(HttpEndpoint(respond, connections=connections, methods=methods))
+        return self._pages[-1]
+
+    async def _monitor_if(self, endpoints: Endpoints) -> int | None:
+        """With TLS if other machines reach it, and there is a certificate."""
+        port, host, monitor = endpoints.monitor_port, endpoints.monitor_host, self._monitor
+        if port is None or monitor is None:
+            return None
+        scheme = "https" if self._tls is not None and not is_local(host) else "http"
+        chosen = await self._tcp(
+            host, port, scheme, self._add_pages(monitor.respond, _MONITOR_CONNECTIONS, monitor.methods)
+        )
+        self.monitor_url = self.urls.pop().removesuffix(_PATHS["http"])
+        return chosen
 
     async def _tcp_if(
         self, host: str, port: int | None, scheme: str, make: Callable[[], asyncio.Protocol]
@@ -106,12 +139,12 @@ class Listeners:
         return None if port is None else await self._tcp(host, port, scheme, make)
 
     async def _tcp(self, host: str, port: int, scheme: str, make: Callable[[], asyncio.Protocol]) -> int:
-        if scheme in ("mqtts", "wss") and self._tls is not None:
+        if scheme in ("mqtts", "wss", "https") and self._tls is not None:
             make = TlsAcceptor(self._tls, self._driver, make)
             self._tls_acceptors.append(make)
         loop = asyncio.get_running_loop()
         is_tls = isinstance(make, TlsAcceptor)
-        if scheme != "http":
+        if scheme not in ("http", "https"):
             make = self._guard(scheme, make)
         try:
             server = await loop.create_server(make, host, port, backlog=_ACCEPTED_AT_ONCE)
@@ -173,8 +206,8 @@ class Listeners:
             server.close()
         for endpoint in self._tls_acceptors:
             endpoint.close()
-        if self._metrics_endpoint is not None:
-            self._metrics_endpoint.close()
+        for pages in self._pages:
+            pages.close()
         if self._unix is not None:
             path, inode = self._unix
             with suppress(OSError):

@@ -132,8 +132,8 @@ class Peers:
         files = file_limit()
         most = limits.unauthenticated_connections
         self._most = most if files is None else max(1, min(most, files // _PART_OF_FILES))
-        self.unauthenticated = Group()
-        self.clients = Group()
+        self.unauthenticated: Group = Group()
+        self.clients: Group = Group()
 
     def __len__(self) -> int:
         """Open sockets."""

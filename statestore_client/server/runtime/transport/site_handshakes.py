@@ -43,7 +43,7 @@ class SiteHandshakes:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, keys: SiteKeys | None) -> None:
         self.keys = keys
         #: Handshakes that failed, at both ends.
-        self.refused = 0
+        self.refused: int = 0
         self._name = name
         self._logged: set[tuple[str, str]] = set()
         self._asked: zmq.Socket[bytes] | None = None

@@ -29,7 +29,7 @@ import zmq
 
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.transport.site_handshakes import REFUSED, SiteHandshakes, events_of, monitored
-from statestore_client.setting_sources import read_address
+from statestore_client.setting_sources import check_site_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ class SiteSockets:
         self._dealers: dict[str, _Dealer] = {}
         self._poller = zmq.Poller()
         #: Messages that were dropped: of several frames, or for a connection that takes no more.
-        self.dropped = 0
+        self.dropped: int = 0
         self._received = 0
 
     @property
@@ -122,16 +122,18 @@ class SiteSockets:
 
     def bind(self, url: str) -> str:
         """Open the door; what it is called then: a port ``*`` has become a number. Raises SettingsError."""
-        _check(f"{url[:-1]}1" if url.endswith(":*") else url)
-        router = self._socket(zmq.ROUTER, url)
-        try:
-            router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self._handshakes.protect(router)
-            router.bind(url)
-        except zmq.ZMQError as error:
-            self._handshakes.unprotect()
-            router.close(linger=0)
-            raise SettingsError(f"cannot listen for sites at {url}: {error}") from error
+        check_site_address(f"{url[:-1]}1" if url.endswith(":*") else url)
+        with contextlib.ExitStack() as undo:
+            try:
+                router = self._socket(zmq.ROUTER, url)
+                undo.callback(router.close, linger=0)
+                router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                undo.callback(self._handshakes.unprotect)
+                self._handshakes.protect(router)
+                router.bind(url)
+            except zmq.ZMQError as error:
+                raise SettingsError(f"cannot listen for sites at {url}: {error}") from error
+            undo.pop_all()
         self._router = router
         for socket in (router, *self._handshakes.sockets):
             self._use(socket)
@@ -140,25 +142,34 @@ class SiteSockets:
     def dial(self, url: str) -> None:
         """Connect, now and whenever the connection is lost, until :meth:`hang_up`. Raises SettingsError."""
         name, address = self._parts(url)
-        _check(address)
+        check_site_address(address)
         if url in self._dealers:
             return
         key = self._key_of(name)
-        dealer = self._socket(zmq.DEALER, address)
-        dealer.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that does not stand
-        dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        if key is not None:
-            self._handshakes.expect(dealer, key)
-        monitor = monitored(dealer, _CONNECTED | _LOST | REFUSED)
-        self._dealers[url] = _Dealer(dealer, monitor, url, address, name)
-        self._use(dealer)
-        self._use(monitor)
         try:
-            dealer.connect(address)
+            socket, monitor = self._connected(address, key)
         except zmq.ZMQError as error:
-            self.hang_up(url)
-            raise SettingsError(f"no site can be at {url!r}: {error}") from error
+            raise SettingsError(f"no site can be dialled at {url!r}: {error}") from error
+        self._dealers[url] = _Dealer(socket, monitor, url, address, name)
+        self._use(socket)
+        self._use(monitor)
+
+    def _connected(self, address: str, key: bytes | None) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """A socket that is dialling, and what tells of it. There may be no file left for either of them."""
+        with contextlib.ExitStack() as undo:
+            socket = self._socket(zmq.DEALER, address)
+            undo.callback(socket.close, linger=0)
+            socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that does not stand
+            socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+            if key is not None:
+                self._handshakes.expect(socket, key)
+            undo.callback(socket.disable_monitor)
+            monitor = monitored(socket, _CONNECTED | _LOST | REFUSED)
+            undo.callback(monitor.close, linger=0)
+            socket.connect(address)
+            undo.pop_all()
+        return socket, monitor
 
     def hang_up(self, url: str) -> None:
         """Close the connection, and dial no more."""
@@ -325,18 +336,6 @@ class SiteSockets:
                 return message
             self.dropped += 1
         return None
-
-
-def _check(url: str) -> None:
-    """libzmq takes any port, and looks for hosts of any name."""
-    scheme, _, address = url.partition("://")
-    if scheme == "tcp":
-        with contextlib.suppress(SettingsError):
-            if read_address(address, 0)[1]:
-                return
-    elif scheme == "ipc" and address:
-        return
-    raise SettingsError(f"no site can be at {url!r}: addresses are tcp://host:port or ipc://path")
 
 
 def _try_to_send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:

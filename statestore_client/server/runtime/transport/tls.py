@@ -129,7 +129,7 @@ class TlsFiles:
         #: Serial numbers of certificates that are good no longer.
         self.revoked: frozenset[int] = frozenset()
         if isinstance(tls, ssl.SSLContext):
-            self.context = tls
+            self.context: ssl.SSLContext = tls
             return
         paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file, tls.crl_file)
         self._files = [WatchedFile(path) for path in paths if path is not None]
@@ -149,6 +149,8 @@ class TlsFiles:
         if isinstance(self._tls, ssl.SSLContext) or not changed:
             return
         try:
+            for file in changed:
+                file.check_mount()
             self.context = self._tls.context()
             self.revoked = self._tls.revoked()
         except SettingsError as error:
@@ -219,6 +221,9 @@ class TlsAcceptor:
         except OSError as error:  # of TLS and of the network, and the time that is over
             self._failed(peer_name(transport), error)
             transport.abort()
+            # It is in a future of a frame of its traceback, which has the buffers of the handshake, too: 300 kB that
+            # would wait for the garbage collector.
+            error.__traceback__ = None
             return None
 
     def _failed(self, peer: str, error: OSError) -> None:

@@ -40,7 +40,7 @@ class _AlertingObject(ssl.SSLObject):
 class AlertingContext(ssl.SSLContext):
     """A context for servers whose handshakes run under :data:`handshake_of`."""
 
-    sslobject_class = _AlertingObject
+    sslobject_class: type[ssl.SSLObject] = _AlertingObject
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, *args, **kwargs)

@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING
 
 import attrs
 import msgpack
+from replicas_formats import NEWEST, know
 from replicas_machine import Answer, Request, Rows, applied
+from replicas_outages import Outages
+from replicas_snapshot_audit import SnapshotAudit
 
 from statestore_client.server.cluster.batches import unpack_batch
-from statestore_client.server.cluster.codec import decode
-from statestore_client.server.cluster.entries import BatchPiece, Challenge, Claim, HandOver, Life, LogEntry, Renewal
+from statestore_client.server.cluster.entries import (
+    BatchPiece,
+    Challenge,
+    Claim,
+    HandOver,
+    Life,
+    LogEntry,
+    NewFormat,
+    Part,
+    Renewal,
+    Snapshot,
+)
 from statestore_client.server.cluster.fence import Fence, Verdict
 from statestore_client.server.journal.streams import Stream
 
 if TYPE_CHECKING:
-    from replicas_connection import Connection
+    from replicas_connection import Connection, Staged
     from replicas_process import Process
-    from replicas_world import World
+    from replicas_world import SimulatedLog, World
 
 __all__ = ["Audit"]
 
@@ -34,19 +47,23 @@ class NaiveFold:
     epoch: int = 0
     owner: Life | None = None
     valid: list[LogEntry] = attrs.field(factory=list)
+    format: int = 0
 
     def is_valid(self, entry: LogEntry) -> bool:
         """The table of the entries, word by word; without snapshots."""
         body = entry.body
         if isinstance(body, Claim):
             has_seen_all = entry.seq == len(self.valid)
-            if entry.epoch - self.epoch == 1 and (has_seen_all or body.is_forced or self.owner is None):
-                self.epoch, self.owner, self.valid = entry.epoch, entry.life, []
+            may_claim = has_seen_all or body.is_forced or self.owner is None
+            if entry.epoch - self.epoch == 1 and may_claim and body.format >= self.format:
+                self.epoch, self.owner, self.valid, self.format = entry.epoch, entry.life, [], body.format
                 return True
         elif (entry.epoch, entry.life, entry.seq) == (self.epoch, self.owner, len(self.valid) + 1):
             self.valid.append(entry)
             if isinstance(body, HandOver):
                 self.owner = None
+            elif isinstance(body, NewFormat):
+                self.format = max(self.format, body.format)
             return True
         return False
 
@@ -63,12 +80,16 @@ class Audit:
         self._states: list[tuple[object, ...]] = [self._state(self.fence)]
         self._pieces: list[bytes] = []
         self.rows: Rows = {}
+        self._snapshots = SnapshotAudit(world)
         self._rows_of: dict[int, Rows] = {}  # when the epoch began
+        self._claim_of: dict[int, int] = {}  # where
         self.processes: dict[str, Process] = {}
+        self.log: SimulatedLog
         self._challenged: dict[Life, int] = {}
         self._well_when_challenged: dict[Life, bool] = {}
         self._owner_wrote = 0
         self._founded: tuple[float, float] | None = None
+        self._newest_format = (0, 0)  # and its epoch
         # requests
         self._requests: dict[str, Request] = {}
         self._done_at: dict[tuple[str, int], float] = {}  # by request and version
@@ -79,6 +100,8 @@ class Audit:
         self._keys: defaultdict[str, list[int]] = defaultdict(lambda: [0])
         self._told: defaultdict[str, list[tuple[float, int]]] = defaultdict(lambda: [(-1.0, 0)])
         self._deadlines: dict[str, float | None] = {}
+        self._lasts: dict[int, tuple[float, float]] = {}  # from when to when, by version
+        self._outages = Outages(world)
         # speakers
         self.spoken_epoch = 0
         self.spoken_at: dict[str, float] = {}
@@ -95,14 +118,14 @@ class Audit:
     def _state(fence: Fence) -> tuple[object, ...]:
         return (fence.epoch, fence.owner, fence.seq, fence.log_ms, fence.base, fence.writing)
 
-    def appended(self, index: int, data: bytes) -> None:
+    def appended(self, index: int, entry: LogEntry) -> None:
         """An entry is in the log, for good."""
-        entry = decode(data)
         former, before = self.fence.owner, self.fence.log_ms
+        know(NEWEST)
         is_valid = self.fence.receive(index, entry) is Verdict.VALID
         self._states.append(self._state(self.fence))
         body = entry.body
-        if self._compares and isinstance(body, Claim | BatchPiece | Renewal | HandOver):
+        if self._compares and isinstance(body, Claim | BatchPiece | Renewal | NewFormat | HandOver):
             if self._naive.is_valid(entry) != is_valid:
                 self._complain(f"entry {index} is {'' if is_valid else 'not '}valid: {entry}")
             if (self._naive.epoch, self._naive.owner) != (self.fence.epoch, self.fence.owner):
@@ -115,16 +138,29 @@ class Audit:
             self._well_when_challenged[entry.life] = is_well
         elif is_valid and isinstance(body, Claim):
             self._claimed(index, entry, body, former)
-        elif is_valid and isinstance(body, BatchPiece | Renewal | HandOver):
+        elif is_valid and isinstance(body, Snapshot | Part):
+            self._snapshots.receive(index, body)
+        elif is_valid and isinstance(body, BatchPiece | Renewal | NewFormat | HandOver):
             self._owner_wrote = index
+            self._outages.owner_wrote(index, self._made_at(index))
             if entry.log_ms < before:
                 self._complain(f"log time goes back at entry {index}: from {before} to {entry.log_ms}")
             if isinstance(body, BatchPiece):
-                self._add(body)
+                self._add(index, body)
+            elif isinstance(body, NewFormat):
+                self._newest_format = max(self._newest_format, (body.format, entry.epoch))
+
+    def _made_at(self, index: int) -> float:
+        log = self.log
+        return log.made_at[log.entries[index - 1]]
 
     def _claimed(self, index: int, entry: LogEntry, claim: Claim, former: Life | None) -> None:
         self._pieces.clear()
         self._rows_of[entry.epoch] = dict(self.rows)
+        self._claim_of[entry.epoch] = index
+        if claim.format < self._newest_format[0]:
+            self._complain(f"the claim {index} is valid, though its format is an old one")
+        self._outages.claimed(index, self._made_at(index), is_forced=claim.is_forced)
         if former is None or claim.is_forced:
             return
         if self._challenged.get(entry.life, 0) < self._owner_wrote:
@@ -133,7 +169,7 @@ class Audit:
         if self._well_when_challenged.get(entry.life) and process.is_well and process.member.settings.life == former:
             self._complain(f"{former.id} is deposed by the claim {index}, though it is well")
 
-    def _add(self, piece: BatchPiece) -> None:
+    def _add(self, index: int, piece: BatchPiece) -> None:
         self._pieces.append(piece.data)
         if not piece.is_last:
             return
@@ -148,8 +184,11 @@ class Audit:
                 if changes.stream is Stream.KEYS:
                     self._removed(str(subject))
                 elif changes.stream is Stream.WILLS:
+                    if (Stream.WILLS, str(subject)) not in self.rows:
+                        self._complain(f"the will of {subject!r} is sent twice")
                     self._wills_sent[str(subject)] = self.fence.epoch
         applied(self.rows, batch)
+        self._snapshots.changed(index, batch)
 
     def _commit(self, request_id: str, version: int) -> None:
         """Writes in the order in which they were carried out; in the rows is the last one of a batch."""
@@ -182,15 +221,36 @@ class Audit:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def folded(self, process: Process) -> None:
+    def begins(self, name: str) -> None:
+        """A server begins a life, and knows nothing."""
+        self._outages.begins(name)
+
+    def listens(self, listener: Process, owner: Process) -> None:
+        """A server listens to another one. If all is well for a moment, it knows the time of that one then."""
+        if self._are_both_well(listener, owner):
+            at = listener.lives, owner.lives, listener.ill_until, owner.ill_until, self.fence.epoch
+            self._world.after(0.3, self._check_observed, listener, owner, at)
+
+    def _are_both_well(self, listener: Process, owner: Process) -> bool:
+        is_owner = self.fence.owner is not None and owner.member.settings.life == self.fence.owner
+        return is_owner and listener.is_well and owner.is_well and owner.hand_over_to is None
+
+    def _check_observed(self, listener: Process, owner: Process, at: tuple[float, ...]) -> None:
+        now = listener.lives, owner.lives, listener.ill_until, owner.ill_until, self.fence.epoch
+        if now == at and self._are_both_well(listener, owner) and not self._outages.has_observed(listener.name):
+            self._complain(f"{listener.name} listens to {owner.name}, and does not know its time")
+
+    def folded(self, process: Process, first: int) -> None:
         """A server has read some entries: its fold is that of all others."""
         fence = process.member.fence
+        self._outages.read(process.name, first, fence.index)
         if self._state(fence) != self._states[fence.index]:
             self._complain(f"{process.name} folds {fence}, others {self._states[fence.index]}")
 
     def promoted(self, process: Process, epoch: int) -> None:
         """A server is the owner, and has all that was before; its log time is not ahead."""
         self._promoted_at[epoch] = self._world.now
+        self._outages.promoted(process.name, self._claim_of[epoch])
         self.compare_rows(process, self._rows_of[epoch])
         if self._founded is None:
             self._founded = (self._world.now, process.log_ms)
@@ -198,6 +258,10 @@ class Audit:
         ahead_s = (process.log_ms - log_ms) / 1000 - (self._world.now - began)
         if ahead_s > self._tolerance_s:
             self._complain(f"the log time of {process.name} is {ahead_s:.3f} s ahead")
+
+    def restored(self, process: Process) -> None:
+        """A server that has begun with a snapshot has all rows, as of what it has read."""
+        self.compare_rows(process, self._snapshots.rows_at(process.member.fence.index))
 
     def compare_rows(self, process: Process, rows: Rows) -> None:
         """All rows, and no others."""
@@ -210,6 +274,9 @@ class Audit:
         """A server has carried out a request."""
         self._requests[request.id] = request
         self._done_at.setdefault((request.id, answer.version), self._world.now)
+        if request.verb == "set":
+            ttl_s = float("inf") if request.ttl_ms is None else request.ttl_ms / 1000
+            self._lasts[answer.version] = self._world.now, self._world.now + ttl_s
         epoch = process.member.fence.epoch
         promoted_at = self._promoted_at.get(epoch, 0.0)
         has_grace = self._world.now - promoted_at < 1.4
@@ -223,19 +290,24 @@ class Audit:
                 if other is not process and other.is_alive and other.member.may_speak(other.now):
                     self._complain(f"{process.name} and {other.name} may speak at once")
 
-    def said(self, process: Process, request: Request, answer: Answer, invoked_at: tuple[float, int]) -> None:
+    def said(self, process: Process, staged: Staged) -> None:
         """A server tells a client."""
+        request, answer, invoked_at = staged.request, staged.answer, staged.connection.client.invoked_at
         self.answers += 1
         now = self._world.now
         epoch = process.member.fence.epoch
         self._world.note(b"%d" % answer.version)
         if epoch < self.spoken_epoch:
             self._complain(f"{process.name} speaks in epoch {epoch}, when the owner of {self.spoken_epoch} has spoken")
+        newest, raised_in = self._newest_format
+        if process.knows < newest and epoch >= raised_in:
+            self._complain(f"{process.name} speaks, and does not know the format of the log")
         self.spoken_epoch = max(epoch, self.spoken_epoch)
         self.spoken_at[process.name] = now
         since, greatest = invoked_at
         if request.verb == "get":
-            self._check_read(request.key, answer.version, since)
+            self._check_read(request.key, answer.version, since, staged.done_at)
+            self._check_age(request.key, answer.version, staged.done_at)
             return
         self._told[request.key].append((now, self._place(request.key, answer.version, request.verb)))
         if self._committed.get(request.id) != answer.version:
@@ -256,13 +328,23 @@ class Audit:
             if owner is not None and owner.id != target.name:
                 self._complain(f"a client waits for {target.name}, though {door.name} follows {owner.id}")
 
-    def _check_read(self, key: str, version: int, since: float) -> None:
-        """Not older than what anyone was told before the read began."""
+    def _check_read(self, key: str, version: int, since: float, done_at: float) -> None:
+        """Not older than what anyone was told before the read began. That nothing is there is right, too, when that has
+        ended: an expiry has no place if the key is set again in the same batch.
+        """
         place = self._place(key, version, "get")
         told = max(place for at, place in self._told[key] if at < since)
-        if place < told:
+        _, ends = self._lasts.get(self._keys[key][told], (0.0, float("inf")))
+        if place < told and not (version == 0 and done_at >= ends - self._tolerance_s):
             self._complain(f"a read of {key} gives version {version}, {told - place} older than what was told before")
         self._told[key].append((self._world.now, place))
+
+    def _check_age(self, key: str, version: int, at: float) -> None:
+        """A key is not there for longer than it is to be, but by the time in which nobody was active."""
+        begun, ends = self._lasts.get(version, (0.0, float("inf")))
+        late = at - ends - self._outages.within(begun, at)
+        if late > 0.1 + self._tolerance_s:
+            self._complain(f"{key} is read {late:.3f} s after its end, without outages")
 
     def _place(self, key: str, version: int, verb: str) -> int:
         """In the history of the key, where removals are not positive. To readers they all look alike: the newest one.

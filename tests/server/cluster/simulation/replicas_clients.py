@@ -17,6 +17,8 @@ __all__ = ["Client"]
 
 #: When a client takes a silent connection for dead.
 _TIMEOUT_S = 4.0
+#: How often one that rests looks whether it is to go on.
+_LOOK_S = 0.2
 _TTLS_MS = (None, None, 300, 1500)
 
 
@@ -36,11 +38,15 @@ class Client:
     connection: Connection | None = None
     answered_at: float = 0.0
     is_active: bool = True
+    rests_until: float = 0.0
     _number: int = 0
 
     def act(self) -> None:
         """The next request."""
         if not self.is_active:
+            return
+        if self.world.now < self.rests_until:
+            self.world.after(_LOOK_S, self.act)
             return
         random = self.world.random
         self._number += 1

@@ -26,6 +26,7 @@ class Connection:
     def open(self) -> None:
         """It arrives at the door, if that is still there."""
         if self.door.is_alive:
+            self.door.connections.append(self)  # the system has accepted it, also if the process stands still
             self.door.run(self.door.accept, self)
         else:
             self.close()
@@ -45,3 +46,4 @@ class Staged:
     connection: Connection
     request: Request
     answer: Answer
+    done_at: float

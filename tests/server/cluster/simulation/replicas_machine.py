@@ -6,6 +6,7 @@ It is to the log what the broker and the store are: requests in, answers and cha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeAlias
 
 import attrs
@@ -40,6 +41,13 @@ class Answer:
     version: int
 
 
+@lru_cache(4096)
+def _deadline(packed: bytes) -> int | None:
+    """Of the row of a key."""
+    deadline: int | None = msgpack.unpackb(packed)[2]
+    return deadline
+
+
 def applied(rows: Rows, batch: WriteBatch) -> None:
     """Make the rows so."""
     for changes in batch.changes:
@@ -55,14 +63,17 @@ class Machine:
 
     rows: Rows = attrs.field(factory=dict)
     changed: dict[tuple[Stream, str], bytes | None] = attrs.field(factory=dict)
+    _first_end: float | None = None  # of all deadlines; None if that is not known
 
     def put(self, stream: Stream, subject: str, fields: object) -> None:
         """One row."""
         packed: bytes = msgpack.packb(fields)
+        self._first_end = None
         self.rows[stream, subject] = self.changed[stream, subject] = packed
 
     def remove(self, stream: Stream, subject: str) -> None:
         """One row."""
+        self._first_end = None
         self.rows.pop((stream, subject), None)
         self.changed[stream, subject] = None
 
@@ -97,15 +108,23 @@ class Machine:
 
     def expire(self, log_ms: float, wall_ms: int) -> None:
         """Remove what is over. A removal has a version, too."""
+        if log_ms < self.first_end():
+            return
         for key in [key for key, deadline in self.deadlines() if deadline <= log_ms]:
             self.remove(Stream.KEYS, key)
             self.next_version(wall_ms)
+
+    def first_end(self) -> float:
+        """The earliest of all deadlines, in log time."""
+        if self._first_end is None:
+            self._first_end = min((float(deadline) for _, deadline in self.deadlines()), default=float("inf"))
+        return self._first_end
 
     def deadlines(self) -> Iterator[tuple[str, int]]:
         """In log time."""
         for (stream, key), packed in self.rows.items():
             if stream is Stream.KEYS:
-                deadline = msgpack.unpackb(packed)[2]
+                deadline = _deadline(packed)
                 if deadline is not None:
                     yield key, deadline
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 from replicas_connection import Connection, Staged
+from replicas_formats import NEWEST, know
+from replicas_host import Host
 from replicas_machine import Machine, Request, applied
-from replicas_world import LogClient, SimulatedLog, World
+from replicas_world import LogClient, SimulatedLog
 
-from statestore_client.server.cluster.codec import decode
+from statestore_client.server.cluster.codec import NewerLogError
 from statestore_client.server.cluster.entries import Life, Snapshot
 from statestore_client.server.cluster.events import (
     BatchReplicated,
@@ -20,75 +22,67 @@ from statestore_client.server.cluster.events import (
     OwnerChanged,
     Promoted,
     RowsRestored,
+    SnapshotRestored,
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.journal.storage import WriteBatch
 from statestore_client.server.journal.streams import Stream
 from statestore_client.server.journal.timeline import Timeline
-from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
     from replicas_audit import Audit
 
 __all__ = ["GRACE_S", "Process"]
 
+
 #: A client that was connected when its server went away has this time to return before its will is sent.
 GRACE_S = 1.5
-_WALL_MS = 1_700_000_000_000
-_PULSE_S = 0.1
+_PULSE_S = 0.15
+#: A pulse ends when the event loop has not come by for as long.
+HUNG_S = 0.5
+_UPGRADE_S = 1.0
 _TAIL = 256
 _CHUNK = 40
 
 
 @attrs.define(eq=False)
-class Process:
+class Process(Host):
     """Until it is killed; then, perhaps, the next one with the same id."""
 
-    world: World
     log: SimulatedLog
     audit: Audit
-    name: str
     others: dict[str, Process]
     settings: Callable[[Life], ClusterSettings]
-    rate: float
-    wall_offset_ms: int
+    #: The newest format of records that its program knows.
+    knows: int
     link: LogClient = attrs.field(init=False)
-    is_alive: bool = False
-    is_paused: bool = False
     #: Nobody is told that connections to it are gone.
     is_host_lost: bool = False
     unreachable: set[str] = attrs.field(factory=set)
     starts: int = 0
     lives: int = 0
-    ill_until: float = 0.0
     hand_over_to: str | None = None
     machine: Machine = attrs.field(factory=Machine)
     staged: deque[Staged] = attrs.field(factory=deque)
     connections: list[Connection] = attrs.field(factory=list)
     wills_due: dict[str, float] = attrs.field(factory=dict)
-    _backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = attrs.field(factory=list)
-    _origin: float = attrs.field(init=False)
     member: ClusterMember = attrs.field(init=False)
     timeline: Timeline = attrs.field(init=False)
     _cut: int = 0
     _written: int = 0
     _flying: set[tuple[Stream, str]] = attrs.field(factory=set)
-    _timer: float | None = None
+    _pulse_epoch: int | None = None  # for the thread that gives signs of life
+    _looked_at: float = 0.0
     _owner: tuple[int, str] | None = None
+    _listens_to: tuple[str, int] | None = None  # a server, and its start
     _position: int = 0
     _end: int = 0
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         self.link = LogClient(self.world, self.log, self)
-        self._origin = self.world.random.uniform(0.0, 1e5)
         self.log.processes.append(self)
-
-    @property
-    def now(self) -> Instant:
-        """By its own clocks."""
-        true = self.world.now
-        return Instant(self._origin + self.rate * true, _WALL_MS + int(true * 1000) + self.wall_offset_ms)
 
     @property
     def is_well(self) -> bool:
@@ -97,10 +91,6 @@ class Process:
         is_fast = link.tail_delay < 0.01 and link.longest_delay < 0.01 and not link.loss
         return self.is_alive and not self.is_paused and self.world.now > self.ill_until + 0.1 and is_fast
 
-    def is_ill_for(self, seconds: float) -> None:
-        """Something is wrong from now on."""
-        self.ill_until = max(self.ill_until, self.world.now + seconds)
-
     # -- the process ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -108,8 +98,11 @@ class Process:
         for connection in self.connections:
             connection.close()
         self.connections.clear()
-        self.is_alive, self.is_paused, self.is_host_lost = True, False, False
+        self.is_alive, self.is_host_lost = True, False
+        self.is_paused = self.is_stopped = False
         self.starts += 1
+        self._backlog.clear()
+        self._pulse_epoch = None
         self.begin_life()
         self._pulse(self.starts)
 
@@ -123,46 +116,37 @@ class Process:
             if not with_host:
                 connection.close()
 
-    def pause(self, seconds: float) -> None:
-        """It stands still, and does not know it."""
-        self.is_paused = True
-        self.world.after(seconds, self._resume)
-
-    def _resume(self) -> None:
-        if self.is_paused:
-            self.is_paused = False
-            backlog, self._backlog = self._backlog, []
-            self.world.random.shuffle(backlog)
-            if self.is_alive and self.world.random.random() < 0.5:
-                self.turn()
-            for what, arguments in backlog:
-                self.run(what, *arguments)
-
-    def run(self, what: Callable[..., None], *arguments: object) -> None:
-        """Something happens to it."""
-        if self.is_paused:
-            self._backlog.append((what, arguments))
-        elif self.is_alive:
-            what(*arguments)
-            self.turn()
+    def _upgrade(self) -> None:
+        """It ends, because of what its program does not know. People start the next release instead."""
+        self.kill()
+        self.knows = NEWEST
+        self.is_ill_for(_UPGRADE_S)
+        self.world.after(_UPGRADE_S, lambda: self.is_alive or self.start())
 
     def begin_life(self) -> None:
         """An empty machine, and the log from the newest snapshot on."""
+        try:
+            self._begin_life()
+        except NewerLogError:
+            self._upgrade()
+
+    def _begin_life(self) -> None:
+        know(self.knows)
         self.lives += 1
+        self.audit.begins(self.name)
         self.machine = Machine()
         self.staged.clear()
         self.wills_due.clear()
         self._cut = self._written = 0
         self._flying = set()
         self._timer = None
-        self._owner = None
+        self._owner = self._listens_to = None
         self.hand_over_to = None
         life = Life(self.name, self.world.random.getrandbits(64))
-        entries = self.log.entries
-        at = max([self.log.base, *(decode(data).base for data in entries[-_TAIL:])])
-        self._end = len(entries)
+        at = max([self.log.base, *(entry.base for entry in self.log.decoded[-_TAIL:])])
+        self._end = len(self.log.entries)
         if at:
-            base = decode(entries[at - 1])
+            base = self.log.decoded[at - 1]
             assert isinstance(base.body, Snapshot)
             self.member = ClusterMember(self.settings(life), self.now, (at, base))
             self._position = base.body.index
@@ -187,10 +171,16 @@ class Process:
             return
         lives = self.lives
         entries = self.log.entries
-        for index in range(self._position + 1, min(self.link.visible, self._position + _CHUNK) + 1):
+        first = self._position + 1
+        know(self.knows)
+        for index in range(first, min(self.link.visible, self._position + _CHUNK) + 1):
             self._position = index
-            self.member.receive(index, entries[index - 1], self.now)
-        self.audit.folded(self)
+            try:
+                self.member.receive(index, entries[index - 1], self.now)
+            except NewerLogError:
+                self._upgrade()
+                return
+        self.audit.folded(self, first)
         self._events()
         if lives == self.lives:
             self._follow()
@@ -205,6 +195,9 @@ class Process:
 
     def _events(self) -> None:
         events, member = self.member.events, self.member
+        if not events:
+            return
+        is_restored = False
         for event in list(events):
             if isinstance(event, BatchReplicated | RowsRestored):
                 applied(self.machine.rows, event.batch)
@@ -213,7 +206,10 @@ class Process:
                 self._flying.clear()
             elif isinstance(event, OwnerChanged):
                 self._owner = None if event.owner is None else (event.epoch, event.owner.id)
+                self._listens_to = None
                 self.cut_splices()
+            elif isinstance(event, SnapshotRestored):
+                is_restored = True
             elif isinstance(event, Promoted):
                 self._promoted(event)
             elif isinstance(event, Deposed):
@@ -221,6 +217,8 @@ class Process:
                 return
         if member is self.member:
             events.clear()
+        if is_restored:
+            self.audit.restored(self)
 
     def _promoted(self, event: Promoted) -> None:
         self.timeline = event.timeline
@@ -239,7 +237,6 @@ class Process:
     def accept(self, connection: Connection) -> None:
         """A client has connected."""
         self.connections = [each for each in self.connections if each.is_open]
-        self.connections.append(connection)
         self._splice(connection)
 
     def _splice(self, connection: Connection) -> None:
@@ -269,13 +266,14 @@ class Process:
             connection.close()
             return
         machine, now = self.machine, self.now
+        self.expire()
         if machine.get(Stream.WILLS, request.client) is None:
             machine.put(Stream.WILLS, request.client, [])
         self.wills_due.pop(request.client, None)
         answer = machine.execute(request, self.log_ms, now.wall_ms)
         self.audit.done(self, request, answer)
         after_batch = self._cut + 1 if machine.changed else self._cut
-        self.staged.append(Staged(after_batch, connection, request, answer))
+        self.staged.append(Staged(after_batch, connection, request, answer, self.world.now))
 
     @property
     def log_ms(self) -> float:
@@ -290,17 +288,20 @@ class Process:
         self._events()
         if self.member.role is Role.ACTIVE:
             self._act()
-        output = list(self.member.output)
-        self.member.output.clear()
-        for append in output:
-            self.link.append(self.lives, append.ticket, append.data)
+        if self.member.output:
+            output = list(self.member.output)
+            self.member.output.clear()
+            for append in output:
+                self.link.append(self.lives, append.ticket, append.data)
         self.audit.check_speakers(self)
-        self._set_timer()
+        self.set_timer(self._next_deadline())
 
     def _act(self) -> None:
         machine, member, now = self.machine, self.member, self.now
         self.expire()
-        for name in [name for name, due_at in self.wills_due.items() if due_at <= now.monotonic]:
+        for name in (
+            [name for name, due_at in self.wills_due.items() if due_at <= now.monotonic] if self.wills_due else ()
+        ):
             del self.wills_due[name]
             machine.remove(Stream.WILLS, name)
             machine.put(Stream.RETAINED, f"{name} {machine.next_version(now.wall_ms)}", [])
@@ -316,50 +317,70 @@ class Process:
         if self.hand_over_to is not None and not self.staged and not machine.changed:
             member.hand_over(self.hand_over_to, now)
 
+    def raise_format(self) -> None:
+        """People ask for it."""
+        self.member.raise_format(NEWEST, self.now)
+
     def expire(self) -> None:
         """The owner removes what is over."""
         self.machine.expire(self.log_ms, self.now.wall_ms)
 
     def _say(self, staged: Staged) -> None:
         if staged.connection.is_open:
-            self.audit.said(self, staged.request, staged.answer, staged.connection.client.invoked_at)
+            self.audit.said(self, staged)
             client = staged.connection.client
             self.world.after(0.001, client.receive, staged.connection, staged.answer)
 
     def _pulse(self, start: int) -> None:
         if self.is_alive and start == self.starts:
-            if not self.is_paused:
-                self.run(self._give_signs)
+            if not self.is_stopped:
+                self._give_signs()
+                self.run(self.look)
             self.world.after(_PULSE_S, self._pulse, start)
 
     def _give_signs(self) -> None:
-        reachable = [other for other in self.others.values() if other.name not in self.unreachable]
-        if self.member.may_pulse(self.now):
-            for other in reachable:
-                self.world.after(0.001, other.run, other.hear, self.member.fence.epoch)
-        elif self._owner is not None:
+        """In a thread of its own, so that a busy event loop does not keep it from that."""
+        if self._pulse_epoch is not None and self.world.now < self._looked_at + HUNG_S:
+            for other in self.others.values():
+                if other.name not in self.unreachable:
+                    self.world.after(0.001, other.run, other.hear, self._pulse_epoch)
+
+    def look(self) -> None:
+        """In the event loop: whether to give signs of life, and whether others are there."""
+        self._pulse_epoch = self.member.fence.epoch if self.member.may_pulse(self.now) else None
+        self._looked_at = self.world.now
+        if self._pulse_epoch is None and self._owner is not None and self._owner[1] not in self.unreachable:
             owner = self.others.get(self._owner[1])
-            if owner in reachable and owner is not None and not owner.is_alive and not owner.is_host_lost:
+            if owner is not None and not owner.is_alive and not owner.is_host_lost:
                 self.member.suspect(self.now)
+        self._listen()
         for connection in self.connections:
             if connection.is_open and connection.door is self and connection.target is None:
                 self._splice(connection)
+
+    def _listen(self) -> None:
+        """To the owner, when it has read the log to its end; a connection that is cut is made anew."""
+        owner = None if self._owner is None or self._owner[1] == self.name else self.others[self._owner[1]]
+        if owner is None or not owner.is_alive or owner.name in self.unreachable or self._position < self._end:
+            self._listens_to = None
+        elif self._listens_to != (owner.name, owner.starts):
+            self._listens_to = owner.name, owner.starts
+            self.world.after(0.001, owner.run, owner.listener_came, self)
+
+    def listener_came(self, listener: Process) -> None:
+        """Another one listens to the signs of life."""
+        self.member.listener_came(self.now)
+        self.audit.listens(listener, self)
 
     def hear(self, epoch: int) -> None:
         """A pulse."""
         self.member.hear(epoch, self.now)
 
-    def _set_timer(self) -> None:
-        at = (self.member.next_deadline(self.now) - self._origin) / self.rate
-        if at == float("inf") or (self._timer is not None and self.world.now < self._timer <= at):
-            return
-        self._timer = max(at, self.world.now + 0.0005)
-        self.world.after(self._timer - self.world.now, self._fire, self.lives, self._timer)
-
-    def _fire(self, lives: int, timer: float) -> None:
-        if lives == self.lives and timer == self._timer:
-            self._timer = None
-            self.run(_nothing)
+    def _next_deadline(self) -> float:
+        at = self.member.next_deadline(self.now)
+        if self.member.role is Role.ACTIVE:
+            at = min(at, (self.machine.first_end() - self.timeline.ahead_ms) / 1000)
+        return at
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -376,7 +397,3 @@ class Process:
             some = [subject for subject in left if subject not in uncertain][:6]
             left = [subject for subject in left if subject not in some]
             yield machine.some_rows(some)
-
-
-def _nothing() -> None:
-    """The turn itself is what is due."""

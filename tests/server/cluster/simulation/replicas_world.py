@@ -16,15 +16,22 @@ from zlib import crc32
 
 import attrs
 
+from statestore_client.server.cluster.codec import decode
+from statestore_client.server.cluster.entries import BatchPiece
+
 if TYPE_CHECKING:
     from replicas_audit import Audit
     from replicas_process import Process
+
+    from statestore_client.server.cluster.entries import LogEntry
 
 __all__ = ["LogClient", "SimulatedLog", "World"]
 
 #: A client of the log asks again after these seconds, and gives up after some tries.
 _RETRY_S = 0.3
 _TRIES = 6
+#: A reader that missed a broadcast, and gets no other one, asks after these seconds.
+_SILENCE_S = 0.7
 
 
 class World:
@@ -65,23 +72,33 @@ class SimulatedLog:
         self.world = world
         self.audit = audit
         self.entries: list[bytes] = []  # index 1 is the first
+        self.decoded: list[LogEntry] = []
+        self.made_at: dict[bytes, float] = {}  # when they were first handed to a client of the log
         self.first = 1  # what is before was trimmed
         self.base = 0  # in the marker
         self.has_leader = True
+        self.is_full = False
         self.forgets_ids = False
         self.processes: list[Process] = []
         self._ids: dict[tuple[str, int], int] = {}
+        self._held: list[tuple[tuple[str, int], bytes]] = []
 
     def append(self, request_id: tuple[str, int], data: bytes) -> int | None:
-        """The index; None if there is no leader."""
+        """The index; None if there is no leader, or no room: what the leader has then may be committed later."""
         if not self.has_leader:
+            return None
+        if self.is_full:
+            if self.world.random.random() < 0.5:
+                self._held.append((request_id, data))
             return None
         index = self._ids.get(request_id)
         if index is None or (self.forgets_ids and self.world.random.random() < 0.3):
+            entry = decode(data)
             self.entries.append(data)
+            self.decoded.append(entry)
             index = self._ids[request_id] = len(self.entries)
             self.world.note(data)
-            self.audit.appended(index, data)
+            self.audit.appended(index, entry)
             for process in self.processes:
                 process.link.notify()
         return index
@@ -98,6 +115,18 @@ class SimulatedLog:
     def _elect(self) -> None:
         self.has_leader = True
 
+    def fill_up(self, seconds: float) -> None:
+        """The disks of too many peers are full. What the leader has meanwhile is committed when there is room."""
+        self.is_full = True
+        self.world.after(seconds, self.make_room)
+
+    def make_room(self) -> None:
+        """Now."""
+        self.is_full = False
+        held, self._held = self._held, []
+        for request_id, data in held:
+            self.append(request_id, data)
+
 
 @attrs.define(eq=False)
 class LogClient:
@@ -112,6 +141,10 @@ class LogClient:
     is_append_cut: bool = False
     is_tail_cut: bool = False
     tail_delay: float = 0.002
+    #: How many broadcasts are lost.
+    deafness: float = 0.0
+    #: The next batches take this much longer.
+    holds_batches_s: float = 0.0
     _requests: count[int] = attrs.field(factory=count)
     #: The last index that has arrived.
     visible: int = 0
@@ -120,6 +153,10 @@ class LogClient:
     def append(self, life: int, ticket: int, data: bytes) -> None:
         """Until it is in the log, or given up."""
         request_id = (self.process.name, next(self._requests))
+        self.log.made_at.setdefault(data, self.world.now)
+        if self.holds_batches_s and isinstance(decode(data).body, BatchPiece):
+            self.world.after(self.holds_batches_s, self._try, life, ticket, data, request_id, [], _TRIES)
+            return
         self._try(life, ticket, data, request_id, [], _TRIES)
 
     def _try(
@@ -150,6 +187,9 @@ class LogClient:
     def notify(self) -> None:
         """There is something to read. It arrives after what came before."""
         delay = 0.0005 + self.world.random.random() * self.tail_delay
+        if self.deafness and self.world.random.random() < self.deafness:
+            self.world.after(_SILENCE_S + delay, self._arrive_at_reader, len(self.log.entries))
+            return
         self._arrival = max(self._arrival, self.world.now + delay)
         self.world.after(self._arrival - self.world.now, self._arrive_at_reader, len(self.log.entries))
 

@@ -105,6 +105,8 @@ def test_the_figures(server: EmbeddedServer) -> None:
     ("request_", "status"),
     [
         (b"HEAD /metrics HTTP/1.1\r\n\r\n", 200),
+        (b"GET /ready HTTP/1.1\r\n\r\n", 200),
+        (b"GET /health HTTP/1.1\r\n\r\n", 200),
         (b"GET /metrics?x=1 HTTP/1.0\n\n", 200),
         (b"GET / HTTP/1.1\r\n\r\n", 404),
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n", 405),

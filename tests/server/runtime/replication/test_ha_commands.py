@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from replicated_processes import ReplicatedServer
 from replicated_servers import KEY, Servers, replication, servers
 from waiting import until
 
 from raft_client import AsyncRaftClient, CompactionError
+from statestore_client.cli import exits
+from statestore_client.server.cluster import entries, fence
+from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.cluster.roles import Role
+from statestore_client.server.runtime.replication import liveness
 
 
 async def _ha(tmp_path: Path, *arguments: str, key: bytes = KEY) -> tuple[int, str]:
@@ -93,7 +100,7 @@ async def test_trim_needs_a_snapshot(tmp_path: Path) -> None:
         assert "there is no snapshot in the log yet" in output
         code, output = await _ha(tmp_path, "snapshot", address)
         assert code == 0, output
-        await until(lambda: replication(server).status()["base"] != 0, "the snapshot is written")
+        await until(lambda: replication(server).commands.status()["base"] != 0, "the snapshot is written")
         async with AsyncRaftClient(pair.cluster.url) as client:
             while await _told(client) == 1:  # noqa: ASYNC110 - the peer announces nothing
                 await asyncio.sleep(0.01)  # the server trims by itself, once
@@ -105,11 +112,67 @@ async def test_trim_needs_a_snapshot(tmp_path: Path) -> None:
             assert await _told(client) > 1
 
 
+class _FormerRelease(ReplicatedServer):
+    """A server of this release, beside those of a later one."""
+
+    errors = asyncio.subprocess.PIPE
+
+
+async def test_the_format_is_raised_when_all_servers_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not know it is named before; afterwards such a server stops, and says why."""
+    newer = FORMAT + 1
+    async with servers("a", key=b"") as pair:
+        [address], ha = _addresses(pair), partial(_ha, tmp_path, key=b"")
+        code, output = await ha("format", str(newer), address)
+        assert code == 1
+        assert f"knows formats up to {FORMAT}" in output
+        for module in (entries, fence, liveness):
+            monkeypatch.setattr(module, "FORMAT", newer)  # the upgrade of a
+        former = _FormerRelease("b", pair.cluster.url)
+        await former.start()
+        await until(lambda: replication(pair.by_id["a"]).formats == {"b": FORMAT}, "b listens")
+        code, output = await ha("format", str(newer), address)
+        assert code == 1
+        assert f"b would stop, because of not knowing format {newer}" in output
+        await former.end(signal.SIGKILL)
+        await until(lambda: not replication(pair.by_id["a"]).formats, "b is gone")
+        for _ in range(2):  # the second time there is nothing to do
+            code, output = await ha("format", str(newer), address, "--json")
+            assert code == 0, output
+            assert json.loads(output)["format"] == newer
+        code, output = await ha("format", str(FORMAT), address)
+        assert code == 1
+        assert "formats never go back" in output
+        with pytest.raises(AssertionError):  # it says nothing before it ends
+            await former.start()
+        code, text = await former.ended()
+        assert code == exits.DATA
+        assert f"records of format {newer}; this program knows formats up to {FORMAT}: upgrade it".encode() in text
+
+
+async def test_only_the_active_server_raises_the_format(tmp_path: Path) -> None:
+    """The others do not know who else there is."""
+    async with servers("a", "b") as pair:
+        code, output = await _ha(tmp_path, "format", str(FORMAT), _addresses(pair)[1])
+        assert code == 1
+        assert "it is not active" in output
+        code, output = await _ha(tmp_path, "format", "0", _addresses(pair)[0])
+        assert code == exits.USAGE
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1:x", "7001"])
+async def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -> None:
+    """With what it must look like, before anything is sent."""
+    code, output = await _ha(tmp_path, "status", address)
+    assert code == exits.USAGE
+    assert f"an address is HOST:PORT, that of the servers for each other, not {address}" in output
+
+
 @pytest.mark.parametrize("arguments", [["status"], ["hand-over"], ["promote", "--force"]])
 async def test_without_the_key_nobody_may(tmp_path: Path, arguments: list[str]) -> None:
-    """The server says nothing, and the command says what is missing."""
+    """The server says nothing, and the command says what is missing, or wrong."""
     async with servers("a") as pair:
         code, output = await _ha(tmp_path, *arguments, *_addresses(pair), key=b"another key, by mistake")
-        assert code in (1, 3, 4)
-        assert "--cluster-key-file" in output
+        assert code == (exits.NEGATIVE if arguments == ["status"] else exits.NOT_ADMITTED)
+        assert "it has another key than" in output
         assert replication(pair.by_id["a"]).role is Role.ACTIVE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import msgpack
 import pytest
+from replicated_processes import ReplicatedServer
 from replicated_servers import Servers, replication, servers
 from waiting import until
 
@@ -27,11 +29,11 @@ async def _write(client: AsyncStateStoreClient) -> None:
 
 async def _snapshot(server: Server) -> int:
     """Let this server write one. Returns where it begins."""
-    before = replication(server).status()["base"]
-    answer = await replication(server)._carry_out("snapshot", "")
+    before = replication(server).commands.status()["base"]
+    answer = await replication(server).commands.carry_out("snapshot", "")
     assert answer["done"]
-    await until(lambda: replication(server).status()["base"] != before, "the snapshot is complete")
-    base = replication(server).status()["base"]
+    await until(lambda: replication(server).commands.status()["base"] != before, "the snapshot is complete")
+    base = replication(server).commands.status()["base"]
     assert isinstance(base, int)
     return base
 
@@ -56,8 +58,8 @@ async def test_a_server_begins_at_the_snapshot(by: str) -> None:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
                 third = await group.start("c")
-                assert replication(third).status()["base"] == base
-                assert replication(third).status()["log_bytes"] < 1_000_000  # type: ignore[operator]
+                assert replication(third).commands.status()["base"] == base
+                assert replication(third).commands.status()["log_bytes"] < 1_000_000  # type: ignore[operator]
                 for server in (standby, active):
                     await server.stop()
                 await until(lambda: replication(third).role is Role.ACTIVE)
@@ -123,3 +125,48 @@ async def test_the_log_is_kept_short_by_itself(monkeypatch: pytest.MonkeyPatch) 
             assert first > 20
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+
+
+class _Behind(ReplicatedServer):
+    """A server in another process, which can stand still; what it logs is kept."""
+
+    errors = asyncio.subprocess.PIPE
+
+
+@pytest.mark.usefixtures("hours_pass")
+async def test_a_standby_that_is_too_far_behind_begins_again() -> None:
+    """It stood still while the log was trimmed: it says so, reads the snapshot, and can take over with everything."""
+    async with servers("a", key=b"", limits=StorageLimits(segment_entries=20)) as group:
+        active = await group.active()
+        behind = _Behind("b", group.cluster.url)
+        await behind.start()
+        try:
+            await until(lambda: replication(active).listeners == ["b"], "b listens")
+            behind.signal(signal.SIGSTOP)
+            async with group.client(active) as client:
+                await client.set("before", "1")
+                await _write(client)
+                async with AsyncRaftClient(group.cluster.url) as log:  # more than waits for b on its way
+                    await log.append_many(
+                        msgpack.packb([1, 2, 0, number, "test", 1, 0, 0, bytes(4096), True]) for number in range(4000)
+                    )
+                await _snapshot(active)
+                await asyncio.wait_for(_trimmed(group), 60)
+                behind.signal(signal.SIGCONT)
+            await until(lambda: replication(active).listeners, "b listens again")
+            await active.stop()
+            await _active(behind)
+            async with AsyncStateStoreClient(f"mqtt://127.0.0.1:{behind.port}") as client:
+                await _check(client)
+                item = await client.get("before")
+                assert item is not None
+        finally:
+            behind.signal(signal.SIGTERM)
+            _, text = await behind.ended()
+        assert b"the log was trimmed" in text
+
+
+async def _active(server: ReplicatedServer) -> None:
+    async with asyncio.timeout(60):
+        while not await server.is_active():  # noqa: ASYNC110 - it announces nothing
+            await asyncio.sleep(0.01)

@@ -41,6 +41,23 @@ async def test_both_servers_lead_to_one_store() -> None:
         assert replication(standby).role is Role.STANDBY
 
 
+async def test_probes_tell_the_active_server_from_one_that_stands_by() -> None:
+    """Both are healthy, and say what they are; load balancers are sent to the active one."""
+
+    async def ask(server: Server, path: str) -> tuple[int, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.endpoints.metrics_port)
+        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        return int(head.split()[1]), body
+
+    async with servers("a", "b", endpoints=Endpoints(port=0, metrics_port=0)) as pair:
+        active, standby = await pair.active(), await pair.standby()
+        assert await ask(active, "/ready") == await ask(active, "/health") == (200, "ready\n")
+        assert await ask(standby, "/ready") == (503, "stands by\n")
+        assert await ask(standby, "/health") == (200, "stands by\n")
+
+
 async def test_a_server_that_stops_hands_over() -> None:
     """With all that it had; who was connected goes on."""
     async with servers("a", "b") as pair:
@@ -94,7 +111,7 @@ async def test_a_socket_that_has_said_nothing_keeps_nobody_from_following_again(
     async with servers("a", "b") as pair:
         former, standby = await pair.active(), await pair.standby()
         reader, writer = await asyncio.open_connection("127.0.0.1", former.endpoints.port)
-        await until(lambda: replication(former).status()["clients"] == 1)
+        await until(lambda: replication(former).commands.status()["clients"] == 1)
         assert replication(standby).promote()
         async with asyncio.timeout(5):
             assert await reader.read() == b""
@@ -156,7 +173,7 @@ async def test_clients_wait_while_nobody_is_active() -> None:
         async with pair.client(active) as client:
             await client.set("k", "1")
         assert await replication(active).hand_over("nobody")  # so the others wait for a moment
-        await until(lambda: replication(standby).status()["active"] == "")
+        await until(lambda: replication(standby).commands.status()["active"] == "")
         async with pair.client(standby, reconnect_delay=30.0) as client:
             item = await client.get("k")
             assert item is not None
@@ -170,7 +187,7 @@ async def test_clients_with_tls_wait_as_well(tmp_path: Path) -> None:
     async with servers("a", "b", tls=tls) as pair:
         active, standby = await pair.active(), await pair.standby()
         assert await replication(active).hand_over("nobody")
-        await until(lambda: replication(standby).status()["active"] == "")
+        await until(lambda: replication(standby).commands.status()["active"] == "")
         options = {"tls_ca_file": certificates.ca_file, "reconnect_delay": 30.0}
         async with asyncio.timeout(5), pair.client(standby, **options) as client:
             await client.set("k", "1")
@@ -210,8 +227,9 @@ async def test_nothing_is_said_without_the_log() -> None:
             assert (await written).applied
 
 
-async def test_clients_that_wait_for_long_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server may be better."""
+@pytest.mark.parametrize("writes", [False, True], ids=["get", "set"])
+async def test_clients_that_wait_for_long_are_let_go(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server may be better, for what they ask for, and for what they write."""
     monkeypatch.setattr("statestore_client.server.runtime.replication.lives._SILENCE_S", 0.2)
     async with servers("a") as pair:
         active = await pair.active()
@@ -219,7 +237,7 @@ async def test_clients_that_wait_for_long_are_let_go(monkeypatch: pytest.MonkeyP
             await client.set("k", "1")
             await pair.cluster.kill("1")
             await until(lambda: not replication(active).may_speak, "the lease is over")
-            asked = asyncio.ensure_future(client.get("k"))
+            asked: asyncio.Future[object] = asyncio.ensure_future(client.set("k", "2") if writes else client.get("k"))
             await until(lambda: "suspended" in str(client.state).lower(), "the connection was closed")
             await pair.cluster.restart("1")
             assert (await asked) is not None

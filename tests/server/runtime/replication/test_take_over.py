@@ -66,6 +66,27 @@ async def test_a_lock_of_a_holder_that_is_gone_ends_in_time(figures: Callable[[s
         assert ttl_s <= took <= 1.5 * ttl_s
 
 
+async def test_a_server_that_began_while_all_was_quiet_knows_the_time(figures: Callable[[str], None]) -> None:
+    """It has seen the last entry of the active server long after that was made. A key does not last longer for that."""
+    ttl_s, quiet_s = 3.0, 2.0
+    async with servers("a") as pair:
+        active = await pair.active()
+        async with pair.client(active) as client:
+            await client.set("k", "1", expiry=ttl_s)
+            began = time.monotonic()
+        await asyncio.sleep(quiet_s)  # nothing is written
+        standby = await pair.start("b")
+        written = replication(active).index
+        await until(lambda: replication(standby).index > written, "the active server has written because of the other")
+        await _take_over(pair)
+        async with pair.client(standby) as client:
+            while await client.get("k") is not None:
+                pass  # each look is a round trip
+        took = time.monotonic() - began
+    figures(f"{took:.2f} s after it was set for {ttl_s:g} s")
+    assert ttl_s - 0.01 <= took <= ttl_s + 0.75 * quiet_s
+
+
 async def test_a_will_is_sent_once() -> None:
     """The client is lost together with the active server: the next one waits for it, and then sends its will."""
     async with servers("a", "b") as pair:

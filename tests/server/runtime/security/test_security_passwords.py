@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,18 @@ def test_users_come_change_and_go(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["users"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_file_keeps_its_owner(tmp_path: Path) -> None:
+    """A file that the server's user may read stays so, whoever changes a password."""
+    path = tmp_path / "users"
+    set_password(path, "pump", b"old")
+    os.chown(path, 10001, 10002)
+    path.chmod(0o640)
+    set_password(path, "pump", b"new")
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode & 0o777) == (10001, 10002, 0o640)
+
+
 def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
     """A broken file is reported once and the old content counts; a missing one is taken as being replaced."""
     path = tmp_path / "users"
@@ -104,6 +117,34 @@ def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
     path.unlink()
     assert passwords.refresh() is None
     assert passwords.verify("pump", b"pleaseletmein")
+
+
+def test_a_link_on_the_way_to_the_file_is_changed(tmp_path: Path) -> None:
+    """A volume of Kubernetes changes by a link that all paths go through; a user who is missing there is gone."""
+    for version, user in (("1", "pump"), ("2", "valve")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "users").write_text(LINE.replace("pump", user))
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "users").symlink_to("..data/users")
+    passwords = Passwords.load(tmp_path / "users")
+    assert passwords.refresh() is None
+    (tmp_path / "..data_tmp").symlink_to("2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    shutil.rmtree(tmp_path / "1")
+    assert passwords.refresh() == {"pump"}
+    assert passwords.verify("valve", b"pleaseletmein")
+
+
+def test_a_file_with_the_size_and_the_time_of_the_one_before(tmp_path: Path) -> None:
+    """A file that is copied into place with its time is read, although inode, size and time are as before."""
+    path = tmp_path / "users"
+    path.write_text(LINE)
+    time_ns = path.stat().st_mtime_ns
+    passwords = Passwords.load(path)
+    path.write_text(LINE.replace("pump", "tank"))
+    os.utime(path, ns=(time_ns, time_ns))
+    assert passwords.refresh() == {"pump"}
+    assert passwords.verify("tank", b"pleaseletmein")
 
 
 def test_a_file_with_mistakes_is_not_rewritten(tmp_path: Path) -> None:

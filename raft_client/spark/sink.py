@@ -1,0 +1,135 @@
+"""``df.write.format("zmqraft")`` and ``writeStream.format("zmqraft")``: PySpark's side of it.
+
+An error that repeating the task cannot cure travels in the commit message, and ``commit()`` raises it: that fails the
+job once. Raised in ``write()``, Spark would repeat the task first. A cluster that stays away is raised in ``write()``,
+where another attempt may succeed.
+
+Spark makes the writer of a stream twice for each micro-batch, in processes of their own on the driver: for the tasks,
+and for the commit. So it asks nobody anything; the tasks do.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from raft_client.errors import PipelineError, SettingsError
+from raft_client.settings import RaftSettings
+from raft_client.spark.appending import Batch, Written, append_rows, commit_batch
+from raft_client.spark.options import parse_options
+from raft_client.spark.write_options import WriteOptions, check_columns, own_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogStreamWriter", "LogWriter", "TaskCommit", "batch_writer", "stream_writer"]
+
+logger: logging.Logger = logging.getLogger("raft_client.spark")
+
+#: Of a batch write that has a name: there is one batch, and no checkpoint that could be lost.
+_BATCH_WRITE = "batch write"
+
+
+@attrs.frozen
+class TaskCommit(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    written: Written
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogWriter:
+    """Raises :class:`SettingsError` for everything that can be checked before the job starts."""
+    settings, own = _checked(options, schema)
+    if overwrite:
+        raise SettingsError('use .mode("append"): a log is not overwritten')
+    return LogWriter(settings, own)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
+    """Raises :class:`SettingsError`, as :func:`batch_writer` does, and without a ``pipelineId``."""
+    settings, own = _checked(own_options(options), schema)
+    if overwrite:
+        raise SettingsError('use .outputMode("append"): a log is not overwritten')
+    if own.pipeline_id is None:
+        raise SettingsError("a stream needs the option pipelineId: a name of its own, which it keeps over restarts")
+    return LogStreamWriter(settings, own)
+
+
+def _checked(options: Mapping[str, str], schema: StructType) -> tuple[RaftSettings, WriteOptions]:
+    settings, own = parse_options(options, kind=WriteOptions)
+    check_columns(schema, own)
+    return settings, own
+
+
+class _Writer:
+    """Pickled to each task. Its repr shows no secret."""
+
+    def __init__(self, settings: RaftSettings, options: WriteOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._now_s = int(time.time())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings!r}, {self._options!r})"
+
+    def _append(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        return TaskCommit(append_rows(self._settings, self._options, batch, iterator))
+
+    def _commit(self, messages: Sequence[Any]) -> None:
+        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log."""
+        done = [message.written for message in messages if isinstance(message, TaskCommit)]
+        commit_batch(self._settings, done)
+        batch = done[0].batch
+        logger.info("appended %d rows as the batch %d of %s", sum(w.rows for w in done), batch.number, batch.pipeline)
+
+
+class LogWriter(_Writer, DataSourceArrowWriter):
+    """Of ``df.write``. Without a ``pipelineId``, another run of the job appends all rows again."""
+
+    def __init__(self, settings: RaftSettings, options: WriteOptions) -> None:
+        super().__init__(settings, options)
+        named = options.pipeline_id is not None
+        name = options.pipeline_id or f"job/{secrets.token_hex(16)}"
+        self._batch = Batch(name, _BATCH_WRITE if named else None, options.first_batch, self._now_s)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Append a partition, in a worker process."""
+        return self._append(self._batch, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Raise what went wrong for good, or mark the write as done."""
+        self._commit(messages)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """The job failed. What was appended stays; another run under the same ``pipelineId`` completes it."""
+
+
+class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Of ``writeStream``."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Append a partition of a micro-batch, in a worker process."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        number = context and context.getLocalProperty("streaming.sql.batchId")
+        if not query or not number:
+            raise PipelineError("Spark does not tell which batch of which query this is: is it a stream?")
+        return self._append(Batch(str(self._options.pipeline_id), query, int(number), self._now_s), iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
+        """Raise what went wrong for good, or mark the batch as one that is in the log."""
+        self._commit(messages)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's signature
+        """The batch failed. What was appended stays; the next run of the query completes it."""

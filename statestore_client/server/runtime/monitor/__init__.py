@@ -1,0 +1,1 @@
+"""A page that shows what a running server is doing."""

@@ -1,0 +1,65 @@
+// The other servers of a replicated log, the peer of that log in this process, and the sites of the KvStore.
+
+import { h, table } from "./dom.js";
+import { question } from "./explore.js";
+import { bytes, count, duration } from "./words.js";
+
+export function clusterPanel() {
+  const element = h("div", { class: "cards" });
+  const refresh = async (model) => {
+    const parts = [...log(model), ...raft(model), ...await sites()];
+    element.replaceChildren(...(parts.length ? parts : [h("p", { class: "empty" }, "This server is alone: it shares no log with others, and is not a site.")]));
+  };
+  return { element, refresh };
+}
+
+/** What this server is among those of its log; null if it shares none. */
+export function roleOf(figures) {
+  const roles = labelled(figures, "statestore_log_role");
+  return Object.keys(roles).length ? of(roles) : null;
+}
+
+/** Of a figure with one label: its value by that label. */
+function labelled(figures, name) {
+  const found = {};
+  for (const [key, value] of Object.entries(figures)) {
+    const match = key.startsWith(`${name}{`) ? key.match(/="((?:[^"\\]|\\.)*)"\}$/) : null;
+    if (match) found[match[1].replace(/\\(.)/g, "$1")] = value;
+  }
+  return found;
+}
+
+const of = (roles) => Object.keys(roles).find((role) => roles[role] === 1) ?? "unknown";
+const facts = (title, pairs) => h("div", { class: "card" }, h("h3", {}, title),
+  h("dl", { class: "facts" }, ...pairs.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])));
+
+function log({ figures }) {
+  if (roleOf(figures) === null) return [];
+  const figure = (name) => figures[`statestore_log_${name}`];
+  return [facts("This server of the log", [
+    ["Role", roleOf(figures)], ["Epoch", count(figure("epoch"))], ["Last entry read", String(figure("index"))],
+    ["Log silent for", duration(1000 * figure("silence_seconds"))], ["Servers that listen", String(figure("listening_servers"))],
+    ["Clients passed on", String(figure("passed_on_clients"))]])];
+}
+
+function raft({ figures }) {
+  const roles = labelled(figures, "zmqraft_role");
+  if (!Object.keys(roles).length) return [];
+  const figure = (name) => figures[`zmqraft_${name}`];
+  const lags = Object.entries(labelled(figures, "zmqraft_follower_lag_entries"));
+  return [facts("Raft peer in this process", [
+    ["Role", of(roles)], ["Leader", figure("leader_known") ? "known" : "not known"], ["Term", String(figure("term"))],
+    ["Committed", `${figure("commit_index")} of ${figure("last_index")}`], ["Applied", `${figure("applied_index")} (${count(figure("commit_index") - figure("applied_index"))} behind)`],
+    ["On the disk", String(figure("durable_index"))], ["Snapshot", figure("snapshot_index") ? `up to ${figure("snapshot_index")}, ${bytes(figure("snapshot_bytes"))}` : "none"],
+    ["Elections it stood in", String(figure("elections_total"))],
+    ...lags.map(([peer, lag]) => [`Behind: ${peer}`, `${count(lag)} entries`])])];
+}
+
+async function sites() {
+  const answer = await question("site").catch(() => ({ areas: null }));
+  return (answer.areas ?? []).map((area) => h("div", { class: "card" }, h("h3", {}, `Site ${answer.name}, area ${area.area}`),
+    h("p", { class: "quiet" }, `${count(area.keys)} keys, ${count(area.own)} of its own`),
+    area.peers.length ? table(`Peers in ${area.area}`, ["Site", "State", "Connection", "Flaps"],
+      area.peers.map((peer) => [peer.name, peer.state, peer.is_connected ? "up" : "down", String(peer.flaps)]), [3])
+      : h("p", { class: "empty" }, "No other site has come.")));
+}

@@ -1,0 +1,205 @@
+"""What a viewer asks for beside the stream, a page at a time: keys, sessions, watches, retained messages, other sites.
+
+Each answer takes about a millisecond at most, however much there is; ``next`` says where the next page begins.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import attrs
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.mqtt.packets import topic_filter_problem
+from statestore_client.server.monitor.text import shown
+
+if TYPE_CHECKING:
+    from statestore_client.server.broker import Broker
+    from statestore_client.server.monitor.changes import ChangeLog
+    from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.monitor.access import Viewer
+    from statestore_client.server.runtime.sites import SitePeering
+    from statestore_client.server.service.service import StateStoreService
+    from statestore_client.server.store import StateStore
+    from statestore_client.server.store.keyspace import Entry
+    from statestore_client.wire.instant import Instant
+
+__all__ = ["Question", "Questions", "ServerParts"]
+
+#: Of a page.
+_KEYS: Final = 100
+_EXAMINED: Final = 2_000
+_CLIENTS: Final = 100
+_WATCHED: Final = 20
+_WATCHERS: Final = 50
+_SEEN: Final = 25
+
+#: Of a value. More of it is for ``statestore get``.
+_VALUE_BYTES: Final = 64 * 1024
+_PREVIEW: Final = 100
+
+#: By the names in the address of the request.
+Question: TypeAlias = Callable[[Mapping[str, str], "Viewer"], dict[str, Any]]
+
+
+@attrs.frozen(eq=False)
+class ServerParts:
+    """Of a server, as they are now: another life of a replicated one has others."""
+
+    store: Callable[[], StateStore]
+    service: Callable[[], StateStoreService]
+    broker: Callable[[], Broker]
+    site: Callable[[], SitePeering | None]
+    #: The server to ask instead, or nothing if nobody is active; None if it is this one.
+    active: Callable[[], str | None]
+    flush: Callable[[], None]
+    clock: Clock
+
+
+@attrs.frozen(eq=False)
+class Questions:
+    """Answers, or raises InvalidArgumentError for a question that makes no sense."""
+
+    _parts: ServerParts
+    _changes: ChangeLog
+
+    def by_path(self) -> dict[str, Question]:
+        """Where each of them is asked."""
+        return {
+            "/keys": self.keys,
+            "/key": self.key,
+            "/sessions": self.sessions,
+            "/watches": self.watches,
+            "/retained": self.retained,
+            "/site": self.site,
+        }
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    def keys(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """Those that begin with ``prefix``, from ``at`` (hexadecimal) on, with the beginning of their values."""
+        store, now = self._parts.store(), self._parts.clock()
+        prefix = query.get("prefix", "").encode(errors="surrogateescape")
+        start = max(prefix, _bytes(query.get("at", "")))
+        found: list[dict[str, Any]] = []
+        for examined, key in enumerate(store.keys_from(start, inclusive=True)):
+            if not key.startswith(prefix):
+                break
+            if len(found) == _KEYS or examined == _EXAMINED:
+                return {"keys": found, "next": key.hex()}
+            entry = store.entry(key, now)
+            if entry is not None:
+                found.append(_key(key, entry, now, viewer))
+        return {"keys": found, "next": None}
+
+    def key(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """The one that ``key`` names (hexadecimal): value, watchers, and what became of it. ``key`` is null if it is
+        not there.
+        """
+        store, now = self._parts.store(), self._parts.clock()
+        key = _bytes(query.get("key", ""))
+        entry = store.entry(key, now)
+        may_read = viewer.may_read(key)
+        return {
+            "name": shown(key),
+            "key": None if entry is None else _key(key, entry, now, viewer),
+            "value": None if entry is None or not may_read else b64encode(entry.value[:_VALUE_BYTES]).decode(),
+            "watchers": [shown(client) for client in islice(store.observers.of(key), _WATCHERS)],
+            "changes": [change.encoded() for change in self._changes.of(key)[:_SEEN]] if may_read else [],
+        }
+
+    def watches(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """Clients that watch keys, ``skip`` left out, with what they watch and how far each is behind: notifications
+        and other messages that it has not taken yet.
+        """
+        del viewer
+        control, now = self._parts.broker().control, self._parts.clock()
+        skip = _number(query.get("skip", "0"))
+        found = []
+        for client_id, keys in islice(self._parts.store().observers.clients(), skip, skip + _CLIENTS):
+            sessions, _ = control.session(client_id, 0, now)
+            queued, in_flight = (sessions[0].queued, sessions[0].in_flight) if sessions else (0, 0)
+            watched = [shown(key) for key in islice(keys, _WATCHED)]
+            found.append(
+                {"client": client_id, "keys": watched, "count": len(keys), "queued": queued, "in_flight": in_flight}
+            )
+        return {"watches": found, "next": skip + _CLIENTS if len(found) == _CLIENTS else None}
+
+    # -- the broker ---------------------------------------------------------------------------------------------------
+
+    def sessions(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """In the order of client identifiers, from ``at`` on."""
+        del viewer
+        found, after = self._parts.broker().control.sessions(query.get("at", ""), 0, self._parts.clock())
+        return {"sessions": [session.encoded() for session in found], "next": None if after is None else after[0]}
+
+    def retained(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """Those whose topics match ``filter``, from ``at`` on."""
+        topic_filter = query.get("filter") or None
+        if topic_filter is not None and (problem := topic_filter_problem(topic_filter, shared=False)):
+            raise InvalidArgumentError(f"this is not a topic filter: {problem}")
+        permissions = viewer.permissions
+        now = self._parts.clock()
+        found, after = self._parts.broker().control.retained(topic_filter, query.get("at", ""), now, payloads=True)
+        messages = []
+        for message in found:
+            may_see = permissions is None or permissions.may_subscribe(message.topic)
+            text = shown(message.payload, _PREVIEW) if may_see and message.payload is not None else None
+            messages.append(message.encoded() | {"topic": message.topic, "payload": text})
+        return {"messages": messages, "next": after}
+
+    # -- other sites --------------------------------------------------------------------------------------------------
+
+    def site(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """The peers of each area and how far they are; ``areas`` is null if the server is not a site."""
+        del query, viewer
+        peering = self._parts.site()
+        if peering is None:
+            return {"areas": None}
+        areas = [
+            {
+                "area": shown(replica.area),
+                "keys": len(replica.contents.store),
+                "own": len(replica.contents.own),
+                "peers": [
+                    {
+                        "name": shown(peer.name),
+                        "state": peer.status.state.name.lower(),
+                        "is_connected": peer.is_connected,
+                        "flaps": max(0, peer.status.flaps),
+                    }
+                    for peer in islice(replica.peers.values(), _CLIENTS)
+                ],
+            }
+            for replica in peering.site.replicas.values()
+        ]
+        return {"areas": areas, "name": peering.site.settings.name, "url": peering.url}
+
+
+def _key(key: bytes, entry: Entry, now: Instant, viewer: Viewer) -> dict[str, Any]:
+    left_ms = None if entry.expires_at is None else round(1000 * (entry.expires_at - now.monotonic))
+    return {
+        "key": key.hex(),
+        "name": shown(key),
+        "size": len(entry.value),
+        "value": shown(entry.value, _PREVIEW) if viewer.may_read(key) else None,
+        "version": str(entry.version),
+        "fence": None if entry.fence is None else str(entry.fence),
+        "left_ms": left_ms,
+    }
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidArgumentError("keys are in hexadecimal here") from None
+
+
+def _number(text: str) -> int:
+    if not (text.isdecimal() and len(text) < 10):
+        raise InvalidArgumentError("a number is missing")
+    return int(text)

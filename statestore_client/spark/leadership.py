@@ -1,0 +1,231 @@
+"""What the elected driver does: take the marker over, run the query from there, and stop it when the election is lost.
+
+A query that ended because the store could not be reached, or had forgotten the marker, starts again where the marker
+says. Each start has a new checkpoint in a directory of its own: what Spark writes there is never read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import attrs
+
+from statestore_client import HlcTimestamp, Lease, StateStoreClient
+from statestore_client.core.calls import ConditionName
+from statestore_client.errors import (
+    FencingTokenTooOldError,
+    InvalidArgumentError,
+    SettingsError,
+    StateStoreError,
+    TransportError,
+)
+from statestore_client.spark.marker import (
+    Marker,
+    MarkerGoneError,
+    MarkerStep,
+    MarkerSteps,
+    NextToken,
+    ReadMarker,
+    WriteMarker,
+    WriteRows,
+    Written,
+    take_over,
+    write_batch,
+)
+from statestore_client.spark.micro_batches import BatchWriter
+from statestore_client.spark.report import WriteReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
+
+__all__ = ["Leadership", "Pipeline", "PipelineEvent"]
+
+logger: Final[logging.Logger] = logging.getLogger("statestore_client.spark")
+
+#: How often a running query is looked at: has it ended, is the election lost, is it to stop (seconds).
+_LOOK_S: Final = 0.2
+#: Between two attempts after the store could not be reached (seconds).
+RETRY_S: Final[float] = 1.0
+
+
+@attrs.frozen
+class PipelineEvent:
+    """What a driver tells about itself.
+
+    ``kind`` is ``standing by``: it is ready to lead, and campaigns; ``leading``: it was elected, and goes on from
+    ``marker``; ``writing``: a batch begins after ``marker``, under ``token``; ``written``: its rows are stored, and
+    ``marker``; ``refused``: a batch was refused, because its token is out of date; ``lost``: it leads no longer, and
+    stands by; ``failed``: it tries again because of ``error``.
+    """
+
+    kind: Literal["standing by", "leading", "writing", "written", "refused", "lost", "failed"]
+    marker: Marker | None = None
+    token: HlcTimestamp | None = None
+    #: Keys whose newest row was written, or refused.
+    keys: int = 0
+    error: StateStoreError | None = None
+
+
+@attrs.frozen
+class Pipeline:
+    """What all drivers of a pipeline agree on, and where this one tells what happens."""
+
+    spark: SparkSession
+    source: Callable[[SparkSession, int], DataFrame]
+    source_id: str | None
+    marker_key: str
+    writer: BatchWriter
+    trigger: Mapping[str, Any]
+    listener: Callable[[PipelineEvent], object]
+
+    def frame(self, after: int) -> DataFrame:
+        """What the source gives above this index. Raises :class:`SettingsError` for what is not a stream."""
+        frame = self.source(self.spark, after)
+        if not getattr(frame, "isStreaming", False):
+            raise SettingsError("source must return a streaming DataFrame, made with spark.readStream")
+        return frame
+
+    def tell(self, event: PipelineEvent) -> None:
+        """Log it, and tell the listener."""
+        is_news = event.kind in ("standing by", "leading")
+        level = logging.WARNING if event.error else logging.INFO if is_news else logging.DEBUG
+        logger.log(level, "%s: %s", self.marker_key, event)
+        self.listener(event)
+
+
+class Leadership:
+    """The time from an election to its loss. ``stop`` ends it early."""
+
+    def __init__(self, pipeline: Pipeline, store: StateStoreClient, lease: Lease, stop: threading.Event) -> None:
+        self._pipeline = pipeline
+        self._store = store
+        self._lease = lease
+        self._stop = stop
+        self._marker = Marker()
+        self._writer = pipeline.writer
+        self._token: HlcTimestamp | None = None
+        self._error: BaseException | None = None  # of a micro-batch: Spark's own exception has its text alone
+        self._has_written = False
+        self._report = WriteReport()  # of the last batch
+
+    def lead(self) -> None:
+        """Run the query until it ends by itself or ``stop`` is set. Raises :class:`LeaseLostError` at the loss."""
+        while not self._stop.is_set():
+            try:
+                self._run_once()
+                return
+            except (MarkerGoneError, TransportError) as error:
+                if isinstance(error, TransportError) and error.fatal:
+                    raise
+                self._lease.check()
+                self._pipeline.tell(PipelineEvent("failed", error=error))
+                self._stop.wait(RETRY_S)
+            except FencingTokenTooOldError as error:
+                self._lease.next_token()  # raises if another driver leads, which is why
+                raise _foreign(error) from error
+
+    def _run_once(self) -> None:
+        self._marker = self._carry_out(take_over(self._pipeline.marker_key, self._pipeline.source_id))
+        self._error, self._has_written = None, False
+        self._pipeline.tell(PipelineEvent("leading", self._marker, self._token))
+        with tempfile.TemporaryDirectory(prefix="statestore-checkpoint-", ignore_cleanup_errors=True) as folder:
+            query = self._start(folder)
+            try:
+                self._watch(query)
+            finally:
+                query.stop()
+
+    def _start(self, folder: str) -> StreamingQuery:
+        frame = self._pipeline.frame(self._marker.index)
+        self._writer = self._pipeline.writer.checked(frame.schema)
+        stream = frame.writeStream.foreachBatch(self._write).option("checkpointLocation", Path(folder).as_uri())
+        return (stream.trigger(**self._pipeline.trigger) if self._pipeline.trigger else stream).start()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        """Until it ends. Raises what ended it."""
+        from pyspark.errors import StreamingQueryException
+
+        ended = False
+        while not ended and not self._stop.is_set():
+            self._lease.check()
+            try:
+                ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # takes fractions, too
+            except StreamingQueryException:
+                if self._error is None:
+                    raise
+                raise self._error from None
+            if (progress := query.lastProgress) is not None and progress.stateOperators:
+                raise SettingsError(
+                    "the query has state (an aggregation, a join or dropDuplicates), which Spark keeps in a checkpoint "
+                    "that no other driver can trust: compute each row from its own event, or in a query before this one"
+                )
+
+    # -- a micro-batch, in a thread of Spark's -------------------------------------------------------------------------
+
+    def _write(self, batch: DataFrame, _batch_id: int) -> None:
+        try:
+            marker = self._carry_out(write_batch(self._marker), batch)
+            if marker != self._marker:
+                self._marker = marker
+                self._pipeline.tell(PipelineEvent("written", marker, self._token, self._report.written))
+        except BaseException as error:
+            self._error = self._error or error
+            if isinstance(error, FencingTokenTooOldError):
+                rejected = self._report.rejected
+                self._pipeline.tell(PipelineEvent("refused", self._marker, self._token, rejected, error))
+            raise
+
+    def _carry_out(self, steps: MarkerSteps, batch: DataFrame | None = None) -> Marker:
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as done:
+                marker: Marker = done.value
+                return marker
+            answer = self._step(step, batch)
+
+    def _step(self, step: MarkerStep, batch: DataFrame | None) -> Any:
+        key, persist = self._pipeline.marker_key, self._pipeline.writer.options.persist
+        if isinstance(step, NextToken):
+            self._token = self._lease.next_token()
+            return self._token
+        if isinstance(step, ReadMarker):
+            item = self._store.get(key)
+            return None if item is None else item.value
+        if isinstance(step, WriteMarker):
+            condition: ConditionName | None = "NEX" if step.if_unchanged else None
+            done = self._store.set(key, step.value, condition=condition, fencing_token=step.token, persist=persist)
+            return done.applied
+        return self._write_rows(step, batch)
+
+    def _write_rows(self, step: WriteRows, batch: DataFrame | None) -> Written:
+        assert batch is not None  # noqa: S101 - only micro-batches have this step
+        self._report = WriteReport()
+        self._pipeline.tell(PipelineEvent("writing", self._marker, step.token))
+        written, self._report = self._writer.write(batch, step.after, step.token)
+        try:
+            self._report.raise_for_error()
+        except StateStoreError as error:
+            error.add_note(f"in the micro-batch after the index {step.after} ({self._pipeline.marker_key})")
+            raise
+        if self._has_written and written.first is not None and written.first <= step.after:
+            raise InvalidArgumentError(
+                f"a micro-batch has a row with the index {written.first}, and all up to {step.after} were written "
+                "before: the source must give its rows in the order of their indexes, or some would be lost"
+            )
+        self._has_written = self._has_written or written.rows > 0
+        return written
+
+
+def _foreign(error: FencingTokenTooOldError) -> FencingTokenTooOldError:
+    return FencingTokenTooOldError(
+        f"{error.message}: this driver leads, so a key of the pipeline has a token or a version that comes from "
+        "elsewhere; write it by this pipeline alone, or delete it"
+    )

@@ -1,0 +1,132 @@
+"""Rows of a real Spark session, in the log of embedded peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from written_rows import markers_of, numbers, rows_of
+
+pytest.importorskip("pyspark")
+
+from raft_client import RaftClient
+from raft_client.spark import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def frame(spark: SparkSession, *of: int, parts: int = 2) -> DataFrame:
+    register(spark)
+    return spark.range(*of, 1, parts).selectExpr("id AS index", "cast(cast(id AS string) AS binary) AS data")
+
+
+def write(df: DataFrame, log: RaftClient, **options: Any) -> None:
+    df.write.format("zmqraft").mode("append").options(seeds=",".join(log.settings.seeds), **options).save()
+
+
+def complaint(df: DataFrame, log: RaftClient, **options: Any) -> str:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        write(df, log, **options)
+    return str(caught.value)
+
+
+def test_rows_are_appended(spark: SparkSession, target: RaftClient) -> None:
+    """All rows are in the log once, in the order of their partition; without a name of the write there are no markers,
+    and another write appends all again."""
+    write(frame(spark, 0, 30_000), target, indexColumn="index")
+    assert sorted(rows_of(target), key=int) == numbers(30_000)
+    assert [row for row in rows_of(target) if int(row) < 15_000] == numbers(15_000)
+    write(frame(spark, 0, 10), target, indexColumn="index")
+    assert len(rows_of(target)) == 30_010
+    assert markers_of(target) == []
+
+
+def test_a_named_write_is_done_once(spark: SparkSession, target: RaftClient) -> None:
+    """A write with a name is done once, however it is cut into tasks, and another name is another write."""
+    write(frame(spark, 0, 100), target, indexColumn="index", pipelineId="import/1")
+    write(frame(spark, 0, 100, parts=5), target, indexColumn="index", pipelineId="import/1")
+    assert sorted(rows_of(target), key=int) == numbers(100)
+    assert markers_of(target) == [("begin", 0), ("commit", 0)]
+    table = spark.read.format("zmqraft").option("seeds", ",".join(target.settings.seeds))
+    state = "type = 'state'"
+    assert (table.load().where(state).count(), table.option("markers", True).load().where(state).count()) == (100, 102)
+    write(frame(spark, 0, 10), target, indexColumn="index", pipelineId="import/2")
+    assert len(rows_of(target)) == 110
+
+
+def test_a_named_write_that_failed_is_completed(spark: SparkSession, target: RaftClient) -> None:
+    """A write that failed in the middle, for good, is completed under its name with the rows that were missing."""
+    broken = frame(spark, 0, 100).selectExpr("index", "if(index = 77, null, data) AS data")
+    text = complaint(broken.coalesce(1), target, indexColumn="index", pipelineId="import")
+    assert "InvalidDataError: the column 'data' has nulls" in text
+    half = frame(spark, 0, 40)
+    broken = half.union(broken)
+    complaint(broken, target, indexColumn="index", pipelineId="import")
+    assert sorted(rows_of(target), key=int) == numbers(50)
+    write(frame(spark, 0, 100, parts=3), target, indexColumn="index", pipelineId="import")
+    assert sorted(rows_of(target), key=int) == numbers(100)
+
+
+def test_ids_of_each_kind(spark: SparkSession, target: RaftClient) -> None:
+    """Ids are made of a column, or of the content, with which equal rows are one entry."""
+    df = frame(spark, 0, 100).selectExpr("'x' || (index % 10) AS data", "uuid() AS id", "index AS number")
+    write(df.selectExpr("data", "'row ' || number AS id"), target, idColumn="id")
+    assert len(rows_of(target)) == 100
+    write(df, target, idColumn="number")
+    assert len(rows_of(target)) == 200
+    write(df, target, contentIds=True)
+    assert len(rows_of(target)) == 210
+    write(df.withColumnRenamed("data", "payload"), target, contentIds=True, dataColumn="payload")
+    assert len(rows_of(target)) == 220
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "a row that is written again must get the same id: give one"),
+        ({"indexColumn": "index", "contentIds": "true"}, "a row that is written again must get the same id: give one"),
+        ({"indexColumn": "nothing"}, "indexColumn: there is no column 'nothing'; there are index, data"),
+        ({"indexColumn": "data"}, "indexColumn: the column 'data' is binary; it must be tinyint or"),
+        ({"idColumn": "index", "dataColumn": "index"}, "dataColumn: the column 'index' is bigint"),
+        ({"contentIds": "yes"}, "the option contentIds must be true or false, not 'yes'"),
+        ({"idColumn": "index", "pipelineId": " "}, "pipelineId must not be empty"),
+        ({"idcolum": "index"}, "unknown option idcolum; did you mean idColumn"),
+        ({"idColumn": "index", "firstBatch": "-1"}, "firstBatch must be a whole number"),
+    ],
+)
+def test_wrong_options_are_refused(
+    spark: SparkSession, target: RaftClient, options: dict[str, str], expected: str
+) -> None:
+    """Wrong options are refused before any task starts, and nothing is appended."""
+    assert f"SettingsError: {expected}" in complaint(frame(spark, 0, 3), target, **options)
+    assert rows_of(target) == []
+
+
+def test_rows_that_cannot_be_appended(spark: SparkSession, target: RaftClient) -> None:
+    """Rows that cannot be entries, and rows with the same identity, fail the write once, with the reason."""
+    register(spark)
+    for sql, reason in {
+        "SELECT 1L AS index, '' AS data": "a row has 0 in 'data'",
+        "SELECT -1L AS index, 'x' AS data": "the index column 'index' has negative values",
+        "SELECT 1L AS index, explode(array('a', 'b')) AS data": "two rows of a batch have the same value in 'index'",
+        "SELECT cast(null AS long) AS index, 'x' AS data": "the column 'index' has nulls",
+    }.items():
+        text = complaint(spark.sql(sql), target, indexColumn="index")
+        assert "InvalidDataError: " in text
+        assert reason in text
+    assert rows_of(target) == []
+
+
+def test_overwriting_is_refused(spark: SparkSession, target: RaftClient) -> None:
+    """A log is not overwritten."""
+    from pyspark.errors import PySparkException
+
+    seeds = ",".join(target.settings.seeds)
+    writer = frame(spark, 0, 3).write.format("zmqraft").options(seeds=seeds, indexColumn="index")
+    with pytest.raises(PySparkException, match=r"use [.]mode"):
+        writer.mode("overwrite").save()

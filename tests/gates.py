@@ -44,7 +44,7 @@ class Gate:
     # -- the test's side -----------------------------------------------------------------------------------------------
 
     def shut(self) -> None:
-        """Before the task begins. Whoever has waited is forgotten."""
+        """Before the task begins. A task that has waited is forgotten."""
         self._file("waiting").unlink(missing_ok=True)
         self._write("shut", "")
 

@@ -160,7 +160,7 @@ def _question(error: Exception, address: MonitorAddress) -> str:
 
 
 def _refusal(response: http.client.HTTPResponse, address: MonitorAddress) -> StateStoreError | None:
-    """Who looks is not known there, has to wait, or may not look. None for another answer."""
+    """The viewer is not known there, has to wait, or may not look. None for another answer."""
     if response.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
         return None
     text = f"{address.url}: {response.read(500).decode(errors='replace').strip()}"

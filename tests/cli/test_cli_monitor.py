@@ -80,7 +80,7 @@ def test_top_as_a_user(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("top", "--json"), ("monitor", "--record", "recording")], ids=lambda c: c[0])
 def test_a_password_that_was_changed_ends_it(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """Who looks all the time, and is not known any more after a restart of the server, is told so."""
+    """A viewer that looks all the time, and is not known any more after a restart of the server, is told so."""
     (tmp_path / "password").write_text("secret\n")
     port = reserved_port()
     login = ("--username", "admin", "--password-file", "password")

@@ -84,7 +84,7 @@ def test_sighup_leaves_a_server_that_is_still_importing(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_a_client_that_is_still_importing_as_others(tmp_path: Path) -> None:
-    """A command that is no server dies of SIGTERM, as everywhere: nothing was done."""
+    """A command that does not serve dies of SIGTERM, as everywhere: nothing was done."""
     with importing(tmp_path, sys.executable, "-m", "statestore_client.cli", "get", "serve") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == -signal.SIGTERM

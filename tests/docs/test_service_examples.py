@@ -150,7 +150,7 @@ def test_the_unit_is_one_for_systemd(tmp_path: Path) -> None:
 
 
 def test_systemd_restarts_what_a_restart_can_mend() -> None:
-    """Not after a wrong option, and not on a directory that cannot be used; the directory is the unit's own."""
+    """A wrong option and a directory that cannot be used end the service for good; the directory is the unit's own."""
     assert unit()["RestartPreventExitStatus"] == f"{exits.USAGE} {exits.DATA}"
     words = COMMANDS["systemd"]
     assert words[words.index("--data") + 1] == f"/var/lib/{unit()['StateDirectory']}"

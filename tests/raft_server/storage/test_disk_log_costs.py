@@ -152,7 +152,7 @@ def test_a_new_request_id_is_not_sought_on_the_disk(tmp_path: Path, monkeypatch:
 
 @given(st.sets(st.binary(min_size=12, max_size=12)))
 def test_a_filter_has_all_that_it_was_made_of(ids: set[bytes]) -> None:
-    """And few others: 1.4 to 5 of 100."""
+    """A filter has each id that it was made of, and few others: 1.4 to 5 of 100."""
     requests = RequestFilter(ids)
     assert all(map(requests.may_have, ids))
 

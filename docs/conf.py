@@ -53,6 +53,7 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 copybutton_remove_prompts = True
+copybutton_line_continuation_character = "\\"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -115,12 +115,11 @@ def spark() -> Iterator[SparkSession]:
     it is a session of Spark Connect, for which the tests marked ``classic`` are nothing.
     """
     pytest.importorskip("pyspark", reason="PySpark is not installed")
-    from statestore_client.spark import JavaNotFoundError, find_java_home, local_session
+    from java_home import require_java
 
-    try:
-        find_java_home()
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
+    from statestore_client.spark import local_session
+
+    require_java()
     _let_workers_import_the_packages()
     config = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     if os.environ.get("STATESTORE_SPARK_CONNECT"):

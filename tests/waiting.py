@@ -12,12 +12,20 @@ __all__ = ["eventually", "until"]
 _TIMEOUT_S = 20.0
 
 
-def eventually(condition: Callable[[], object], what: str = "the condition") -> None:
-    """Until it is true, which only another thread or process can make it."""
-    deadline = time.monotonic() + _TIMEOUT_S
+def eventually(
+    condition: Callable[[], object],
+    what: str = "the condition",
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    every_s: float = 0.001,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Until it is true, which only another thread or process can make it; ``meanwhile`` is called while it is not."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.001)
+        meanwhile()
+        time.sleep(every_s)
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:

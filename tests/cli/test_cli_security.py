@@ -77,6 +77,7 @@ def test_what_passwd_refuses(tmp_path: Path, user: str, stdin: bytes, complaint:
     assert not (tmp_path / "users").exists()
 
 
+@pytest.mark.machine
 def test_passwd_says_why_a_mounted_file_cannot_be_replaced(tmp_path: Path) -> None:
     """Of a file that is mounted alone ``passwd`` says so, leaves it as it is, and leaves nothing beside it."""
     users, mounted = tmp_path / "users", tmp_path / "volume" / "users"
@@ -90,6 +91,7 @@ def test_passwd_says_why_a_mounted_file_cannot_be_replaced(tmp_path: Path) -> No
     assert os.listdir(mounted.parent) == ["users"]
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [

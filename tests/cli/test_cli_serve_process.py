@@ -66,6 +66,7 @@ def test_sigterm_ends_a_server_that_is_still_importing(tmp_path: Path, package: 
         assert process.wait(20) == 0
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize("package", ["statestore_client", "raft_client"])
 def test_sigterm_is_not_lost_on_the_first_process_of_a_container(tmp_path: Path, package: str) -> None:
     """As process 1, which ignores what it has no handler for, a server that is still importing ends on SIGTERM."""

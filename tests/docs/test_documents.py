@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import attrs
 import pytest
 from document_runner import run_document
+from java_home import require_java
 
 from raft_client import RaftSettings, SettingsError
 from raft_client.errors import __all__ as raft_errors
@@ -29,7 +29,6 @@ from raft_client.spark.write_options import WriteOptions
 from raft_client.wire import messages
 from statestore_client import ConnectionSettings
 from statestore_client.server import EmbeddedServer
-from statestore_client.spark import JavaNotFoundError, find_java_home
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -142,10 +141,7 @@ def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_pee
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")
     pytest.importorskip("pyarrow")
-    try:
-        find_java_home()
-    except JavaNotFoundError as error:
-        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(str(error))
+    require_java()
     arguments = [sys.executable, RUNNER, path, tmp_path, server.url, *scripted_peers]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

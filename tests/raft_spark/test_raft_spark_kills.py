@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import attrs
 import pytest
 from gates import Gate
 from spark_processes import IMPATIENT, executor_of, executors_of, kill_all, signal_all
+from waiting import eventually
 from written_rows import markers_of, numbers, rows_of
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
@@ -85,11 +85,11 @@ class Driver:
 
 def wait_until(condition: Callable[[], object], driver: Driver, every_s: float = 0.02) -> None:
     """Until the condition holds; fails when the driver ends before, or nothing happens for long."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened for a long time"
+
+    def check() -> None:
         assert driver.process.poll() is None, "it has ended before it could be killed"
-        time.sleep(every_s)
+
+    eventually(condition, "anything", timeout_s=DEADLINE_S, every_s=every_s, meanwhile=check)
 
 
 def entries_in(target: RaftClient) -> int:

@@ -23,9 +23,12 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from gates import Gate
+from waiting import eventually
 from written_rows import markers_of, rows_of
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
+
+from pyspark.errors import StreamingQueryException
 
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster, Fsync
@@ -128,12 +131,15 @@ class Pipeline:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """A query that Spark has given up is started again."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition() or self.query.exception() is not None:
-            assert time.monotonic() < deadline, f"still not: {what}; {self.query.exception()}"
+
+        def is_true() -> bool:
+            return bool(condition()) and self.query.exception() is None
+
+        def revive() -> None:
             if self.query.exception() is not None:
                 self.start()
-            time.sleep(0.02)
+
+        eventually(is_true, what, timeout_s=DEADLINE_S, every_s=0.02, meanwhile=revive)
 
     # -- faults, while a task of the batch waits -----------------------------------------------------------------------
 
@@ -211,12 +217,9 @@ class Pipeline:
         """It is refused, with advice."""
         shutil.rmtree(self._folder / "checkpoint")
         self.start()
-        deadline = time.monotonic() + DEADLINE_S
-        while self.query.isActive:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
         advice = f"choose another pipelineId, with startingIndex={self._first + len(self.rows)} at the source"
-        assert advice in str(self.query.exception())
+        with pytest.raises(StreamingQueryException, match=advice):
+            self.query.awaitTermination(int(DEADLINE_S))
 
 
 @pytest.mark.parametrize(

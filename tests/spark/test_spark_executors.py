@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,14 +19,15 @@ import pytest
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
 
 from flights.drivers import Driver
+from java_home import require_java
 from recording_server import RecordingServer
 from spark_processes import IMPATIENT, executor_of, executors_of, has_ended, kill_all, signal_all
+from waiting import eventually
 
 import statestore_client
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster, Fsync
 from statestore_client import Item, StateStoreClient
-from statestore_client.spark import JavaNotFoundError, find_java_home
 from statestore_client.wire.commands import Set
 
 pytestmark = [
@@ -66,11 +66,7 @@ class Pipeline:
         return self._log.append_many(f"{key} {value}" for key, value in values)[-1]
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"still not: {what}"
-            self._driver.check()
-            time.sleep(0.1)
+        eventually(condition, what, timeout_s=DEADLINE_S, every_s=0.1, meanwhile=self._driver.check)
 
     def until_leading(self) -> None:
         self.until(lambda: self._driver.has_told("leading"), "the driver leads")
@@ -137,10 +133,7 @@ def kill_executor(worker: int) -> None:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
-    try:
-        find_java_home()
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
+    require_java()
     homes = (Path(statestore_client.__file__).parents[1], PROGRAM.parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, homes)))
     with ExitStack() as stack:

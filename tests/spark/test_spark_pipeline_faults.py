@@ -25,13 +25,14 @@ import pytest
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
 
 from flights.drivers import Driver
+from java_home import require_java
 from ports import reserved_port
+from waiting import eventually
 
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster, Fsync
 from statestore_client import StateStoreClient
 from statestore_client.errors import StateStoreError
-from statestore_client.spark import JavaNotFoundError, find_java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
@@ -137,11 +138,7 @@ class World:
         return driver
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"still not: {what}"
-            self._supervise()
-            time.sleep(0.02)
+        eventually(condition, what, timeout_s=TIMEOUT_S, every_s=0.02, meanwhile=self._supervise)
 
     def _supervise(self) -> None:
         """A driver whose query Spark has given up ends, with an error; whoever looks after it starts it anew."""
@@ -237,10 +234,7 @@ def peers() -> Iterator[str]:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_event_is_lost_or_doubled(seed: int, peers: str, tmp_path: Path) -> None:
     """Whatever dies, stops or is full, in any order: each event counts once, and the state is the fold of the log."""
-    try:
-        find_java_home()
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
+    require_java()
     random = Random(seed)
     with ExitStack() as stack:
         world = World(tmp_path, peers, stack)

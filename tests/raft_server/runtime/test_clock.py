@@ -43,6 +43,7 @@ def _can_unshare() -> bool:
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(not _can_unshare(), reason="this system makes no time namespaces")
 def test_the_clock_of_a_peer_goes_on_while_the_machine_is_suspended(tmp_path: object) -> None:
     """In a namespace whose clock of the time since the boot is a day ahead, as after a suspension, the node's is, too:

@@ -36,7 +36,6 @@ _APPEND_TIMEOUT_S: Final = 5.0
 _MEMBERS_TIMEOUT_S: Final = 1.0
 #: After which a server that starts first says that it waits; then each time after the client's own time-out.
 _FIRST_LEADER_TIMEOUT_S: Final = 1.5
-_LEADER_TIMEOUT_S: Final = 10.0
 #: Between two attempts to learn where the log ends.
 _AGAIN_S: Final = 0.2
 
@@ -85,7 +84,7 @@ class LogLink:
                 return await find_base(self._client)
             except TimeoutError as error:
                 LOGGER.warning("no leader of the replicated log was found: %s", error)
-                timeout = _LEADER_TIMEOUT_S
+                timeout = self._settings.raft.request_timeout
                 await asyncio.sleep(_AGAIN_S)
 
     def open(self, reader: LogReader, after: int) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
-SEEDS = int(os.environ.get("RAFT_SPARK_SEEDS", "20"))
+SEEDS = int(os.environ.get("RAFT_SPARK_SEEDS", "10"))
 FAULTS = (
     "fail_task",
     "kill_worker",
@@ -53,7 +53,7 @@ FAULTS = (
     "write_late",
 )
 #: How many faults each seed has.
-FAULTS_OF_A_SEED = len(FAULTS) if SEEDS > 20 else 3
+FAULTS_OF_A_SEED = len(FAULTS) if SEEDS > 10 else 3
 #: So many seeds share the clusters: the longer a log, the longer a new pipeline looks for its markers.
 SEEDS_OF_A_WORLD = 20
 BATCH = 60

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from ports import reserved_port
 
 from statestore_client.server import EmbeddedServer
 from statestore_client.wire.commands import Command, Get, Set
 
-__all__ = ["RecordingServer"]
+__all__ = ["RecordingServer", "process_of"]
+
+
+def process_of(client_id: str) -> int:
+    """The id of a client in a worker ends with the worker's process id and a random number."""
+    return int(client_id.split("-")[-2])
 
 
 class RecordingServer(EmbeddedServer):
-    """A server that remembers who asked for what."""
+    """A server that remembers who asked for what. ``on_request`` is called in its thread, before the answer."""
 
-    def __init__(self) -> None:
-        super().__init__(reserved_port(), authorize=self._record)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(reserved_port(), authorize=self._record, **options)
         self.requests: list[tuple[str, Command]] = []
         self.on_request: Callable[[int], None] = lambda _count: None
 

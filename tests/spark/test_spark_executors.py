@@ -20,7 +20,7 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PyS
 
 from flights.drivers import Driver
 from java_home import require_java
-from recording_server import RecordingServer
+from recording_server import RecordingServer, process_of
 from spark_processes import IMPATIENT, executor_of, executors_of, has_ended, kill_all, signal_all
 from waiting import eventually
 
@@ -101,7 +101,7 @@ class Pipeline:
             client, command = self._server.requests[count - 1]
             if isinstance(command, Set) and command.key.startswith(b"k"):
                 self._server.on_request = lambda _count: None
-                worker = _process_of(client)
+                worker = process_of(client)
                 blow(worker)
                 self.victims.append(worker)
 
@@ -115,12 +115,7 @@ class Pipeline:
     def keys_written_by(self, worker: int) -> list[bytes]:
         """Of all rows that it sent, whether they were taken or refused."""
         sets = [(client, command.key) for client, command in self._server.requests if isinstance(command, Set)]
-        return [key for client, key in sets if key.startswith(b"k") and _process_of(client) == worker]
-
-
-def _process_of(client_id: str) -> int:
-    """The id of a client in a worker ends with the worker's process id and a random number."""
-    return int(client_id.split("-")[-2])
+        return [key for client, key in sets if key.startswith(b"k") and process_of(client) == worker]
 
 
 def stop_with_executor(worker: int) -> None:

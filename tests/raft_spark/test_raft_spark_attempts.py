@@ -9,9 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import attrs
 import pytest
+from next_leader import next_leader
 from written_rows import markers_of, rows_of
 
 pytest.importorskip("pyarrow")
@@ -98,17 +100,6 @@ class Driver:
         return append_rows(self.settings, INDEXED, batch, in_pieces(part))
 
 
-def next_leader(cluster: EmbeddedCluster) -> Callable[[], None]:
-    """Kill the leader, and start the one that was killed before."""
-
-    def change() -> None:
-        for peer in {peer.id for peer in cluster.peers} - set(cluster.running):
-            cluster.restart(peer)
-        cluster.kill(cluster.leader())
-
-    return change
-
-
 def test_nothing_is_lost_or_doubled(figures: Callable[[str], None]) -> None:
     """Tasks that are lost and repeated, drivers that are lost before and after the commit, tasks of lost drivers that
     go on, other partitions each time, commits that Spark forgot, and leaders that are killed: each row is there once.
@@ -121,7 +112,7 @@ def test_nothing_is_lost_or_doubled(figures: Callable[[str], None]) -> None:
             RaftClient(cluster.url) as log,
         ):
             chance = random.Random(seed)
-            driver = Driver(RaftSettings(seeds=cluster.url), chance, pool, next_leader(cluster))
+            driver = Driver(RaftSettings(seeds=cluster.url), chance, pool, partial(next_leader, cluster))
             driver.run()
             pool.shutdown(wait=True)
             found = Counter(rows_of(log))

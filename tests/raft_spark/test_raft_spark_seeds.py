@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 from gates import Gate
+from next_leader import next_leader
 from waiting import eventually
 from written_rows import markers_of, rows_of
 
@@ -154,11 +155,7 @@ class Pipeline:
         os.kill(worker, signal.SIGKILL)
 
     def kill_leader(self, batch: int) -> None:
-        """The one that was killed before starts again."""
-        cluster = self._world.cluster
-        for peer in {peer.id for peer in cluster.peers} - set(cluster.running):
-            cluster.restart(peer)
-        cluster.kill(cluster.leader())
+        next_leader(self._world.cluster)
         self._gates[batch].open()
 
     def lose_driver_before_commit(self, batch: int) -> None:

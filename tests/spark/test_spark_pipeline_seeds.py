@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
+from next_leader import next_leader
 from recording_server import RecordingServer, process_of
 from waiting import eventually
 
@@ -235,11 +236,7 @@ class Pipeline:
         self._go_on(worker)
 
     def kill_leader_of_log(self, worker: int) -> None:
-        """The one that was killed before starts again."""
-        cluster = self.world.cluster
-        for peer in {peer.id for peer in cluster.peers} - set(cluster.running):
-            cluster.restart(peer)
-        cluster.kill(cluster.leader())
+        next_leader(self.world.cluster)
         self._go_on(worker)
 
     def write_late(self, worker: int) -> None:

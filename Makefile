@@ -55,7 +55,7 @@ demo-ha: $(VENV)/.demo-ha  ## three servers with one log: the active one is kill
 bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name
 	$(BIN)/tox run -e bench
 
-docs: $(BIN)/tox  ## documentation into docs/_build/html
+docs: $(BIN)/tox  ## documentation into docs/_build/html; DOCS_URL says where it will be, for previews of links to it
 	$(BIN)/tox run -e docs
 
 lint: $(BIN)/tox  ## ruff, mypy, pyright, import-linter, and whether the generated modules are fresh

@@ -16,7 +16,8 @@ def test_tox_hands_on_what_the_makefile_sets() -> None:
     config.read(ROOT / "setup.cfg")
     passed = config["testenv"]["pass_env"].split()
     assigned = set(re.findall(r"\b([A-Z_]+)=\S+ (?=.*\$\(BIN\)/tox)", (ROOT / "Makefile").read_text()))
-    assert {"STATESTORE_KILLS", "RAFT_KILLS"} <= assigned
+    assigned |= set(re.findall(r'environ\.get\("([A-Z_]+)"', (ROOT / "docs/conf.py").read_text()))
+    assert {"STATESTORE_KILLS", "RAFT_KILLS", "DOCS_URL"} <= assigned
     assert [name for name in sorted(assigned) if not any(fnmatch(name, pattern) for pattern in passed)] == []
 
 

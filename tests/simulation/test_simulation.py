@@ -6,17 +6,16 @@ with a trace of all that happens in it.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from schedules import on_all_cores
 from seeded_schedules import printed_by_two_processes
 from sim_schedule import Outcome, run_schedule
 
@@ -33,18 +32,10 @@ _CHUNK = 50
 _MUTANT_SCHEDULES = 400
 
 
-def _run_chunk(first: int) -> list[Outcome]:
-    return [run_schedule(seed) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
-
-
 def _run_all() -> Iterator[Outcome]:
     if _SCHEDULES == 1:
-        yield run_schedule(_SEED, trace=True)
-        return
-    # Not forked: threads of other tests may hold locks.
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
-            yield from outcomes
+        return iter([run_schedule(_SEED, trace=True)])
+    return on_all_cores(run_schedule, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK)
 
 
 def _replay(outcome: Outcome) -> str:

@@ -7,16 +7,15 @@ traces it.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from peers_schedule import Outcome, plan, run, shrink
+from schedules import on_all_cores
 from seeded_schedules import printed_by_two_processes
 
 _SEED = int(os.environ.get("RAFT_SEED", "1"))
@@ -25,15 +24,8 @@ _CHUNK = 200
 _SHOWN = 5
 
 
-def _run_chunk(first: int) -> list[tuple[int, Outcome]]:
-    return [(seed, run(plan(seed))) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
-
-
-def _run_all() -> Iterator[tuple[int, Outcome]]:
-    # Not forked: threads of other tests may hold locks.
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
-            yield from outcomes
+def _run(seed: int) -> tuple[int, Outcome]:
+    return seed, run(plan(seed))
 
 
 @pytest.mark.slow
@@ -44,7 +36,7 @@ def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> No
     totals: Counter[str] = Counter()
     failed: list[int] = []
     slowest = 0.0
-    for seed, outcome in _run_all():
+    for seed, outcome in on_all_cores(_run, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
         totals.update(schedules=1, messages=outcome.messages, entries=outcome.applied, elections=outcome.leaders)
         slowest = max(slowest, outcome.came_right_s)
         if outcome.violation is not None:

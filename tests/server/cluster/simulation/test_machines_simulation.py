@@ -6,16 +6,15 @@ write keys, and come and go with wills. Sockets are simulated, and so is the log
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 from machines_schedule import MachineOutcome, run_machines
+from schedules import on_all_cores
 from seeded_schedules import printed_by_two_processes
 
 from statestore_client.server.broker.persistence.durable_session import SessionPersister
@@ -37,20 +36,6 @@ _CHUNK = 25
 _MOST = 400
 
 
-def _run_chunk(first: int) -> list[MachineOutcome]:
-    return [run_machines(seed) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
-
-
-def _run_all() -> Iterator[MachineOutcome]:
-    if _SCHEDULES <= 2 * _CHUNK:
-        yield from map(run_machines, range(_SEED, _SEED + _SCHEDULES))
-        return
-    # Not forked: threads of other tests may hold locks.
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
-            yield from outcomes
-
-
 def _replay(outcome: MachineOutcome) -> str:
     command = f"CLUSTER_SEED={outcome.seed} CLUSTER_MACHINE_SCHEDULES=1 python -m pytest {Path(__file__).name} -k all"
     return f"{outcome.violations[0]}\n    replay: {command}"
@@ -67,7 +52,7 @@ def test_all_clients_find_what_they_must(figures: Callable[[str], None]) -> None
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failed: list[MachineOutcome] = []
-    for outcome in _run_all():
+    for outcome in on_all_cores(run_machines, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
         totals.update(schedules=1, messages=outcome.messages, wills=outcome.wills, epochs=outcome.epochs)
         faults.update(outcome.faults)
         if outcome.violations:

@@ -9,16 +9,15 @@ or without room, gets snapshots and is trimmed.
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from replicas_schedule import Outcome, run_schedule
+from schedules import on_all_cores
 from seeded_schedules import printed_by_two_processes
 
 _SEED = int(os.environ.get("CLUSTER_SEED", "1"))
@@ -26,22 +25,12 @@ _SCHEDULES = int(os.environ.get("CLUSTER_SCHEDULES", "10000"))
 _CHUNK = 50
 
 
-def _run_chunk(first: int) -> list[Outcome]:
+def _run(seed: int) -> Outcome:
     gc.disable()  # it takes a tenth of the time, and there is little to find
     try:
-        return [run_schedule(seed) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
+        return run_schedule(seed)
     finally:
         gc.enable()
-
-
-def _run_all() -> Iterator[Outcome]:
-    if _SCHEDULES <= 2 * _CHUNK:
-        yield from map(run_schedule, range(_SEED, _SEED + _SCHEDULES))
-        return
-    # Not forked: threads of other tests may hold locks.
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
-            yield from outcomes
 
 
 def _replay(outcome: Outcome) -> str:
@@ -59,7 +48,7 @@ def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> No
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failed: list[Outcome] = []
-    for outcome in _run_all():
+    for outcome in on_all_cores(_run, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
         totals.update(schedules=1, entries=outcome.entries, answers=outcome.answers, epochs=outcome.epochs)
         faults.update(outcome.faults)
         if outcome.violations:

@@ -7,32 +7,20 @@ deaths.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from schedules import on_all_cores
 from seeded_schedules import printed_by_two_processes
 from sites_schedule import Outcome, run_schedule
 
 _SEED = int(os.environ.get("KVSTORE_SEED", "1"))
 _SCHEDULES = int(os.environ.get("KVSTORE_SCHEDULES", "10000"))
 _CHUNK = 50
-
-
-def _run_chunk(first: int) -> list[Outcome]:
-    return [run_schedule(seed) for seed in range(first, min(first + _CHUNK, _SEED + _SCHEDULES))]
-
-
-def _run_all() -> Iterator[Outcome]:
-    # Not forked: threads of other tests may hold locks.
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        for outcomes in pool.map(_run_chunk, range(_SEED, _SEED + _SCHEDULES, _CHUNK)):
-            yield from outcomes
 
 
 def _replay(outcome: Outcome) -> str:
@@ -53,7 +41,7 @@ def test_all_schedules_end_with_equal_stores(figures: Callable[[str], None]) -> 
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     calm_s = 0.0
-    for outcome in _run_all():
+    for outcome in on_all_cores(run_schedule, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
         if outcome.violations:
             failed.append(outcome)
         totals.update(schedules=1, sites=outcome.sites, messages=outcome.messages)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from demo_program import Interrupted, interruptible, without_logs
 from rich.console import Console
@@ -40,6 +40,8 @@ _KILL_AT: Final = 0.25
 _FREEZE_AT: Final = 0.6
 _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 180.0
+
+T = TypeVar("T")
 
 
 def run_demo(
@@ -122,9 +124,9 @@ class _Demo:
         self._until(lambda: a.has_told("standing by") and b.has_told("standing by"), "both drivers are ready")
         self._feed.limit = int(self._count * _FREEZE_AT)
         self._feed.start()
-        self._until(lambda: self._feed.appended > self._count * _KILL_AT and self._leader() is not None, "the kill")
-        killed = self._leader()
-        assert killed is not None  # noqa: S101 - see above
+        killed = self._until(
+            lambda: self._leader() if self._feed.appended > self._count * _KILL_AT else None, "the kill"
+        )
         standby = b if killed is a else a
         self._strike("kill -9", killed, standby, killed.kill)
         self._drivers.remove(killed)
@@ -200,13 +202,15 @@ class _Demo:
         name = self._observer.last.leader
         return next((driver for driver in self._drivers if driver.name == name and driver.has_told("written")), None)
 
-    def _until(self, condition: Callable[[], bool], what: str, but: Driver | None = None) -> None:
+    def _until(self, condition: Callable[[], T | None], what: str, but: Driver | None = None) -> T:
+        """What the condition gives as soon as it gives something. Raises :class:`DemoError`."""
         deadline = time.monotonic() + _TIMEOUT_S
-        while not condition():
+        while not (found := condition()):
             self._check(but)
             if time.monotonic() > deadline:
                 raise DemoError(f"{what}: not within {_TIMEOUT_S:.0f} s", LOST)
             time.sleep(_LOOK_S)
+        return found
 
     def _check(self, but: Driver | None = None) -> None:
         """Whether all that is to run does, and the bars. Raises :class:`DemoError`."""

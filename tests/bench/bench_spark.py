@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from measure import Options, Report, Sample, interleaved, ratio, timed
+from measure import Options, Report, Sample, in_processes, interleaved, ratio, timed
 
 import statestore_client
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
@@ -56,19 +56,10 @@ def write_range(settings: ConnectionSettings, start: int, end: int) -> None:
 
 
 def with_processes(settings: ConnectionSettings, rows: int) -> Sample:
-    """As many processes as there are tasks. Their start counts: Spark's workers are there already."""
     share = rows // PROCESSES
-    with timed(share * PROCESSES) as timer:
-        started = [
-            multiprocessing.Process(target=write_range, args=(settings, i * share, (i + 1) * share))
-            for i in range(PROCESSES)
-        ]
-        for process in started:
-            process.start()
-        for process in started:
-            process.join()
-            assert process.exitcode == 0
-    return timer.sample
+    return in_processes(
+        share * PROCESSES, write_range, *((settings, i * share, (i + 1) * share) for i in range(PROCESSES))
+    )
 
 
 def with_sink(frame: DataFrame, settings: ConnectionSettings, rows: int) -> Sample:

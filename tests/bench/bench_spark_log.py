@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from measure import Options, Report, Sample, interleaved, percentile, ratio, timed
+from measure import Options, Report, Sample, in_processes, interleaved, percentile, ratio, timed
 
 import raft_client
 from raft_client import RaftClient
@@ -51,18 +51,6 @@ def append_range(url: str, count: int) -> None:
     """One plain process's share of the appends."""
     with RaftClient(url) as client:
         client.append_many((DATA for _ in range(count)), in_flight=client.settings.max_in_flight)
-
-
-def in_processes(rows: int, target: Callable[..., None], *arguments: tuple[Any, ...]) -> Sample:
-    """As many processes as there are tasks. Their start counts: Spark's workers are there already."""
-    with timed(rows) as timer:
-        started = [multiprocessing.Process(target=target, args=each) for each in arguments]
-        for process in started:
-            process.start()
-        for process in started:
-            process.join()
-            assert process.exitcode == 0
-    return timer.sample
 
 
 def plain_read(url: str, rows: int) -> Sample:

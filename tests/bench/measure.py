@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import resource
 import statistics
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -31,6 +32,7 @@ __all__ = [
     "Timer",
     "bar_table",
     "drivers",
+    "in_processes",
     "interleaved",
     "medians",
     "percentile",
@@ -87,6 +89,18 @@ def timed(operations: int) -> Iterator[Timer]:
     wall, cpu = time.perf_counter(), time.process_time()
     yield timer
     timer.finish(operations, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def in_processes(rows: int, target: Callable[..., None], *arguments: tuple[Any, ...]) -> Sample:
+    """As many processes as there are tasks. Their start counts: Spark's workers are there already."""
+    with timed(rows) as timer:
+        started = [multiprocessing.Process(target=target, args=each) for each in arguments]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+            assert process.exitcode == 0
+    return timer.sample
 
 
 def interleaved(works: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:

@@ -16,6 +16,7 @@ def kv() -> None:
 
 for _command in (
     kv_keys.keys, kv_keys.keyvals, kv_keys.nodes, kv_keys.snoop, kv_keys.set_key, kv_keys.erase_key,
-    kv_site.peers, kv_site.areas, kv_site.summary, kv_site.compare, kv_site.signature, kv_site.validate, kv_site.graph,
+    kv_site.peers, kv_site.add_peer, kv_site.remove_peer, kv_site.areas, kv_site.summary, kv_site.compare,
+    kv_site.signature, kv_site.validate, kv_site.graph,
 ):  # fmt: skip
     kv.add_command(_command)

@@ -108,7 +108,8 @@ def _print_change(change: KeyChange, json_output: bool) -> None:
     what = "end" if entry is None else "ttl" if change.is_ttl_only else "set"
     if json_output:
         value = {} if entry is None or change.is_ttl_only else as_json("value", entry.value)
-        print_json({"event": what, "key": change.key}, value, entry_facts(entry) if entry else {})
+        facts = entry_facts(entry) if entry else {}
+        print_json({"event": what, "key": change.key, "number": change.number}, value, facts)
     elif entry is None:
         print_line(what, change.key)
     else:
@@ -125,6 +126,7 @@ def _print_change(change: KeyChange, json_output: bool) -> None:
 @click.option(
     "--ttl", type=Seconds(min=0.001, max=MAX_TTL_MS / 1000), help="Time to live; the site keeps the key alive."
 )
+@json_option
 @site_options
 def set_key(
     key: str,
@@ -134,6 +136,7 @@ def set_key(
     persist: bool,
     version: int | None,
     ttl: float | None,
+    json_output: bool,
     **options: Any,
 ) -> int:
     """Have the site say VALUE under KEY, and keep it alive until another site overrides it, or `erase-key`."""
@@ -145,13 +148,19 @@ def set_key(
             site.persist(key, data)
         else:
             site.set(key, data, version=version, ttl_ms=None if ttl is None else round(1000 * ttl))
+    if json_output:
+        print_json({"key": key, "is_set": True})
     return exits.DONE
 
 
 @click.command("erase-key")
 @click.argument("key")
+@json_option
 @site_options
-def erase_key(key: str, **options: Any) -> int:
+def erase_key(key: str, *, json_output: bool, **options: Any) -> int:
     """End what the site has said under KEY, everywhere within 5 s. Exit code 1 if there was nothing to end."""
     with open_site(options) as site:
-        return exits.DONE if site.erase(key) else exits.NEGATIVE
+        is_erased = site.erase(key)
+    if json_output:
+        print_json({"key": key, "is_erased": is_erased})
+    return exits.DONE if is_erased else exits.NEGATIVE

@@ -1,4 +1,4 @@
-"""``statestore kv peers | areas | summary | compare | signature | validate | graph``: a site and its peers."""
+"""``statestore kv peers | add-peer | remove-peer | areas | summary | compare | signature | validate | graph``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statestore_client.kvstore import PeerInfo, Value
 from statestore_client.kvstore.calls import identity
 from statestore_client.wire.kvstore.value import hash_of
 
-__all__ = ["areas", "compare", "graph", "peers", "signature", "summary", "validate"]
+__all__ = ["add_peer", "areas", "compare", "graph", "peers", "remove_peer", "signature", "summary", "validate"]
 
 _STATES: Final = ("idle", "syncing", "initialized")
 _SIGNATURE_BITS: Final = 64
@@ -53,6 +53,35 @@ def _print_peers(found: Mapping[str, PeerInfo], unreached: Sequence[str], json_o
             print_json({"site": None, "state": "unreached", "urls": [url]})
         else:
             print_line("unreached", "-", "-", url)
+
+
+@click.command("add-peer")
+@click.argument("peer_url", metavar="PEER-URL")
+@json_option
+@site_options
+def add_peer(peer_url: str, *, json_output: bool, **options: Any) -> int:
+    """Have the site dial another one at PEER-URL, until it is stopped; with keys NAME=URL."""
+    with open_site(options) as site:
+        site.add_peer(peer_url)
+    if json_output:
+        print_json({"peer": peer_url, "is_dialled": True})
+    return exits.DONE
+
+
+@click.command("remove-peer")
+@click.argument("peer", metavar="PEER-URL|NAME")
+@json_option
+@site_options
+def remove_peer(peer: str, *, json_output: bool, **options: Any) -> int:
+    """Have the site hang up at PEER-URL, which it dials, or forget the site NAME, which is gone for good.
+
+    Exit code 1 if there is no such address or site.
+    """
+    with open_site(options) as site:
+        is_removed = site.remove_peer(peer)
+    if json_output:
+        print_json({"peer": peer, "is_removed": is_removed})
+    return exits.DONE if is_removed else exits.NEGATIVE
 
 
 @click.command("areas")

@@ -9,6 +9,7 @@ import click
 
 from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
 from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints
 from statestore_client.server.runtime.transport.endpoints import is_local
 
@@ -68,11 +69,28 @@ _OPTIONS: Final = (
         metavar="N",
         help="Updates in a second that leave each area; more of them are merged. Default: no limit.",
     ),
+    click.option(
+        "--site-max-keys",
+        type=int,
+        metavar="N",
+        help=f"Keys of each area; what others say under more of them is refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
+    ),
+    click.option(
+        "--site-max-bytes",
+        type=int,
+        metavar="N",
+        help=f"The same for the bytes of keys, originators and values together. Default: {DEFAULT_LIMITS.max_bytes:,}.",
+    ),
 )
 
 
 #: Options that have a default elsewhere, and what they are called there.
-_LIMITS: Final = {"site_key_ttl": "key_ttl_s", "site_flood_rate": "flood_rate"}
+_LIMITS: Final = {
+    "site_key_ttl": "key_ttl_s",
+    "site_flood_rate": "flood_rate",
+    "site_max_keys": "max_keys",
+    "site_max_bytes": "max_bytes",
+}
 
 
 def site_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -225,9 +225,10 @@ class SiteCalls:
         """Of all areas."""
         return checked(Summary, (yield GetSummary(self.next_id())))
 
-    def change_peer(self, url: str, *, is_wanted: bool) -> Call[None]:
-        """Raises InvalidArgumentError for an address that no site can have."""
-        checked(SetResult, (yield ChangePeer(self.next_id(), url, is_wanted)))
+    def change_peer(self, url: str, *, is_wanted: bool) -> Call[bool]:
+        """False if there was nothing to do. Raises InvalidArgumentError for an address that no site can have."""
+        _check_text("url", url)
+        return not checked(SetResult, (yield ChangePeer(self.next_id(), url, is_wanted))).reasons
 
     def merge(self, entries: Mapping[str, Value]) -> Call[dict[str, NoMergeReason]]:
         """Why some were not taken. Raises InvalidArgumentError for what does not fit into a message."""

@@ -32,10 +32,15 @@ T = TypeVar("T")
 
 @attrs.frozen
 class KeyChange:
-    """What has become of a key. ``entry``: with the milliseconds that it has left; None if its time to live is over."""
+    """What has become of a key. ``entry``: with the milliseconds that it has left; None if its time to live is over.
+
+    ``number`` is that of the publication of the site that says so: they rise by one, from 1 at its start. None for what
+    was found in a snapshot. It does not count where changes are compared.
+    """
 
     key: str
     entry: Value | None
+    number: int | None = attrs.field(default=None, eq=False)
 
     @property
     def is_ttl_only(self) -> bool:
@@ -86,8 +91,10 @@ class AreaFollower:
         self._after = reply.last
         changes = []
         for piece in reply.pieces:
-            changes += [KeyChange(key, entry) for key, entry in piece.entries.items() if self._take(key, entry)]
-            changes += [KeyChange(key, None) for key in piece.expired_keys if self._known.pop(key, None) is not None]
+            number = piece.number
+            changes += [KeyChange(key, entry, number) for key, entry in piece.entries.items() if self._take(key, entry)]
+            ended = [key for key in piece.expired_keys if self._known.pop(key, None) is not None]
+            changes += [KeyChange(key, None, number) for key in ended]
         return changes
 
     def _follow(self, after: int | None, hold_s: float) -> Call[Followed]:

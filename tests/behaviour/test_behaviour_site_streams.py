@@ -316,9 +316,12 @@ def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread) -
         assert (peers["rome"].is_connected, peers["rome"].urls) == (True, (rome.url,))
         assert client.get("of rome").value == b"x"
         assert client.summary().areas["default"]["peers_initialized"] == 1
-        client.remove_peer(rome.url)
-        while peers["rome"].is_connected:
-            peers = next_of(changes)
+        assert client.remove_peer(rome.url)
+        assert next_of(changes) == {}
+        with SiteClient(rome.url) as there:
+            eventually(lambda: there.peers().peers == {})
+        assert not client.remove_peer(rome.url)
+        assert not client.remove_peer("rome")
     client.add_peer("tcp://127.0.0.1:1")
     assert client.peers().unreached == ("tcp://127.0.0.1:1",)
     with pytest.raises(InvalidArgumentError, match="addresses are"):

@@ -68,6 +68,9 @@ def test_keys_are_set_listed_and_erased(kv: Kv) -> None:
     assert kv("erase-key", "other") == (0, [])
     assert float(kv("keys", "--prefix", "o", "--ttl")[1][0].split()[2]) <= 5
     assert kv("erase-key", "missing") == (1, [])
+    assert kv("set-key", "k", "v", "--json") == (0, ['{"key": "k", "is_set": true}'])
+    assert kv("erase-key", "k", "--json") == (0, ['{"key": "k", "is_erased": true}'])
+    assert kv("erase-key", "missing", "--json") == (1, ['{"key": "missing", "is_erased": false}'])
     assert kv("set-key", "k", "v", "--persist", "--version", "3")[0] == 2
     for ttl in ("0.5", "1e308", "nan"):
         assert kv("set-key", "k", "v", "--ttl", ttl)[0] == 2
@@ -119,6 +122,30 @@ def test_peers_areas_numbers_and_troubles(kv: Kv, site: SiteThread) -> None:
     lost, unreached = kv("peers")[1]
     assert (lost.split()[0], lost.split()[2:]) == ("lost", ["rome", "-"])
     assert unreached == "unreached - - tcp://127.0.0.1:1"
+
+
+def test_peers_are_added_and_removed(kv: Kv, site: SiteThread) -> None:
+    """By the address that is dialled; one that has dialled and is gone for good by its name."""
+    with SiteThread("rome") as rome:
+        assert kv("add-peer", rome.url) == (0, [])
+        eventually(lambda: kv("peers")[1] and kv("peers")[1][0].startswith("initialized"))
+        assert kv("remove-peer", "rome")[0] == 2
+        assert kv("remove-peer", rome.url) == (0, [])
+        assert kv("peers") == (0, [])
+        eventually(lambda: kv("peers", url=rome.url)[1] == [])
+        assert kv("remove-peer", rome.url, "--json") == (
+            1,
+            [json.dumps({"peer": rome.url, "is_removed": False})],
+        )
+    with SiteThread("oslo", site.url):
+        eventually(lambda: kv("peers")[1] and kv("peers")[1][0].startswith("initialized"))
+        assert kv("remove-peer", "oslo")[0] == 2
+    eventually(lambda: kv("validate")[0] == 1)
+    assert kv("remove-peer", "oslo", "--json") == (0, ['{"peer": "oslo", "is_removed": true}'])
+    assert kv("validate") == (0, [])
+    assert kv("add-peer", "nonsense")[0] == 2
+    url = "tcp://127.0.0.1:1"
+    assert kv("add-peer", url, "--json") == (0, [json.dumps({"peer": url, "is_dialled": True})])
 
 
 def test_changes_are_printed_as_they_happen(site: SiteThread) -> None:

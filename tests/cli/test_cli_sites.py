@@ -85,7 +85,7 @@ def test_a_name_that_is_in_use_is_refused_and_told(site: Callable[..., SiteProce
     for each in (first, other, second):
         each.start()
     eventually(lambda: "no peering with" in second.log.read_text())
-    eventually(lambda: "no peering with bonn" in other.log.read_text())
+    eventually(lambda: "two living sites are named 'bonn'" in other.log.read_text())
     second.change(OwnKeyAction.SET, "k", b"v")
     first.change(OwnKeyAction.SET, "l", b"w")
     eventually(lambda: other.values() == {"l": b"w"})

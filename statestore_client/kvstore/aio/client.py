@@ -143,9 +143,14 @@ class AsyncSiteClient:
         """Have the site dial another one, until it is stopped or told otherwise. An address twice is one."""
         await self._link.run(self._calls.change_peer(url, is_wanted=True))
 
-    async def remove_peer(self, url: str) -> None:
-        """Have the site hang up. It goes on with a peer that has another connection, or dials this site itself."""
-        await self._link.run(self._calls.change_peer(url, is_wanted=False))
+    async def remove_peer(self, peer: str) -> bool:
+        """Have the site hang up at an address that it dials. It forgets the site there, and is forgotten by it, unless
+        they have another connection.
+
+        Or have it forget a site, by its name, that has dialled this one, and is gone for good. One that is connected
+        is removed where it is dialled: InvalidArgumentError. False if there is no such address or site.
+        """
+        return await self._link.run(self._calls.change_peer(peer, is_wanted=False))
 
     async def summary(self) -> Summary:
         """The site's name, and numbers of each of its areas: what is there, and what has happened since its start."""

@@ -6,10 +6,14 @@ from typing import TypeAlias
 
 import attrs
 
+from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.links import LinkId
 from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore.store import AreaSummary
 
-__all__ = ["HelloRefused", "MalformedMessage", "NameInUse", "PeerChanged", "PeerWanted", "SiteEvent", "Synced"]
+__all__ = [
+    "AreaFull", "HelloRefused", "MalformedMessage", "NameInUse", "PeerChanged", "PeerWanted", "SiteEvent", "Synced",
+]  # fmt: skip
 
 
 @attrs.frozen
@@ -40,6 +44,15 @@ class NameInUse:
 
 
 @attrs.frozen
+class AreaFull:
+    """An area has no room for what a peer has sent: WARNING. Told again after some minutes without such a case."""
+
+    area: str
+    holds: AreaSummary
+    limits: AreaLimits
+
+
+@attrs.frozen
 class MalformedMessage:
     """What came on a connection is not of this protocol; it changed nothing."""
 
@@ -62,4 +75,4 @@ class PeerWanted:
     is_wanted: bool
 
 
-SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | MalformedMessage | Synced | PeerWanted
+SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | AreaFull | MalformedMessage | Synced | PeerWanted

@@ -20,7 +20,7 @@ from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, Hello, Ref
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "LinkId", "Links", "SiteLink"]
+__all__ = ["DOWN_S", "HEARTBEAT_S", "MAX_LINKS", "QUICK_HELLOS", "LinkId", "Links", "SiteLink"]
 
 #: The address that was dialled, or the route of a connection that another site has opened.
 LinkId: TypeAlias = str | bytes
@@ -28,8 +28,9 @@ LinkId: TypeAlias = str | bytes
 HEARTBEAT_S: Final = 1.0
 #: Silence after which a connection, and an incarnation that has no other one, is taken for dead.
 DOWN_S: Final = 3.0
-#: Hellos that are followed by another one after a second: a site that was started again is refused for 3 s.
-_QUICK_HELLOS: Final = 3
+#: Hellos that are followed by another one after a second. A site that was started again may be refused so long, until
+#: its former incarnation is taken for dead.
+QUICK_HELLOS: Final = 3
 _LONGEST_HELLO_WAIT_S: Final = 8.0
 _HELLO_JITTER: Final = 0.2
 #: Connections that others may open. A site has some dozen peers.
@@ -44,6 +45,8 @@ class SiteLink:
     is_dialled: bool
     heard_at: float
     name: str | None = None
+    #: Whose it was when it lived the last time.
+    last_name: str | None = None
     incarnation: int = 0
     areas: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
@@ -66,7 +69,7 @@ class SiteLink:
         """Say hello again some time after the last one, which was refused or not answered. Sites that lost the same
         peer together come back at different times.
         """
-        slow = self.hellos - _QUICK_HELLOS
+        slow = self.hellos - QUICK_HELLOS
         wait = HEARTBEAT_S
         if slow > 0:
             wait = min(HEARTBEAT_S * 2 ** min(slow, 16), _LONGEST_HELLO_WAIT_S) * (
@@ -92,9 +95,9 @@ class Links:
         """None if nothing is remembered of it."""
         return self._links.get(link_id)
 
-    def dial(self, link_id: LinkId, now: float) -> None:
+    def dial(self, link_id: LinkId, now: float, last_name: str | None = None) -> None:
         """The shell opens this connection."""
-        self._links[link_id] = SiteLink(link_id, True, now, hello_at=now)
+        self._links[link_id] = SiteLink(link_id, True, now, last_name=last_name, hello_at=now)
 
     def accept(self, link_id: LinkId, now: float) -> SiteLink:
         """Another site has opened this one, and its hello is good."""
@@ -107,7 +110,8 @@ class Links:
 
     def take_hello(self, link: SiteLink, hello: Hello, now: float) -> None:
         """The other side's hello is taken: everything begins, and the peer is spoken to on this connection."""
-        link.name, link.incarnation = hello.name, hello.incarnation
+        link.name = link.last_name = hello.name
+        link.incarnation = hello.incarnation
         link.areas, link.capabilities = hello.areas, hello.capabilities
         link.sent = link.received = link.hellos = 0
         link.heard_at = now
@@ -116,6 +120,10 @@ class Links:
     def of(self, name: str) -> SiteLink | None:
         """The connection on which a peer is spoken to: the last that said hello. An older one may be dead already."""
         return next((link for link in reversed(self._links.values()) if link.name == name), None)
+
+    def lead_to(self, name: str) -> bool:
+        """Whether a peer has a connection, or is dialled where it was reached before."""
+        return any(link.last_name == name for link in self._links.values())
 
     def incarnation_of(self, name: str) -> int | None:
         """Which incarnation the name belongs to; None if it is not connected."""

@@ -74,7 +74,6 @@ class OwnKey:
         self.overridden_at = now
         return self.rounds == CONTEST_ROUNDS
 
-    def look_for_calm(self, now: float) -> None:
-        """Whether the defence is over."""
-        if now - self.overridden_at >= CALM_S:
-            self.rounds = 0
+    def calm(self) -> None:
+        """The defence is over."""
+        self.rounds = 0

@@ -32,7 +32,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
-from statestore_client.server.kvstore.own_key import SLOWEST_MS, KeyContested, KeyLost, OwnEvent, OwnKey
+from statestore_client.server.kvstore.own_key import CALM_S, SLOWEST_MS, KeyContested, KeyLost, OwnEvent, OwnKey
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ class OwnKeys:
         self._refresh = KeyDeadlines()
         self._unset = KeyDeadlines()
         self._unset_values: dict[str, bytes] = {}
+        #: When the defence of a key that was overridden is over.
+        self._calm = KeyDeadlines()
+        self._contested: set[str] = set()
         store.guard = self
 
     def __len__(self) -> int:
@@ -95,7 +98,7 @@ class OwnKeys:
     @property
     def contested(self) -> int:
         """How many keys another site persists as well."""
-        return sum(own.is_contested for own in self._keys.values())
+        return len(self._contested)
 
     # -- what callers ask ----------------------------------------------------------------------------------------------
 
@@ -121,6 +124,7 @@ class OwnKeys:
             return reason
         self._drop_unset(key)
         self._advertise.drop(key)
+        self._end_defence(key)
         self._schedule_refresh(key, own, now)
         return None
 
@@ -208,6 +212,7 @@ class OwnKeys:
         self._drop_unset(key)
         self._advertise.drop(key)
         self._refresh.drop(key)
+        self._end_defence(key)
         if self._keys.pop(key, None) is None:
             return False
         self._store.released(key, now)
@@ -250,8 +255,14 @@ class OwnKeys:
             return
         own.entry = attrs.evolve(mine, version=entry.version + 1, ttl_version=self._first_ttl_version)
         if own.overridden(now):
+            self._contested.add(key)
             self.events.append(KeyContested(key, entry.originator))
+        self._calm.put(key, now + CALM_S)
         self._pend(key, own, now)
+
+    def _end_defence(self, key: str) -> None:
+        self._calm.drop(key)
+        self._contested.discard(key)
 
     def _lose(self, key: str, entry: Value, now: float) -> None:
         self.clear(key, now)
@@ -282,7 +293,9 @@ class OwnKeys:
     def next_deadline(self) -> float | None:
         """When to call :meth:`tick`."""
         batches = ((self._advertise, _ADVERTISE_S), (self._refresh, _REFRESH_S), (self._unset, _UNSET_S))
-        return min((first + width for batch, width in batches if (first := batch.next()) is not None), default=None)
+        times = [first + width for batch, width in batches if (first := batch.next()) is not None]
+        calm_at = self._calm.next()
+        return min(times if calm_at is None else (*times, calm_at), default=None)
 
     def tick(self, now: float) -> None:
         """Do what is due, some of it: call it again while :meth:`next_deadline` is not later."""
@@ -292,6 +305,9 @@ class OwnKeys:
             self._advertise_batch(now)
         if _is_due(self._refresh, _REFRESH_S, now):
             self._refresh_batch(now)
+        for key in self._calm.pop_due(now, _SLICE):
+            self._keys[key].calm()
+            self._contested.discard(key)
 
     def _unset_batch(self, now: float) -> None:
         entries = {}
@@ -318,7 +334,6 @@ class OwnKeys:
         entries = {}
         for key in self._refresh.pop_due(now, _SLICE):
             own = self._keys[key]
-            own.look_for_calm(now)
             self._schedule_refresh(key, own, now)
             entry = self._refreshed(key, own, now)
             if entry is not None:

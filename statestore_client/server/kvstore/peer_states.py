@@ -1,4 +1,4 @@
-"""A peer's state as a table, and how long to wait after errors.
+"""A peer's state as a table, how long to wait after errors, and how many syncs run at once.
 
 ===========  ========  ========  ==============  =========  ======================
 state        PEER_ADD  PEER_DEL  SYNC_RESP_RCVD  API_ERROR  INCONSISTENCY_DETECTED
@@ -24,12 +24,16 @@ import attrs
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["FIRST_WAIT_S", "LONGEST_WAIT_S", "TRANSITIONS", "PeerEvent", "PeerState", "PeerStatus", "SyncBackoff"]
+__all__ = [
+    "FIRST_WAIT_S", "LONGEST_WAIT_S", "TRANSITIONS", "PeerEvent", "PeerState", "PeerStatus", "SyncBackoff", "SyncSlots",
+]  # fmt: skip
 
 FIRST_WAIT_S: Final = 4.0
 LONGEST_WAIT_S: Final = 256.0
 #: A wait is shorter by up to this part of itself, so that peers of a site that was started again do not return at once.
 _JITTER: Final = 0.25
+_FIRST_SYNCS: Final = 2
+_MOST_SYNCS: Final = 32
 
 
 class PeerState(IntEnum):
@@ -103,3 +107,22 @@ class SyncBackoff:
     def retry_at(self) -> float:
         """Monotonic seconds; in the past if nothing has to be waited for."""
         return self._retry_at
+
+
+@attrs.define(eq=False)
+class SyncSlots:
+    """How many syncs a site has begun and not ended, in all its areas: two at first, twice as many after each one that
+    succeeds, at most 32.
+    """
+
+    limit: int = _FIRST_SYNCS
+    running: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another one may begin."""
+        return self.running < self.limit
+
+    def succeed(self) -> None:
+        """A sync has brought all that was missed."""
+        self.limit = min(_MOST_SYNCS, 2 * self.limit)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 from statestore_client.errors import RemoteProtocolError
-from statestore_client.server.kvstore.events import PeerChanged, SiteEvent
+from statestore_client.server.kvstore.events import AreaFull, PeerChanged, SiteEvent
 from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path
-from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
+from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff, SyncSlots
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.slices import slices
 from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
@@ -34,6 +34,7 @@ from statestore_client.wire.kvstore.messages import (
     SyncReply,
     path_fits,
 )
+from statestore_client.wire.kvstore.value import NoMergeReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.kvstore.messages import Message
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
+__all__ = ["CHECK_S", "FULL_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
 
 #: A peer that is asked, and answers nothing within this time, has failed.
 REQUEST_TIMEOUT_S: Final = 2.5
@@ -52,8 +53,9 @@ REQUEST_TIMEOUT_S: Final = 2.5
 CHECK_S: Final = 60.0
 #: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
 _APART_S: Final = 1.0
-_FIRST_SYNCS: Final = 2
-_MOST_SYNCS: Final = 32
+#: Where one of two stores has no room for what the other one has, they are compared again after this time only: till
+#: then nothing that a sync finds would be taken. So long, too, nothing is made of it if what was refused is refreshed.
+FULL_S: Final = 300.0
 
 
 class Wires(Protocol):
@@ -103,6 +105,8 @@ class SitePeer:
     #: Updates of it were lost since the last sync began.
     has_missed: bool = False
     has_failed: bool = False
+    #: Something that the last sync has found had no room, at one of the two sides.
+    had_no_room: bool = False
 
 
 class Replica:
@@ -115,13 +119,14 @@ class Replica:
         wires: Wires,
         random: Random,
         rate: FloodRate | None,
+        slots: SyncSlots,
     ) -> None:
         self.area: str = area.name
         self.peers: dict[str, SitePeer] = {}
         self.counters: ReplicaCounters = ReplicaCounters()
         #: How often a peer came, went, or got into another state.
         self.peer_changes: int = 0
-        self.sync_limit: int = _FIRST_SYNCS
+        self._slots = slots
         self._site = site
         self.contents = area
         self._store = area.store
@@ -130,6 +135,7 @@ class Replica:
         self._wires = wires
         self._random = random
         self._limiter = FloodLimiter(rate)
+        self._full_until = float("-inf")
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
@@ -158,6 +164,7 @@ class Replica:
     def remove(self, name: str) -> None:
         """The peer is not wanted any more."""
         peer = self.peers.pop(name)
+        self._end_sync(peer)
         self._tell(PeerChanged(self.area, name, peer.status.state, None))
 
     def missed(self, name: str, now: float) -> None:
@@ -175,7 +182,7 @@ class Replica:
     def _happens(self, peer: SitePeer, event: PeerEvent, now: float) -> None:
         before = peer.status.state
         if event in (PeerEvent.API_ERROR, PeerEvent.INCONSISTENCY_DETECTED):
-            peer.session = None
+            self._end_sync(peer)
             peer.check_at = float("inf")
         if peer.status.happens(event, now):
             self._tell(PeerChanged(self.area, peer.name, before, peer.status.state))
@@ -203,11 +210,9 @@ class Replica:
             deadline = None if peer.session is None else peer.session.deadline
             if deadline is not None and deadline <= now:
                 self.fail(peer, now)
-        running = sum(peer.session is not None for peer in self.peers.values())
         for peer in sorted(self.peers.values(), key=lambda peer: peer.status.since):
             due = self._due_at(peer)
-            if due is not None and due <= now and running < self.sync_limit:
-                running += 1
+            if due is not None and due <= now and self._slots.has_room:
                 self._begin(peer, now)
         self._ask(now)
         for path, keys in self._limiter.due(now):
@@ -233,11 +238,10 @@ class Replica:
     def next_deadline(self, now: float) -> float | None:
         """When to call :meth:`tick`."""
         times = [self._limiter.next_deadline(now), self.contents.next_deadline()]
-        running = sum(peer.session is not None for peer in self.peers.values())
         for peer in self.peers.values():
             if peer.session is not None:
                 times.append(now if peer.session.has_request else peer.session.deadline)
-            elif running < self.sync_limit:
+            elif self._slots.has_room:
                 times.append(self._due_at(peer))
         return min((at for at in times if at is not None), default=None)
 
@@ -245,12 +249,18 @@ class Replica:
 
     def _begin(self, peer: SitePeer, now: float) -> None:
         self.counters.full_syncs += 1
-        peer.began_at, peer.has_missed = now, False
+        self._slots.running += 1
+        peer.began_at, peer.has_missed, peer.had_no_room = now, False, False
         peer.session = SyncSession(
             self.area, self._store, self.sums, self._wires.next_id, REQUEST_TIMEOUT_S, with_ranges=peer.has_ranges
         )
         if peer.status.state is PeerState.IDLE:
             self._happens(peer, PeerEvent.PEER_ADD, now)
+
+    def _end_sync(self, peer: SitePeer) -> None:
+        """Whether it is done or not."""
+        self._slots.running -= peer.session is not None
+        peer.session = None
 
     def expects(self, name: str, reply_id: int) -> bool:
         """Whether a reply is one of the running sync. One of an older sync is not."""
@@ -270,6 +280,8 @@ class Replica:
             self._take(peer, reply.entries, (name,), now)
             if peer.session is not session:
                 return
+        if isinstance(reply, SetResult):
+            peer.had_no_room |= NoMergeReason.NO_ROOM in reply.reasons.values()
         try:
             session.receive(reply, now)
         except RemoteProtocolError:
@@ -281,14 +293,15 @@ class Replica:
             self._done(peer, now)
 
     def _done(self, peer: SitePeer, now: float) -> None:
-        peer.session = None
+        self._end_sync(peer)
         peer.backoff.succeed()
-        self.sync_limit = min(_MOST_SYNCS, 2 * self.sync_limit)
+        self._slots.succeed()
         peer.check_at = float("inf")
         if peer.has_missed:
             peer.check_at = now
         elif peer.has_ranges:
-            peer.check_at = now + CHECK_S * (1.0 - 0.1 * self._random.random())
+            wait = FULL_S if peer.had_no_room else CHECK_S
+            peer.check_at = now + wait * (1.0 - 0.1 * self._random.random())
 
     # -- what the other side asks and sends ----------------------------------------------------------------------------
 
@@ -326,7 +339,12 @@ class Replica:
     def _take(self, peer: SitePeer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
         merged = self.contents.merge(entries, path[-1], now)
         self.publish(merged.accepted, path, now)
-        if merged.is_inconsistent:
+        if NoMergeReason.NO_ROOM in merged.reasons.values():
+            peer.had_no_room = True
+            if self._full_until <= now:
+                self._wires.tell(AreaFull(self.area, self._store.summary(), self._store.limits))
+            self._full_until = now + FULL_S
+        if merged.is_inconsistent and self._full_until <= now:
             self._happens(peer, PeerEvent.INCONSISTENCY_DETECTED, now)
             peer.turn_at = now
         return merged

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from statestore_client.server.kvstore.replica import Replica
     from statestore_client.server.kvstore.site import SiteSettings
 
-__all__ = ["summary_of"]
+__all__ = ["figures_of", "summary_of"]
 
 
 def summary_of(request_id: int, settings: SiteSettings, replicas: Mapping[str, Replica]) -> Summary:
     """The reply to a request for it."""
-    areas = {area: _counters(replica) for area, replica in replicas.items()}
+    areas = {area: figures_of(replica) for area, replica in replicas.items()}
     return Summary(request_id, settings.name, settings.incarnation, areas)
 
 
-def _counters(replica: Replica) -> dict[str, int]:
+def figures_of(replica: Replica) -> dict[str, int]:
+    """Of one area."""
     contents = replica.contents
     held = contents.store.summary()
     states = [peer.status.state for peer in replica.peers.values()]

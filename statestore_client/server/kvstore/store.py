@@ -65,6 +65,8 @@ class StoreCounters:
     #: Of the same version as what is stored, from another originator or with another value.
     conflicts: int = 0
     expired: int = 0
+    #: Of the refused ones, those for which the area had no room.
+    without_room: int = 0
 
 
 @attrs.frozen
@@ -233,6 +235,7 @@ class AreaStore:
             more -= entry_bytes(key, current)
             counters.conflicts += version == current.version
         if not self._has_room(more, is_new=current is None):
+            counters.without_room += 1
             return NoMergeReason.NO_ROOM
         if hash_ is None and value is not None:
             hash_ = hash_of(version, originator, value)

@@ -17,8 +17,10 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import (
+    AreaFull,
     HelloRefused,
     MalformedMessage,
     NameInUse,
@@ -33,7 +35,7 @@ from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
-from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED, NoMergeReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,6 +95,9 @@ class SiteEndpoints:
     key_ttl_s: float = DEFAULT_KEY_TTL_MS / 1000
     #: Updates that leave each area in a second, each of any number of keys. More of them wait, and are merged.
     flood_rate: int | None = None
+    #: What each area holds at most: keys, and bytes of keys, originators and values. What has no room is refused.
+    max_keys: int = DEFAULT_LIMITS.max_keys
+    max_bytes: int = DEFAULT_LIMITS.max_bytes
 
     def __attrs_post_init__(self) -> None:
         check_tuple("peers", self.peers)
@@ -100,6 +105,8 @@ class SiteEndpoints:
         check_seconds("key_ttl_s", self.key_ttl_s, LEAST_KEY_TTL_MS / 1000, MAX_TTL_MS / 1000)
         if self.flood_rate is not None:
             check_number("flood_rate", self.flood_rate, 1)
+        check_number("max_keys", self.max_keys, 1)
+        check_number("max_bytes", self.max_bytes, 1)
         if self.curve_keys is not None:
             check_kind("curve_keys", self.curve_keys, Path)
         for url in (self.listen or "", *self.peers):
@@ -188,7 +195,11 @@ class SitePeering:
         rate = None if endpoints.flood_rate is None else FloodRate(endpoints.flood_rate, endpoints.flood_rate)
         settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS), rate)
         ttl_ms = round(1000 * endpoints.key_ttl_s)
-        areas = [Area(name, endpoints.name, key_ttl_ms=ttl_ms, started_ms=started_ms) for name in endpoints.areas]
+        limits = AreaLimits(endpoints.max_keys, endpoints.max_bytes)
+        areas = [
+            Area(name, endpoints.name, limits=limits, key_ttl_ms=ttl_ms, started_ms=started_ms)
+            for name in endpoints.areas
+        ]
         peering = cls(settings, areas, random, keys=keys, served=served)
         try:
             if endpoints.listen is not None:
@@ -219,14 +230,23 @@ class SitePeering:
     def add_peer(self, url: str) -> None:
         """Dial a site, and keep the connection up. Raises SettingsError."""
         self._sockets.dial(url)
-        self.site.dial(url, time.monotonic())
+        self.site.members.dial(url, time.monotonic())
         self.changed()
 
-    def remove_peer(self, url: str) -> None:
-        """Hang up. The site goes on as a peer if it has another connection."""
-        self._sockets.hang_up(url)
-        self.site.lost(url, time.monotonic())
+    def remove_peer(self, peer: str) -> bool:
+        """Hang up at an address that is dialled: both sites forget each other, if that was their only connection.
+        Or forget a site, by its name, that has dialled this one and is gone for good.
+
+        False if there is nothing of the kind. Raises InvalidArgumentError for a site that would come back.
+        """
+        if peer in self._sockets.dialled:
+            self.site.members.hang_up(peer, time.monotonic())
+            self._send()
+            self._sockets.hang_up(peer)
+        elif not self.site.members.forget(peer):
+            return False
         self.changed()
+        return True
 
     def changed(self) -> None:
         """Something was done to the site or its areas: a turn follows."""
@@ -265,8 +285,7 @@ class SitePeering:
                 if time.monotonic() >= now + _TURN_S:
                     break
             else:  # what was said on the former connection does not count, and hello is due on the new one
-                self.site.lost(what.link, now)
-                self.site.dial(what.link, now)
+                self.site.members.redial(what.link, now)
         self._sockets.settle(now)
         # After a long message that is the next turn's; every other turn does it, whatever comes.
         self._is_tick_put_off = time.monotonic() >= now + _TURN_S and not self._is_tick_put_off
@@ -287,10 +306,15 @@ class SitePeering:
         if ended < self._others_until:
             self._rests_until = ended + min(_MOST_REST_S, _REST * (ended - began))
 
-    def _carry(self) -> None:
+    def _send(self) -> None:
         output, self.site.output = self.site.output, []
         for link, data in output:
-            self._sockets.send(link, data)
+            # A connection that another site has opened, and that is gone, is not heard of in another way.
+            if not self._sockets.send(link, data) and isinstance(link, bytes):
+                self.site.members.lost(link, time.monotonic())
+
+    def _carry(self) -> None:
+        self._send()
         events, self.site.events = self.site.events, []
         for event in events:
             if isinstance(event, PeerWanted):
@@ -308,12 +332,13 @@ class SitePeering:
         answer: SetResult | Failure = SetResult(wanted.id, {})
         try:
             if not wanted.is_wanted:
-                self.remove_peer(wanted.url)
+                if not self.remove_peer(wanted.url):
+                    answer = SetResult(wanted.id, {wanted.url: NoMergeReason.NO_NEED_TO_UPDATE})
             elif len(self._sockets.dialled) < _MAX_DIALLED:
                 self.add_peer(wanted.url)
             else:
                 raise SettingsError(f"this site dials {_MAX_DIALLED} addresses, and no more")
-        except SettingsError as error:
+        except (SettingsError, InvalidArgumentError) as error:
             answer = Failure(wanted.id, FailureReason.BAD_REQUEST, str(error))
         self.site.answer(wanted.link, answer)
 
@@ -351,6 +376,12 @@ class SitePeering:
                     logger.warning("site %s: no peering with %s at %s: %s", name, peer or "the site", link, text)
             case NameInUse(name=peer):
                 logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)
+            case AreaFull(area=area, holds=holds, limits=limits):
+                logger.warning(
+                    "site %s: area %r has no room for what others send: it has %d keys and %d bytes, and takes %d and "
+                    "%d; raise the limits, or have less said",
+                    name, area, holds.keys, holds.bytes, limits.max_keys, limits.max_bytes,
+                )  # fmt: skip
             case MalformedMessage(link=link, error=error):
                 logger.debug("site %s: %s sent what is not of this protocol: %s", name, link, error)
             case PeerWanted(link=link, url=url, is_wanted=is_wanted):

@@ -1,7 +1,8 @@
 """Messages between sites <-> bytes: an array of MessagePack, the code first.
 
 What is read is checked field by field, and raises :class:`~statestore_client.errors.RemoteProtocolError` and nothing
-else. Fields after those of a message's table are ignored: a newer release has added them.
+else. An entry of another site that cannot be read says nothing about those beside it. Fields after those of a message's
+table are ignored: a newer release has added them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from statestore_client.wire.kvstore.messages import (
     Heartbeat,
     Hello,
     HelloWanted,
+    Leave,
     Message,
     RangeSumsReply,
     Refusal,
@@ -73,6 +75,7 @@ _PATH: Final = _plain("path", fields.path)
 _REASON: Final = _plain("reason", fields.integer)
 _TEXT: Final = _plain("text", fields.text)
 _ENTRIES: Final[_Field] = ("entries", fields.entries, fields.packed_entries)
+_SAID_ENTRIES: Final[_Field] = ("entries", fields.said_entries, fields.packed_entries)
 
 _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     1: (Hello, (
@@ -82,7 +85,8 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     2: (HelloWanted, ()),
     3: (Heartbeat, (_plain("incarnation", fields.integer), _plain("floods", fields.integer))),
     4: (Refusal, (_REASON, _TEXT)),
-    5: (Flood, (_plain("number", fields.integer), _AREA, _PATH, _ENTRIES)),
+    5: (Flood, (_plain("number", fields.integer), _AREA, _PATH, _SAID_ENTRIES)),
+    6: (Leave, ()),
     16: (Get, (_ID, _AREA, _plain("keys", fields.keys))),
     17: (GetFiltered, (
         _ID, _AREA, _PATTERNS, _plain("originators", fields.texts), _plain("match_all", fields.boolean),
@@ -94,8 +98,8 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
         _ID, _AREA, _plain("level", fields.integer), _plain("prefixes", fields.numbers),
         _plain("sum", fields.optional_integer),
     )),
-    21: (Sync, (_ID, _AREA, _plain("ranges", fields.ranges), ("hashes", fields.hashes, fields.packed_hashes))),
-    22: (Finalize, (_ID, _AREA, _ENTRIES, _plain("is_last", fields.boolean))),
+    21: (Sync, (_ID, _AREA, _plain("ranges", fields.ranges), ("hashes", fields.said_hashes, fields.packed_hashes))),
+    22: (Finalize, (_ID, _AREA, _SAID_ENTRIES, _plain("is_last", fields.boolean))),
     23: (ChangeOwnKey, (
         _ID, _AREA, _plain("action", fields.integer), _plain("key", fields.text), _plain("value", fields.optional_data),
         _plain("version", fields.optional_integer), _plain("ttl_ms", fields.optional_integer),
@@ -110,7 +114,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     32: (Found, (_ID, _ENTRIES, _NEXT)),
     33: (SetResult, (_ID, _plain("reasons", fields.reasons))),
     34: (RangeSumsReply, (_ID, _plain("is_equal", fields.boolean), ("sums", fields.sums, fields.packed_sums))),
-    35: (SyncReply, (_ID, _ENTRIES, _plain("to_be_updated", fields.keys), _NEXT)),
+    35: (SyncReply, (_ID, _SAID_ENTRIES, _plain("to_be_updated", fields.keys), _NEXT)),
     36: (Failure, (_ID, _REASON, _TEXT)),
     37: (Followed, (
         _ID, _HISTORY, _LAST, _plain("is_gap", fields.boolean), ("pieces", fields.pieces, fields.packed_pieces),
@@ -147,7 +151,13 @@ def _array(data: bytes) -> tuple[Any, ...]:
         raise RemoteProtocolError(f"a message of {len(data)} bytes; {MAX_MESSAGE} are allowed")
     try:
         array = msgpack.unpackb(
-            data, raw=False, use_list=False, strict_map_key=True, max_array_len=_MOST, max_map_len=_MOST
+            data,
+            raw=False,
+            unicode_errors="surrogateescape",
+            use_list=False,
+            strict_map_key=True,
+            max_array_len=_MOST,
+            max_map_len=_MOST,
         )
     # What msgpack raises: ValueError and its kinds, RecursionError and OverflowError come out of depth and of dates.
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:

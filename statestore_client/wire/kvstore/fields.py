@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, Piece, Wanted
 from statestore_client.wire.kvstore.messages import (
@@ -28,7 +28,7 @@ __all__ = [
     "MAX_NAME", "FieldError", "boolean", "counters", "entries", "hashes", "integer", "keys", "name", "names", "numbers",
     "optional_data", "optional_integer", "own_keys", "packed_entries", "packed_hashes", "packed_own_keys",
     "packed_peers", "packed_pieces", "packed_sums", "packed_wanted", "path", "peers", "pieces", "ranges", "reasons",
-    "sums", "text", "texts", "wanted",
+    "said_entries", "said_hashes", "sums", "text", "texts", "wanted",
 ]  # fmt: skip
 
 #: Characters of the name of a site or area, of an originator, and of a capability.
@@ -36,6 +36,8 @@ MAX_NAME: Final = 255
 
 _MIN_INT: Final = -(1 << 63)
 _MAX_INT: Final = (1 << 63) - 1
+#: In place of an entry that cannot be read. No store takes it, as it has no originator.
+_UNREADABLE: Final = Value(0, "", None, 0)
 
 
 class FieldError(ValueError):
@@ -71,9 +73,22 @@ def boolean(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """A text, which may be empty."""
-    if type(value) is not str:
+    if not _is_text(value):
         raise FieldError("must be a text")
     return value
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Bytes that are not UTF-8 are surrogates here, which no text may have."""
+    if type(value) is not str:
+        return False
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _array(value: Any) -> tuple[Any, ...]:
@@ -84,7 +99,7 @@ def _array(value: Any) -> tuple[Any, ...]:
 
 def name(value: Any) -> str:
     """The name of a site, of an area or of a capability."""
-    if type(value) is not str or not 0 < len(value) <= MAX_NAME:
+    if not _is_text(value) or not 0 < len(value) <= MAX_NAME:
         raise FieldError(f"must be a name of 1 to {MAX_NAME} characters")
     return value
 
@@ -108,7 +123,7 @@ def texts(value: Any) -> tuple[str, ...]:
     """Patterns of keys, keys that have expired, or addresses."""
     found = _array(value)
     for key in found:
-        if type(key) is not str:
+        if not _is_text(key):
             raise FieldError("must be an array of texts")
     return found
 
@@ -166,7 +181,7 @@ def _mapping(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
     if type(value) is not dict:
         raise FieldError("must be a map of keys")
     for key, item in value.items():
-        if type(key) is not str:
+        if not _is_text(key):
             raise FieldError("must be a map with texts as keys")
         value[key] = read(item)
     return value
@@ -191,7 +206,7 @@ def _signed(value: Any) -> int:
 
 
 def _originator(value: Any) -> str:
-    if type(value) is not str or len(value) > MAX_NAME:
+    if not _is_text(value) or len(value) > MAX_NAME:
         raise FieldError(f"must have originators of at most {MAX_NAME} characters")
     return value
 
@@ -213,12 +228,35 @@ def entries(value: Any) -> dict[str, Value]:
     """Key -> entry: version, originator, value or nil, TTL in ms, TTL version, hash (only without a value). The store
     makes the hash of what it takes.
     """
-    found = _items(value, _entry)
+    return _checked_size(_items(value, _entry))
+
+
+def _checked_size(found: dict[str, Value]) -> dict[str, Value]:
     if len(found) > 1 and sum(len(entry.value or b"") for entry in found.values()) > MAX_VALUES_BYTES:
         raise FieldError(
             f"must have values of at most {MAX_VALUES_BYTES} bytes together, or one: send several messages"
         )
     return found
+
+
+def said_entries(value: Any) -> dict[str, Value]:
+    """The same, of a site to another one. One that cannot be read says nothing about the others: in its place is one
+    that the store refuses, and counts. Where the key itself is none, the entry is left out.
+    """
+    return _checked_size(_items(_with_text_keys(value), _readable_entry))
+
+
+def _with_text_keys(value: Any) -> Any:
+    if type(value) is dict and not all(map(_is_text, value)):
+        return {key: item for key, item in value.items() if _is_text(key)}
+    return value
+
+
+def _readable_entry(value: Any) -> Value:
+    try:
+        return _entry(value)
+    except FieldError:
+        return _UNREADABLE
 
 
 def packed_entries(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:
@@ -240,6 +278,21 @@ def _hash(value: Any) -> Value:
 def hashes(value: Any) -> dict[str, Value]:
     """Key -> version, originator, TTL version, hash: what two entries are compared by. The TTL is not part of it."""
     return _items(value, _hash)
+
+
+def said_hashes(value: Any) -> dict[str, Value]:
+    """The same, without those that cannot be read: their entries are sent, as if the other side did not have them."""
+    if type(value) is not dict:
+        return hashes(value)
+    return hashes({key: item for key, item in _with_text_keys(value).items() if _is_hash(item)})
+
+
+def _is_hash(value: Any) -> bool:
+    try:
+        _hash(value)
+    except FieldError:
+        return False
+    return True
 
 
 def packed_hashes(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:

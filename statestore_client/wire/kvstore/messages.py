@@ -8,6 +8,7 @@ message                 code  kind    its fields
 :class:`Heartbeat`      3     alone   incarnation, number of the last flood
 :class:`Refusal`        4     alone   reason, text
 :class:`Flood`          5     alone   number, area, path, entries
+:class:`Leave`          6     alone   (none)
 :class:`Get`            16    asks    id, area, keys
 :class:`GetFiltered`    17    asks    id, area, patterns, originators, match all, omit values, start
 :class:`GetHashes`      18    asks    id, area, patterns, start
@@ -66,7 +67,7 @@ from statestore_client.wire.kvstore.value import Value
 __all__ = [
     "MAX_ITEMS", "MAX_MESSAGE", "MAX_PATH", "MAX_PATH_BYTES", "MAX_POSITION", "MAX_PREFIXES", "MAX_VALUES_BYTES",
     "PROTOCOL_VERSION", "Capability", "CompareRanges", "Failure", "FailureReason", "Finalize", "Flood", "Found", "Get",
-    "GetFiltered", "GetHashes", "Heartbeat", "Hello", "HelloWanted", "Message", "RangeSumsReply", "Refusal",
+    "GetFiltered", "GetHashes", "Heartbeat", "Hello", "HelloWanted", "Leave", "Message", "RangeSumsReply", "Refusal",
     "RefusalReason", "Reply", "Request", "Set", "SetResult", "Sync", "SyncReply", "path_fits",
 ]  # fmt: skip
 
@@ -140,6 +141,11 @@ class Hello:
 @attrs.frozen
 class HelloWanted:
     """The connection has not said hello, or the other side was started again since."""
+
+
+@attrs.frozen
+class Leave:
+    """The side that has dialled hangs up for good; a site that stops, or loses the line, says nothing."""
 
 
 @attrs.frozen
@@ -304,4 +310,4 @@ Request: TypeAlias = (
     | Finalize
 )
 Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure | Followed | PeersReply | Summary | OwnKeys
-Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Request | Reply
+Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Leave | Request | Reply

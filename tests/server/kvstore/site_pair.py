@@ -5,8 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TypeVar
 
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.flood import FloodRate
+from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.replica import Replica, SitePeer
 from statestore_client.server.kvstore.site import Site, SiteSettings
@@ -32,9 +34,11 @@ class OneSite:
         rate: FloodRate | None = None,
         capabilities: tuple[str, ...] = ("ranges",),
         sync_timeout_s: float = 0.0,
+        limits: AreaLimits = DEFAULT_LIMITS,
+        key_ttl_ms: int = DEFAULT_KEY_TTL_MS,
     ) -> None:
         self.now = 100.0
-        self.areas = {area: Area(area, name) for area in areas}
+        self.areas = {area: Area(area, name, limits=limits, key_ttl_ms=key_ttl_ms) for area in areas}
         settings = SiteSettings(name, incarnation, rate, capabilities, sync_timeout_s)
         self.site = Site(settings, self.areas.values(), Random(1), self.now)
 
@@ -92,7 +96,7 @@ class Pair:
     def __init__(self, bonn: OneSite, rome: OneSite) -> None:
         self.bonn, self.rome = bonn, rome
         self.carried: list[Message] = []
-        bonn.site.dial("out", bonn.now)
+        bonn.site.members.dial("out", bonn.now)
         self.settle()
 
     def settle(self, seconds: float = 0.0) -> None:

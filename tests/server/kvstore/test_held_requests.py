@@ -224,7 +224,7 @@ def test_peers_are_told_and_each_change_of_them() -> None:
     (reply,) = one.hear(CLIENT, GetPeers(9, AREA))
     assert reply == PeersReply(9, 1, 0, {}, ())
     assert one.hear(CLIENT, GetPeers(9, AREA, 1, 0, 20_000)) == []
-    one.site.dial("tcp://host:1", one.now)
+    one.site.members.dial("tcp://host:1", one.now)
     one.site.receive("tcp://host:1", encode(Hello(1, "rome", 7, (AREA,), (), is_reply=True)), one.now)
     replies = one.wait(0, CLIENT)
     (reply,) = replies
@@ -233,7 +233,7 @@ def test_peers_are_told_and_each_change_of_them() -> None:
     assert list(reply.peers) == ["rome"]
     assert (reply.peers["rome"].is_connected, reply.peers["rome"].urls) == (True, ("tcp://host:1",))
     assert one.hear(CLIENT, GetPeers(9, AREA, 1, reply.last, 20_000)) == []
-    one.site.lost("tcp://host:1", one.now)
+    one.site.members.lost("tcp://host:1", one.now)
     (reply,) = one.wait(0, CLIENT)
     assert isinstance(reply, PeersReply)
     assert not reply.peers["rome"].is_connected
@@ -244,7 +244,7 @@ def test_peers_are_told_and_each_change_of_them() -> None:
 def test_an_address_where_nobody_answers_is_told() -> None:
     """It is dialled, and has no name yet."""
     one = OneSite()
-    one.site.dial("tcp://host:1", one.now)
+    one.site.members.dial("tcp://host:1", one.now)
     one.said("tcp://host:1")
     (reply,) = one.hear(CLIENT, GetPeers(9, AREA))
     assert reply == PeersReply(9, 1, 0, {}, ("tcp://host:1",))

@@ -13,7 +13,7 @@ _STEP_S = 0.05
 
 def _bytes_of_a_minute(one: OneSite, other: OneSite, *, is_heard: bool = True) -> int:
     """What both sides say in a minute, the first hello included, if the one dials the other."""
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     sides = {"out": (one, other, "in"), "in": (other, one, "out")}
     total = 0
     for _ in range(round(_WINDOW_S / _STEP_S)):
@@ -53,7 +53,7 @@ def test_a_site_that_does_not_get_in_costs_at_most_twice_what_a_peer_costs(other
 def test_hellos_become_rare_and_are_quick_again_after_a_good_one() -> None:
     """Three follow after a second each, the later ones after 2, 4 and 8 s at most; an answer begins anew."""
     one = OneSite("bonn")
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     begun = one.now
     said = [0.0 for _ in one.said("out")]
     while one.now < begun + 40:

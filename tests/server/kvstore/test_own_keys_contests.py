@@ -52,6 +52,42 @@ def test_a_contest_ends_when_one_of_the_two_stops(mesh: Mesh) -> None:
     assert mesh.at("b", "key") == (10_001, "a", b"a", 0)
 
 
+def test_a_contest_ends_also_while_the_own_value_changes() -> None:
+    """Each new value puts the refresh off, which with a usual TTL comes late anyway; the calm is counted beside it."""
+    mesh = Mesh("a", "b", key_ttl_ms=300_000)
+    for name in ("a", "b"):
+        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
+    mesh.run(10)
+    area = mesh.areas["a"]
+    assert area.own.contested == 1
+    mesh.areas["b"].own.clear("key", mesh.now)
+    for number in range(40):
+        area.own.persist("key", b"%d" % number, mesh.now)
+        mesh.run(1)
+    assert area.own.contested == 0
+    own = area.own.get("key")
+    assert own is not None
+    assert not own.is_contested
+    assert mesh.at("b", "key") == mesh.at("a", "key")
+
+
+@pytest.mark.parametrize("end", ["clear", "set", "erase"])
+def test_a_key_that_is_let_go_is_contested_no_more(mesh: Mesh, end: str) -> None:
+    """However it is let go; the calm of another one that follows is its own."""
+    for name in ("a", "b"):
+        mesh.areas[name].own.persist("key", name.encode(), mesh.now)
+    mesh.run(10)
+    own = mesh.areas["a"].own
+    assert own.contested == 1
+    if end == "set":
+        assert own.set("key", b"x", mesh.now) is None
+    else:
+        getattr(own, end)("key", mesh.now)
+    assert own.contested == 0
+    mesh.run(60)
+    assert own.contested == 0
+
+
 @pytest.mark.parametrize("pause", [0.02, 0.15, 0.5])
 def test_a_key_whose_own_values_change_all_the_time_is_said_all_the_time(mesh: Mesh, pause: float) -> None:
     """However long and however fast a site changes its own key, others have what it said a tenth of a second ago."""

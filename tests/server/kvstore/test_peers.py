@@ -9,6 +9,7 @@ from site_pair import AREA, OneSite, Pair
 
 from statestore_client.server.kvstore.events import PeerChanged
 from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
+from statestore_client.server.kvstore.sync_session import SyncSession
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,
     Finalize,
@@ -126,7 +127,7 @@ def test_a_new_incarnation_is_synced_with_at_once() -> None:
     """Whatever the old one's failures have cost."""
     one = greeted()
     kept(one, 3)
-    one.site.lost("in", one.now)
+    one.site.members.lost("in", one.now)
     assert [type(m).__name__ for m in one.hear_hello("rome", 8, "again")] == ["Hello", "CompareRanges"]
 
 
@@ -155,8 +156,35 @@ def test_syncs_at_the_same_time_are_limited_and_more_after_each_success() -> Non
         name, peer = next((n, p) for n, p in one.replica.peers.items() if p.session is not None)
         assert peer.session is not None
         one.hear(int(name[4:]), RangeSumsReply(next(iter(peer.session._waiting)), True, ()))
-        assert one.replica.sync_limit == limit
+        assert one.site.sync_slots.limit == limit
         assert sum(peer.session is not None for peer in one.replica.peers.values()) == min(limit, 39)
+
+
+def test_the_limit_is_that_of_the_site_and_not_of_each_area() -> None:
+    """Two areas that have ten peers each begin two syncs together; one that ends gives its place to another area."""
+    areas = ("one", "two")
+    one = OneSite("bonn", areas=areas)
+    for n in range(10):
+        one.hear_hello(f"site{n:02}", 7, n, areas=areas)
+
+    def running(area: str) -> list[SyncSession]:
+        peers = one.site.replicas[area].peers.values()
+        return [peer.session for peer in peers if peer.session is not None]
+
+    assert sum(len(running(area)) for area in areas) == 2
+    assert one.site.sync_slots.running == 2
+    for _ in range(200):
+        for n in range(10):
+            for area in areas:
+                session = one.site.replicas[area].peers[f"site{n:02}"].session
+                if session is not None and session._waiting:
+                    one.hear(n, RangeSumsReply(next(iter(session._waiting)), True, ()))
+        one.wait(0.001)
+        there = sum(len(running(area)) for area in areas)
+        assert there == one.site.sync_slots.running <= one.site.sync_slots.limit
+    for area in areas:
+        assert {peer.status.state for peer in one.site.replicas[area].peers.values()} == {INITIALIZED}
+    assert one.site.sync_slots.running == 0
 
 
 def test_a_gap_in_the_numbers_of_floods_is_repaired_at_once() -> None:
@@ -212,7 +240,7 @@ def test_an_update_of_a_ttl_that_does_not_fit_brings_a_sync_without_a_wait() -> 
 def test_the_program_is_told_of_each_state() -> None:
     """Of a peer that comes, is synced with, and goes."""
     one = synced()
-    one.site.lost("in", one.now)
+    one.site.members.lost("in", one.now)
     changes = [(event.before, event.after) for event in one.told(PeerChanged)]
     assert changes == [(None, IDLE), (IDLE, SYNCING), (SYNCING, INITIALIZED), (INITIALIZED, IDLE)]
 

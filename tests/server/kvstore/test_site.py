@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore import links, site
+from statestore_client.server.kvstore import links, members
 from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.codec import encode
@@ -53,7 +53,7 @@ def test_equal_stores_are_synced_with_one_question_of_each_side() -> None:
 def test_a_hello_carries_what_the_other_side_has_to_know() -> None:
     """Name, incarnation, areas, version, capabilities; again each second until it is answered."""
     one = OneSite("bonn", 5)
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     hello = Hello(1, "bonn", 5, (AREA,), ("ranges",), False)
     assert one.said("out") == [hello]
     assert one.wait(0.9, "out") == []
@@ -81,7 +81,7 @@ def test_ones_own_name_is_refused() -> None:
     """A site that reaches itself, or another one of its name, has no peer; both hear why."""
     one = OneSite("bonn")
     assert [m.reason for m in one.hear_hello("bonn") if isinstance(m, Refusal)] == [RefusalReason.OWN_NAME]
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     one.hear("out", Hello(1, "bonn", 1, (AREA,), is_reply=True))
     assert [event.reason for event in one.told(HelloRefused)] == [RefusalReason.OWN_NAME] * 2
     assert one.replica.peers == {}
@@ -115,7 +115,7 @@ def test_a_connection_that_is_closed_frees_the_name_at_once() -> None:
     """Where the shell sees the end of a connection, nobody waits 3 s."""
     one = OneSite()
     one.hear_hello("rome", 7, "first")
-    one.site.lost("first", one.now)
+    one.site.members.lost("first", one.now)
     assert isinstance(one.hear_hello("rome", 8, "second")[0], Hello)
 
 
@@ -130,7 +130,7 @@ def test_several_connections_are_one_peer() -> None:
     one.set("k")
     assert [type(message) for message in one.said("second")] == [Flood]
     one.wait(1.0)
-    one.site.lost("second", one.now)
+    one.site.members.lost("second", one.now)
     assert one.state() is PeerState.INITIALIZED
     assert [type(m) for m in one.wait(0.0, "first") if not isinstance(m, Heartbeat)] == [CompareRanges], reply
 
@@ -168,12 +168,12 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_that_come_and_go_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of peers that are gone a limited number is remembered; one that is there is never forgotten."""
-    monkeypatch.setattr(site, "MAX_LINKS", 3)
+    monkeypatch.setattr(members, "MAX_LINKS", 3)
     one = OneSite()
     one.hear_hello("first", 1, "first")
     for n in range(20):
         one.hear_hello(f"rome{n}", n, n)
-        one.site.lost(n, one.now)
+        one.site.members.lost(n, one.now)
     assert len(one.replica.peers) == 3
     assert "first" in one.replica.peers
 
@@ -204,7 +204,7 @@ def test_the_largest_value_fits_beside_the_longest_path(names: int, is_taken: bo
 def test_a_silent_peer_is_down_after_three_seconds() -> None:
     """Heartbeats keep a peer; without them it is idle, and a dialled connection says hello again."""
     one = OneSite("bonn")
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
     one.hear("out", RangeSumsReply(one.site._last_id, True, ()))
     for _ in range(5):
@@ -325,7 +325,7 @@ def test_without_peers_the_end_of_the_initial_syncs_is_told_at_once_or_when_aske
 def test_a_peer_that_does_not_answer_holds_up_the_signal_for_its_time_out_only() -> None:
     """A connection that nobody answers counts after 2.5 s; a sync that fails counts at once."""
     one = OneSite()
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     one.wait(2.0)
     assert one.told(Synced) == []
     one.wait(1.0)
@@ -336,7 +336,7 @@ def test_a_peer_that_is_removed_is_forgotten() -> None:
     """Its connections too; if it says something more, it has to say hello."""
     one = OneSite()
     one.hear_hello()
-    one.site.remove_peer("rome")
+    one.site.members.remove_peer("rome")
     assert one.replica.peers == {}
     assert PeerChanged(AREA, "rome", PeerState.SYNCING, None) in one.told(PeerChanged)
     assert one.hear("in", Heartbeat(7, 0)) == [HelloWanted()]
@@ -359,7 +359,7 @@ _FRAMES = st.sampled_from([
 def test_nothing_that_arrives_stops_a_site(frames: list[tuple[str, bytes, int]]) -> None:
     """Any frames in any order on any connection: no exception, and a peer that behaves is served after them."""
     one = OneSite("bonn")
-    one.site.dial("out", one.now)
+    one.site.members.dial("out", one.now)
     for link, data, seconds in frames:
         one.hear(link, data)
         one.wait(seconds)

@@ -181,7 +181,7 @@ class _Wire:
             self.sites[n % 2].set(f"key {n}")
             self.sites[0].set(f"both {n}", version=1 + n % 3 // 2)
             self.sites[1].set(f"both {n}", version=1 + n % 5 // 4)
-        self.sites[0].site.dial("out", 100.0)
+        self.sites[0].site.members.dial("out", 100.0)
 
     def step(self, *, with_changes: bool) -> None:
         """Something happens at one of the sites."""
@@ -231,7 +231,7 @@ def test_nothing_is_missed_that_is_written_between_two_pieces(seed: int, monkeyp
 def test_a_sync_asks_once_in_a_turn() -> None:
     """Of several syncs that could go on, each gets its turn, one request after the other."""
     one = OneSite("bonn")
-    one.replica.sync_limit = 4
+    one.site.sync_slots.limit = 4
     for n in range(1_000):
         one.set(f"key {n}")
     for name in ("rome", "siena"):

@@ -258,6 +258,8 @@ async def test_bad_addresses_are_refused() -> None:
         ({"listen": _ANYWHERE, "key_ttl_s": "5"}, "key_ttl_s must be"),
         ({"listen": _ANYWHERE, "flood_rate": 0}, "flood_rate must be a whole number of at least 1"),
         ({"listen": _ANYWHERE, "flood_rate": 1.5}, "flood_rate must be a whole number"),
+        ({"listen": _ANYWHERE, "max_keys": 0}, "max_keys must be a whole number of at least 1"),
+        ({"listen": _ANYWHERE, "max_bytes": "1"}, "max_bytes must be a whole number"),
         ({"name": None}, "must be a text"),
         ({}, "neither listens nor dials"),
     ],
@@ -313,6 +315,24 @@ async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
         await until(lambda: y.value("between") == b"1")
 
 
+async def test_a_site_that_is_killed_and_started_again_is_taken_within_two_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its name is free as soon as the connection is gone, and nobody is warned of two sites."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        x.set("before", b"1")
+        await until(lambda: y.value("before") == b"1")
+        for _ in range(3):
+            x.peering.close()
+            x.start()
+            began = time.monotonic()
+            await until(lambda: x.value("before") == b"1")
+            assert time.monotonic() - began < 2.0
+        assert (x.peering.refused, y.peering.refused) == (0, 0)
+        assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 @pytest.mark.parametrize("has_others", [True, False])
 async def test_a_site_rests_after_each_turn_while_others_are_served(
     has_others: bool, monkeypatch: pytest.MonkeyPatch
@@ -320,7 +340,7 @@ async def test_a_site_rests_after_each_turn_while_others_are_served(
     """What comes meanwhile is taken when the rest is over, and not at the next heartbeat. Alone it never rests."""
     monkeypatch.setattr(sites, "_REST", 1e9)
     monkeypatch.setattr(sites, "_MOST_REST_S", 0.05)
-    monkeypatch.setattr("statestore_client.server.kvstore.site.HEARTBEAT_S", 1_000.0)
+    monkeypatch.setattr("statestore_client.server.kvstore.members.HEARTBEAT_S", 1_000.0)
     served = itertools.count()
     peering = SitePeering(
         SiteSettings("x", 1), [Area("a", "x")], Random(1), served=lambda: next(served) if has_others else 0
@@ -344,7 +364,7 @@ async def test_a_site_rests_after_each_turn_while_others_are_served(
 async def test_what_a_long_message_brings_is_told_in_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that took long leaves the rest of its work to the next one, which follows at once."""
     monkeypatch.setattr(sites, "_TURN_S", 0.0)
-    monkeypatch.setattr("statestore_client.server.kvstore.site.HEARTBEAT_S", 1_000.0)
+    monkeypatch.setattr("statestore_client.server.kvstore.members.HEARTBEAT_S", 1_000.0)
     area = Area("a", "x")
     peering = SitePeering(SiteSettings("x", 1), [area], Random(1))
     with contextlib.closing(peering), zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as client:

@@ -10,7 +10,7 @@ import attrs
 
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.replica import ReplicaCounters
+from statestore_client.server.kvstore.site_summary import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +37,14 @@ _HELP: Final = {
 }
 #: Of the broker's counters, those that are not totals.
 _GAUGES: Final = frozenset(("most_clients",))
+#: Of a site's figures those that are not totals.
+_SITE_GAUGES: Final = {
+    "keys": "Keys of the KvStore.",
+    "expiring_keys": "Of those, the ones with a time to live.",
+    "bytes": "Of keys, originators and values.",
+    "own_keys": "Of the keys, the ones that this site keeps alive.",
+    "contested_keys": "Of those, the ones that another site keeps alive, too.",
+}
 
 
 @attrs.frozen(eq=False)
@@ -122,33 +130,22 @@ class Metrics:
         peering = self.site()
         if peering is None:
             return
-        replicas = peering.site.replicas.values()
-        for name, text, values in (
-            ("keys", "Keys of the KvStore.", {r.area: len(r.contents.store) for r in replicas}),
-            (
-                "own_keys",
-                "Of those, the ones that this site keeps alive.",
-                {r.area: len(r.contents.own) for r in replicas},
-            ),
-            (
-                "contested_keys",
-                "Of those, the ones that another site keeps alive, too.",
-                {r.area: r.contents.own.contested for r in replicas},
-            ),
-        ):
-            yield from _metric(f"site_{name}", text, _by_area(values))
+        figures = {area: figures_of(replica) for area, replica in peering.site.replicas.items()}
+        for name in next(iter(figures.values())):
+            if name.startswith("peers"):
+                continue
+            values = {f'area="{_quoted(area)}"': found[name] for area, found in figures.items()}
+            if name in _SITE_GAUGES:
+                yield from _metric(f"site_{name}", _SITE_GAUGES[name], values)
+            else:
+                text = f"{name.replace('_', ' ').capitalize()} of the KvStore."
+                yield from _metric(f"site_{name}_total", text, values, kind="counter")
         peers = {
-            f'area="{_quoted(replica.area)}",state="{state.name.lower()}"': sum(
-                peer.status.state is state for peer in replica.peers.values()
-            )
-            for replica in replicas
+            f'area="{_quoted(area)}",state="{state.name.lower()}"': found[f"peers_{state.name.lower()}"]
+            for area, found in figures.items()
             for state in PeerState
         }
         yield from _metric("site_peers", "Other sites.", peers)
-        for field in attrs.fields(ReplicaCounters):
-            values = {replica.area: getattr(replica.counters, field.name) for replica in replicas}
-            text = f"{field.name.replace('_', ' ').capitalize()} of the KvStore."
-            yield from _metric(f"site_{field.name}_total", text, _by_area(values), kind="counter")
         yield from _metric(
             "site_refused_hellos_total",
             "Hellos that this site or another one has refused.",
@@ -203,10 +200,6 @@ class Metrics:
             ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
         ):
             yield from _metric(f"log_{name}", text, value)
-
-
-def _by_area(values: Mapping[str, float]) -> dict[str, float]:
-    return {f'area="{_quoted(area)}"': value for area, value in values.items()}
 
 
 def _quoted(label: str) -> str:

@@ -46,6 +46,8 @@ _QUEUE: Final = 256
 _MAX_FRAME_BYTES: Final = 2 * 1024 * 1024
 #: Messages of several frames that are dropped before another socket is looked at.
 _DROPPED_AT_ONCE: Final = 16
+#: Milliseconds that the last message of a connection has to get out, while others go on.
+_LAST_WORDS_MS: Final = 500
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 5_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -172,7 +174,7 @@ class SiteSockets:
         return socket, monitor
 
     def hang_up(self, url: str) -> None:
-        """Close the connection, and dial no more."""
+        """Close the connection, and dial no more. What was sent goes out, if that takes no time."""
         dealer = self._dealers.pop(url, None)
         if dealer is not None:
             for socket in (dealer.socket, dealer.monitor):  # before they go: their numbers are given to others at once
@@ -180,7 +182,7 @@ class SiteSockets:
                 self._forget(socket.fileno())
             dealer.socket.disable_monitor()
             dealer.monitor.close(linger=0)
-            dealer.socket.close(linger=0)
+            dealer.socket.close(linger=_LAST_WORDS_MS)
 
     def settle(self, now: float) -> None:
         """Say to libzmq who may connect, and dial again where a handshake failed, when it is time."""
@@ -228,14 +230,14 @@ class SiteSockets:
         return Came(frames[0].bytes, frames[1].bytes, user)
 
     def send(self, link: LinkId, data: bytes) -> bool:
-        """False if the connection is gone, or takes no more."""
+        """False if the connection is gone. It is dropped then, and also if the connection takes no more."""
         if isinstance(link, str):
             dealer = self._dealers.get(link)
-            sent = dealer is not None and _try_to_send(dealer.socket, [data])
+            error = zmq.EHOSTUNREACH if dealer is None else _try_to_send(dealer.socket, [data])
         else:
-            sent = self._router is not None and _try_to_send(self._router, [link, data])
-        self.dropped += not sent
-        return sent
+            error = zmq.EHOSTUNREACH if self._router is None else _try_to_send(self._router, [link, data])
+        self.dropped += bool(error)
+        return error != zmq.EHOSTUNREACH
 
     def is_readable(self) -> bool:
         """Whether something came that nobody has taken: look before sleeping."""
@@ -338,11 +340,12 @@ class SiteSockets:
         return None
 
 
-def _try_to_send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
+def _try_to_send(socket: zmq.Socket[bytes], frames: list[bytes]) -> int:
+    """What has kept it from being sent; 0 if nothing has."""
     try:
         socket.send_multipart(frames, zmq.NOBLOCK)
     except zmq.ZMQError as error:
         if error.errno in _WOULD_BLOCK:
-            return False
+            return error.errno
         raise
-    return True
+    return 0

@@ -62,7 +62,7 @@ class Node:
         for edge in self.edges:
             edge.reconnect()
             if edge.dialer is self:
-                self.site.dial(edge.dialled, self.now)
+                self.site.members.dial(edge.dialled, self.now)
         self.turn()
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class Node:
     def lost(self, link: object) -> None:
         """The network says that a connection is closed."""
         if self.is_alive:
-            self.site.lost(link, self.now)
+            self.site.members.lost(link, self.now)
             self.turn()
 
     def turn(self) -> None:

@@ -61,7 +61,7 @@ class _Member:
         """Dial what it dials."""
         for edge in self.edges:
             if edge.dialer is self:
-                self.site.dial(edge.dialled, self._mesh.world.now)
+                self.site.members.dial(edge.dialled, self._mesh.world.now)
         self.turn()
 
     def receive(self, link: object, data: bytes) -> None:

@@ -1,0 +1,82 @@
+"""An area that has no room for what a peer has: what it costs, and who is told."""
+
+from __future__ import annotations
+
+from site_pair import AREA, OneSite, Pair
+
+from statestore_client.server.kvstore.admission import AreaLimits
+from statestore_client.server.kvstore.events import AreaFull
+from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore.replica import CHECK_S, FULL_S
+from statestore_client.wire.kvstore.messages import Finalize, SyncReply
+
+KEYS = 40
+
+
+def full_pair(limits: AreaLimits) -> Pair:
+    """Bonn keeps 40 keys alive with a TTL of 20 s; Rome has not room for all of them."""
+    bonn, rome = OneSite("bonn", 1, key_ttl_ms=20_000), OneSite("rome", 2, limits=limits)
+    pair = Pair(bonn, rome)
+    for number in range(KEYS):
+        bonn.areas[AREA].own.persist(f"key {number}", b"x" * 100, bonn.now)
+    run(pair, 5.0)
+    return pair
+
+
+def run(pair: Pair, seconds: float) -> None:
+    """In steps of a tenth of a second."""
+    for _ in range(round(10 * seconds)):
+        pair.settle(0.1)
+
+
+def syncs(pair: Pair) -> int:
+    """That either side has begun."""
+    return sum(one.replica.counters.full_syncs for one in (pair.bonn, pair.rome))
+
+
+def test_what_has_no_room_costs_next_to_nothing() -> None:
+    """Its refreshes begin no syncs, and where a sync finds it the next one is five minutes later."""
+    for limits in (AreaLimits(max_keys=10), AreaLimits(max_bytes=1_500)):
+        pair = full_pair(limits)
+        begun = [one.replica.counters.full_syncs for one in (pair.bonn, pair.rome)]
+        run(pair, 2 * CHECK_S)
+        there = [
+            one.replica.counters.full_syncs - before for one, before in zip((pair.bonn, pair.rome), begun, strict=True)
+        ]
+        assert max(there) <= 2, "one to find out, and no more"
+        assert pair.rome.state("bonn") is PeerState.INITIALIZED
+        pair.carried.clear()
+        run(pair, CHECK_S)
+        assert [
+            message for message in pair.carried if isinstance(message, Finalize | SyncReply) and message.entries
+        ] == []
+        assert len(pair.rome.areas[AREA].store) >= 9
+
+
+def test_the_program_is_told_once_and_again_after_a_calm() -> None:
+    """With what the area holds, and what it may."""
+    pair = full_pair(AreaLimits(max_keys=10))
+    run(pair, CHECK_S)
+    (told,) = pair.rome.told(AreaFull)
+    assert (told.area, told.holds.keys, told.limits.max_keys) == (AREA, 10, 10)
+    for number in range(KEYS):
+        pair.bonn.areas[AREA].own.erase(f"key {number}", pair.bonn.now)
+    run(pair, FULL_S + 2 * CHECK_S)
+    assert pair.rome.told(AreaFull) == []
+    pair.bonn.areas[AREA].own.persist("large", b"x", pair.bonn.now)
+    for number in range(KEYS):
+        pair.bonn.areas[AREA].own.persist(f"key {number}", b"x", pair.bonn.now)
+    run(pair, 2.0)
+    assert len(pair.rome.told(AreaFull)) == 1
+
+
+def test_room_that_becomes_free_is_used() -> None:
+    """What was refused is there after the next comparison."""
+    pair = full_pair(AreaLimits(max_keys=10))
+    run(pair, CHECK_S)
+    there = set(pair.rome.areas[AREA].store)
+    for key in there:
+        pair.bonn.areas[AREA].own.erase(key, pair.bonn.now)
+    run(pair, FULL_S + CHECK_S)
+    assert len(pair.rome.areas[AREA].store) == 10
+    assert not there & set(pair.rome.areas[AREA].store)

@@ -1,0 +1,128 @@
+"""The peers of a site: how they are forgotten, and what is told of a site that was started again."""
+
+from __future__ import annotations
+
+import pytest
+from site_pair import AREA, OneSite, Pair
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore.events import HelloRefused, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.wire.kvstore.messages import (
+    Heartbeat,
+    Hello,
+    HelloWanted,
+    Leave,
+    Refusal,
+    RefusalReason,
+)
+
+IN_USE = Refusal(RefusalReason.NAME_IN_USE, "another site has it")
+
+
+def test_sites_forget_each_other_when_one_hangs_up() -> None:
+    """Nobody misses the other one afterwards, and a new connection begins anew."""
+    bonn, rome = OneSite("bonn", 1), OneSite("rome", 2)
+    pair = Pair(bonn, rome)
+    pair.settle(3.0)
+    assert (bonn.state("rome"), rome.state("bonn")) == (PeerState.INITIALIZED, PeerState.INITIALIZED)
+    bonn.site.members.hang_up("out", bonn.now)
+    assert bonn.replica.peers == {}
+    pair.settle()
+    assert rome.replica.peers == {}
+    assert isinstance(pair.carried[-1], Leave)
+    assert rome.told(PeerChanged)[-1] == PeerChanged(AREA, "bonn", PeerState.INITIALIZED, None)
+    pair.settle(10.0)
+    assert (bonn.replica.peers, rome.replica.peers) == ({}, {})
+    bonn.site.members.dial("out", bonn.now)
+    pair.settle(3.0)
+    assert (bonn.state("rome"), rome.state("bonn")) == (PeerState.INITIALIZED, PeerState.INITIALIZED)
+
+
+def test_a_peer_with_another_connection_stays() -> None:
+    """At both sides, and what may be lost on the one that has ended is looked for."""
+    one = OneSite()
+    one.hear_hello(link="first")
+    one.hear_hello(link="second")
+    one.hear("second", Leave())
+    assert one.peer().is_connected
+    assert one.peer().has_missed
+    assert one.hear("second", Heartbeat(7, 0)) == [HelloWanted()]
+    one.hear("first", Leave())
+    assert one.replica.peers == {}
+
+
+def test_a_peer_that_is_dialled_elsewhere_is_lost_and_not_forgotten() -> None:
+    """Its other address is dialled still: it is missing until somebody answers there, or that one is removed."""
+    one = OneSite()
+    for link in ("out", "other"):
+        one.site.members.dial(link, one.now)
+        one.hear(link, Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one.wait(3.5)
+    assert not one.peer().is_connected
+    one.site.members.hang_up("out", one.now)
+    assert not one.peer().is_connected
+    one.site.members.hang_up("other", one.now)
+    assert one.replica.peers == {}
+
+
+def test_an_address_that_is_dialled_again_is_still_that_of_its_peer() -> None:
+    """The line has broken and stands again, and nobody has said hello since: the peer goes with the address."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one.site.members.redial("out", one.now)
+    assert [type(message) for message in one.said("out")][-1:] == [Hello]
+    assert not one.peer().is_connected
+    one.site.members.hang_up("out", one.now)
+    assert one.replica.peers == {}
+    one.site.members.hang_up("out", one.now)
+
+
+def test_a_site_that_is_gone_for_good_is_forgotten_by_its_name() -> None:
+    """One that is connected, or dialled, would come back: that is an error, which says what to do."""
+    one = OneSite()
+    one.hear_hello()
+    with pytest.raises(InvalidArgumentError, match="at the side that has dialled"):
+        one.site.members.forget("rome")
+    one.site.members.lost("in", one.now)
+    assert "rome" in one.replica.peers
+    assert one.site.members.forget("rome")
+    assert one.replica.peers == {}
+    assert not one.site.members.forget("rome")
+    one.site.members.dial("out", one.now)
+    one.hear("out", Hello(1, "oslo", 7, (AREA,), ("ranges",), True))
+    one.wait(3.5)
+    with pytest.raises(InvalidArgumentError, match="remove its address"):
+        one.site.members.forget("oslo")
+
+
+def test_the_other_side_cannot_end_what_this_site_dials() -> None:
+    """Whatever is said there: it is dialled until this site's own operator says otherwise."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    assert [type(message) for message in one.hear("out", Leave())] == [Hello]
+    assert "rome" in one.replica.peers
+    assert one.hear("stranger", Leave()) == [HelloWanted()]
+
+
+def test_a_site_that_was_started_again_is_refused_in_silence() -> None:
+    """So long its former incarnation may be taken for living, no side tells of it, and the first syncs have not failed.
+    What is refused for longer is told.
+    """
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    for _ in range(2):
+        one.hear("out", IN_USE)
+        one.wait(1.0)
+    assert [event for event in one.site.events if isinstance(event, HelloRefused | Synced)] == []
+    one.hear("out", IN_USE)
+    one.wait(1.0)
+    assert one.told(HelloRefused) == []
+    one.hear("out", IN_USE)
+    assert [event.reason for event in one.told(HelloRefused)] == [RefusalReason.NAME_IN_USE]
+    other = OneSite()
+    other.hear_hello("rome", 7, "first")
+    assert isinstance(other.hear_hello("rome", 8, "second")[0], Refusal)
+    assert [event for event in other.site.events if isinstance(event, HelloRefused | NameInUse)] == []

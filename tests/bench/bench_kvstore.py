@@ -21,6 +21,7 @@ from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.server.kvstore.own_keys import OwnKeys
 from statestore_client.server.kvstore.pattern import Patterns
+from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.slices import page
 from statestore_client.server.kvstore.subscribers import SubscriberOptions
 from statestore_client.wire.kvstore.value import Value
@@ -45,6 +46,13 @@ def entries(count: int, version: int, *, ttl_version: int = 0, values: bool = Tr
         }
 
 
+def summed_area() -> Area:
+    """As a site has it: with the sums of its ranges."""
+    area = Area("0", "here")
+    area.store.on_change = RangeSums().change
+    return area
+
+
 def merged_per_s(area: Area, slices: list[dict[str, Value]], now: float) -> float:
     """Keys a second of this thread's own time, of a peer."""
     started = time.thread_time()
@@ -59,7 +67,7 @@ def speed(report: Report, options: Options) -> None:
     thresholds = gc.get_threshold()
     best: dict[str, float] = {}
     for _ in range(max(options.rounds, 3)):
-        area = Area("0", "here")
+        area = summed_area()
         works = {
             "new": list(entries(count, 1)),
             "again": list(entries(count, 1)),
@@ -79,7 +87,7 @@ def speed(report: Report, options: Options) -> None:
 
 def slices_ms(report: Report, options: Options) -> None:
     """How long one piece of work takes at most."""
-    area = Area("0", "here")
+    area = summed_area()
     count = options.scaled(_KEYS)
     taken: dict[str, list[float]] = defaultdict(list)
 
@@ -119,14 +127,14 @@ def subscriptions(report: Report, options: Options) -> None:
     taken: list[float] = []
     for _ in range(max(options.rounds, 3)):
         for followers in (0, 1, 100):
-            area = Area("0", "here")
+            area = summed_area()
             for number in range(followers):
                 area.subscribers.subscribe(SubscriberOptions(KeyFilter(filters[number % len(filters)])))
             rate = merged_per_s(area, list(entries(count, 1)), 0.0)
             name = f"merge new keys, {followers} subscriptions"
             best[name] = max(best.get(name, 0.0), rate)
         for patterns in filters:
-            area = Area("0", "here")
+            area = summed_area()
             reader = area.subscribers.subscribe(SubscriberOptions(KeyFilter(patterns)))
             for piece in entries(min(count, 20_000), 1):
                 area.merge(piece, "peer", 0.0)
@@ -164,7 +172,7 @@ def patterns(report: Report, options: Options) -> None:
 def memory(report: Report, options: Options) -> None:
     """What a key takes besides its own bytes and those of its value."""
     before = peak_bytes()
-    area = Area("0", "here")
+    area = summed_area()
     count = options.scaled(1_000_000)
     for piece in entries(count, 1):
         area.merge(piece, "peer", 0.0)

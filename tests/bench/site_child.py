@@ -188,7 +188,7 @@ class Child:
             case "hang up":
                 self._peering.remove_peer(*arguments)
             case "sum":
-                return self._replica.sums.sum(0, 0)
+                return self._replica.sums.total
             case "figures":
                 return self._steps.figures()
         return None

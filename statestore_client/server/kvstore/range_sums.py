@@ -1,16 +1,17 @@
 """Sums over the hashes of a store's entries, for the whole and for ranges of positions, kept as entries change.
 
-======  ==============  ==============================================================================
-level   ranges          what is kept
-======  ==============  ==============================================================================
-0       1               the sum
-8       256             the sums: positions that begin with the same 8 bits
-12      4,096           the sums
-16      65,536          the sums, and the keys of each range with the hashes of their entries
-======  ==============  ==============================================================================
+======  ==============  ===========================================================================================
+level   ranges          how their sums are had
+======  ==============  ===========================================================================================
+0       1               kept
+8       256             added up, from 16 of the next level: positions that begin with the same 8 bits
+12      4,096           kept
+16      65,536          added up, from the hashes of the entries in each range, which are kept
+======  ==============  ===========================================================================================
 
-Two stores with equal sums have equal entries, but for one chance in 2^64. A change costs four additions; a store of
-100,000 keys needs some 200 bytes for each. Zero is the sum of an empty range.
+Two stores with equal sums have equal entries, but for one chance in 2^64. A change costs two additions. What is added
+up is asked for rarely, and little of it at once: with a million keys that takes half a millisecond. Zero is the sum of
+an empty range.
 
 Source: ``docs/decisions/0045-the-wire-between-sites.md``.
 """
@@ -33,6 +34,8 @@ __all__ = ["LEVELS", "LOWEST", "RangeSums", "level_below", "position", "position
 LEVELS: Final = (0, 8, 12, 16)
 LOWEST: Final = LEVELS[-1]
 _BUCKETS: Final = 16
+#: The level whose sums are kept.
+_KEPT_LEVEL: Final = 12
 #: Where fewer than one of so many buckets are in use, those are sorted; else all numbers are tried.
 _SPARSE: Final = 64
 
@@ -75,10 +78,12 @@ def positions_of(level: int, prefix: int) -> tuple[int, int]:
 class RangeSums:
     """The sums of one area's store."""
 
-    __slots__ = ("_buckets", "_count", "_sums")
+    __slots__ = ("_buckets", "_count", "_sums", "total")
 
     def __init__(self) -> None:
-        self._sums: tuple[dict[int, int], ...] = tuple({} for _ in LEVELS)
+        #: Of all entries.
+        self.total: int = 0
+        self._sums = [0] * (1 << _KEPT_LEVEL)
         self._buckets: dict[int, dict[str, int]] = {}
         self._count = 0
 
@@ -105,33 +110,29 @@ class RangeSums:
                 bucket = self._buckets[number] = {}
             bucket[key] = new
             self._count += old is None
-        self._add(at, new - (old or 0))
-
-    def _add(self, at: int, difference: int) -> None:
-        for sums, level in zip(self._sums, LEVELS, strict=True):
-            prefix = at >> 64 - level
-            total = sums.get(prefix, 0) + difference & MAX_POSITION
-            if total:
-                sums[prefix] = total
-            else:
-                sums.pop(prefix, None)
-
-    def sum(self, level: int, prefix: int) -> int:
-        """The sum of one range."""
-        return self._sums[LEVELS.index(level)].get(prefix, 0)
+        difference = new - (old or 0)
+        self.total = self.total + difference & MAX_POSITION
+        kept = at >> 64 - _KEPT_LEVEL
+        self._sums[kept] = self._sums[kept] + difference & MAX_POSITION
 
     def sums_below(self, level: int, prefixes: Iterable[int]) -> tuple[int, ...]:
         """For each range the sums of the ranges of the next level in it. Raises ValueError for what does not exist."""
         below = level_below(level)
-        sums = self._sums[LEVELS.index(below)]
         width = below - level
         found: list[int] = []
         for prefix in prefixes:
             if prefix >> level:
                 raise ValueError(f"there is no range {prefix} at level {level}")
             first = prefix << width
-            found.extend([sums.get(child, 0) for child in range(first, first + (1 << width))])
+            found.extend([self._sum(below, child) for child in range(first, first + (1 << width))])
         return tuple(found)
+
+    def _sum(self, level: int, prefix: int) -> int:
+        if level > _KEPT_LEVEL:
+            bucket = self._buckets.get(prefix)
+            return sum(bucket.values()) & MAX_POSITION if bucket else 0
+        width = _KEPT_LEVEL - level
+        return sum(self._sums[prefix << width : prefix + 1 << width]) & MAX_POSITION
 
     def keys_in(self, first: int, last: int) -> Iterator[tuple[int, str]]:
         """Position and key of all that stands from ``first`` to ``last``, both included, in the order of positions.

@@ -25,7 +25,7 @@ __all__ = ["answer_comparison", "answer_sync"]
 
 def answer_comparison(sums: RangeSums, request: CompareRanges) -> RangeSumsReply:
     """Raises ValueError if the request names ranges that do not exist."""
-    if request.level == 0 and request.sum == sums.sum(0, 0):
+    if request.level == 0 and request.sum == sums.total:
         return RangeSumsReply(request.id, True, ())
     return RangeSumsReply(request.id, False, sums.sums_below(request.level, request.prefixes))
 

@@ -129,7 +129,7 @@ class SyncSession:
         request: CompareRanges | Sync | Finalize
         if self.phase is Phase.COMPARING:
             level, prefixes = self._below.popleft()
-            total = self._sums.sum(0, 0) if level == 0 else None
+            total = self._sums.total if level == 0 else None
             request = CompareRanges(self._next_id(), self._area, level, prefixes, total)
         elif self.phase is Phase.ASKING:
             request = self._next_part()

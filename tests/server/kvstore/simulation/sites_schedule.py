@@ -29,6 +29,7 @@ _REST_S = 8.0
 #: Own keys live this long in small meshes, so that they are refreshed, and those of dead sites end, within a schedule.
 _OWN_TTL_MS = 20_000
 _MANY = 50
+_LARGE = 41
 
 
 @attrs.frozen
@@ -105,9 +106,13 @@ class Schedule:
         for _ in range(random.randint(2, 12)):
             world.at(random.uniform(0.0, length), self._update)
         for _ in range(random.randint(0, 4)):
-            fault = random.choice([self._cut, self._cut, self._hold, self._reconnect, self._restart, self._isolate])
+            faults = [self._cut, self._cut, self._hold, self._reconnect, self._restart, self._isolate, self._halve]
+            fault = random.choice(faults)
             self.faults[fault.__name__.strip("_")] += 1
             world.at(random.uniform(0.0, length), fault)
+        if len(self.nodes) >= _LARGE:
+            self.faults["halve"] += 1
+            world.at(random.uniform(0.0, length), self._halve)
         if random.random() < 0.05 and len(self.nodes) < _MANY:
             self.faults["death"] += 1
             world.at(random.uniform(0.0, length), self._die)
@@ -139,6 +144,15 @@ class Schedule:
         for edge in node.edges:
             edge.is_cut = True
             self.world.at(self.world.now + length, partial(self._mend, edge))
+
+    def _halve(self) -> None:
+        """Two halves that do not reach each other, and go on by themselves."""
+        half = self.world.random.sample(self.nodes, len(self.nodes) // 2)
+        length = self.world.random.uniform(0.5, 8.0)
+        for edge in self.world.edges:
+            if (edge.dialer in half) != (edge.listener in half):
+                edge.is_cut = True
+                self.world.at(self.world.now + length, partial(self._mend, edge))
 
     def _hold(self) -> None:
         edge = self.world.random.choice(self.world.edges)
@@ -254,7 +268,7 @@ class Schedule:
                 if self._contents(other, to_the_letter=to_the_letter) != mine:
                     theirs = self._contents(other, to_the_letter=to_the_letter)
                     return f"{node.name} has {mine}, {other.name} has {theirs}"
-                if to_the_letter and other.sums.sum(0, 0) != node.sums.sum(0, 0):
+                if to_the_letter and other.sums.total != node.sums.total:
                     return f"{node.name} and {other.name} have equal entries and other sums"
                 if other.store.get(other.own_key) is None:
                     return f"{other.name} has lost its own key"

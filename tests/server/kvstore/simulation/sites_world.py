@@ -59,6 +59,7 @@ class World:
         self.longest_delay = 0.05
         self.violations: list[str] = []
         self.messages = 0
+        self.bytes = 0
         self._turns = count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -80,6 +81,7 @@ class World:
     def carry(self, edge: Edge, data: bytes, *, to_listener: bool) -> None:
         """One message over a connection."""
         self.messages += 1
+        self.bytes += len(data)
         if edge.is_cut or self.random.random() < self.loss:
             return
         delay = 0.001 + self.longest_delay * self.random.random()

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from sites_schedule import run_schedule
 
-from statestore_client.server.kvstore import site as site_module
+from statestore_client.server.kvstore import members as members_module
 from statestore_client.server.kvstore import store as store_module
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.flood import FloodLimiter, Path
@@ -74,7 +74,7 @@ def _keep_sums_of_what_expired(patch: Patch) -> None:
 
 
 def _never_miss_a_heartbeat(patch: Patch) -> None:
-    patch.setattr(site_module, "DOWN_S", 1e9)
+    patch.setattr(members_module, "DOWN_S", 1e9)
 
 
 def _take_the_first_of_equals(patch: Patch) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,21 @@ def test_all_schedules_end_with_equal_stores(figures: Callable[[str], None]) -> 
 
 
 @pytest.mark.slow
-def test_a_large_mesh(figures: Callable[[str], None]) -> None:
-    """The same with as many sites as few have, a tenth of all messages lost, sites cut off and started again."""
-    outcome = run_schedule(5, 50)
-    figures(f"{outcome.messages} messages, equal after {outcome.calm_s:.1f} s of calm")
-    assert not outcome.violations
+def test_large_meshes(figures: Callable[[str], None]) -> None:
+    """The same with as many sites as few have, and a mesh that falls into two halves each time."""
+    sizes = (45, 60, 80, 100) * max(1, _SCHEDULES // 10_000)
+    faults: Counter[str] = Counter()
+    failed: list[Outcome] = []
+    for outcome in on_all_cores(partial(_sized, sizes), range(len(sizes)), at_once=1):
+        faults.update(outcome.faults)
+        if outcome.violations:
+            failed.append(outcome)
+    figures(f"{len(sizes)} meshes of {min(sizes)} to {max(sizes)} sites; faults: {dict(faults)}")
+    assert not failed, [(outcome.seed, outcome.sites, outcome.violations[0]) for outcome in failed]
+
+
+def _sized(sizes: tuple[int, ...], number: int) -> Outcome:
+    return run_schedule(_SEED + number, sizes[number])
 
 
 def test_a_seed_always_gives_the_same_schedule() -> None:

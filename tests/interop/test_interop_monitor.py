@@ -12,16 +12,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from browser import Browser, open_browser
+from ports import reserved_ports
 from runtime_tools import Wire
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenTooOldError, StateStoreClient
-from statestore_client.server import EmbeddedServer, ReplicaSettings
+from statestore_client.server import EmbeddedServer, ReplicaSettings, SiteEndpoints
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("browser")]
 
@@ -170,13 +172,23 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, server: Embe
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_everything_has_a_name_and_enough_contrast(browser: Browser, server: EmbeddedServer, dark: bool) -> None:
-    """In both colour schemes each control has an accessible name, and each text a contrast of at least 4.5 to 1."""
+    """In both colour schemes each control has an accessible name, and each text a contrast of at least 4.5 to 1,
+    whichever panel is open.
+    """
     scene = Scene(server)
     with load(server), scene:
         browser.open(server.monitor_url, width=1000, height=1120, dark=dark)
         scene.play(browser)
-        assert browser.nameless() == []
-        assert browser.pale() == []
+        with StateStoreClient(server.url, client_id="watcher") as watcher, watcher.watch("compact/state"):
+            for tab in range(5):
+                browser.run("document.getElementById(`tab-${arguments[0]}`).click()", tab)
+                browser.wait(
+                    lambda: browser.run("return document.querySelector('#panel .empty, #panel table')"), "it is filled"
+                )
+                assert browser.nameless() == []
+                assert browser.pale() == []
+        browser.run("document.getElementById('tab-0').click()")
+        browser.wait_for_text("#panel", "compact/state")
         heights = browser.run("return [...document.querySelectorAll('.figure')].map((each) => each.offsetHeight)")
         assert len(set(heights) - {0}) == 1, "a figure has more than one line"
         if not dark:
@@ -238,6 +250,51 @@ def test_a_standby_takes_over(browser: Browser) -> None:
                 browser.run("document.getElementById('tab-4').click()")
                 browser.wait_for_text("#panel", "This server of the log", "active")
                 assert browser.complaints() == []
+
+
+def test_a_site_dies(browser: Browser) -> None:
+    """The page says which one is missing."""
+    with EmbeddedServer(monitor_port=0, site=SiteEndpoints(name="rome", listen="tcp://127.0.0.1:*")) as server:
+        with EmbeddedServer(site=SiteEndpoints(name="oslo", peers=(str(server.site_url),))):
+            browser.open(server.monitor_url)
+            browser.wait_for_text("#live", "live")
+            look_at_servers(browser)
+            browser.wait(lambda: "oslo initialized up" in panel(browser), "the other site is there")
+        browser.wait(lambda: "oslo idle down" in panel(browser), "it is missed")
+        assert browser.complaints() == []
+
+
+def test_peers_of_the_log_die(browser: Browser, tmp_path: Path) -> None:
+    """The page says what the peer in this process is, and when there is no majority, that no leader is known."""
+    nodes = {name: f"127.0.0.1:{reserved_ports(3)}" for name in "abc"}
+    servers = [
+        EmbeddedServer(monitor_port=0, log=ReplicaSettings.in_cluster(nodes, id=name, data=tmp_path / name))
+        for name in nodes
+    ]
+    with ThreadPoolExecutor() as pool:
+        try:
+            list(pool.map(EmbeddedServer.start, servers))
+            browser.open(servers[0].monitor_url)
+            browser.wait_for_text("#live", "live")
+            look_at_servers(browser)
+            browser.wait(lambda: "Leader known" in panel(browser), "there is a leader")
+            assert "Raft peer in this process" in panel(browser)
+            list(pool.map(EmbeddedServer.stop, servers[1:]))
+            browser.wait(lambda: "Leader not known" in panel(browser), "it is missed")
+            assert browser.complaints() == []
+        finally:
+            list(pool.map(EmbeddedServer.stop, servers))
+
+
+def look_at_servers(browser: Browser) -> None:
+    """The panel of servers, log and sites, which is asked for while it is seen."""
+    browser.run("document.getElementById('tab-4').click()")
+    browser.run("document.getElementById('explore').scrollIntoView()")
+
+
+def panel(browser: Browser) -> str:
+    """Its text, on one line."""
+    return " ".join(browser.text("#panel").split())
 
 
 def test_a_recording_is_shown_by_the_same_page(browser: Browser, server: EmbeddedServer, tmp_path: Path) -> None:

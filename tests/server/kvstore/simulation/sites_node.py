@@ -90,6 +90,19 @@ class Node:
             self.site.members.lost(link, self.now)
             self.turn()
 
+    def hang_up(self, edge: Edge) -> None:
+        """The operator does not want this peer."""
+        if self.is_alive:
+            self.site.members.hang_up(edge.dialled, self.now)
+            self.turn()
+
+    def dial(self, edge: Edge) -> None:
+        """The operator wants it, and the site may do it already."""
+        if self.is_alive and self.site.members.links.get(edge.dialled) is None:
+            edge.reconnect()
+            self.site.members.dial(edge.dialled, self.now)
+            self.turn()
+
     def turn(self) -> None:
         """Do what is due, send what is to be sent."""
         before = set(self.store)

@@ -107,6 +107,7 @@ class Schedule:
             world.at(random.uniform(0.0, length), self._update)
         for _ in range(random.randint(0, 4)):
             faults = [self._cut, self._cut, self._hold, self._reconnect, self._restart, self._isolate, self._halve]
+            faults.append(self._remove_peer)
             fault = random.choice(faults)
             self.faults[fault.__name__.strip("_")] += 1
             world.at(random.uniform(0.0, length), fault)
@@ -122,8 +123,10 @@ class Schedule:
         return [node for node in self.nodes if node.is_alive]
 
     def _update(self) -> None:
-        random = self.world.random
-        node = random.choice(self._alive())
+        random, alive = self.world.random, self._alive()
+        if not alive:  # all of them are just started again
+            return
+        node = random.choice(alive)
         for _ in range(random.choice([1, 1, 5])):
             node.set(f"key{random.randrange(6)}", random.randbytes(random.choice([0, 3, 60])))
         node.turn()
@@ -153,6 +156,12 @@ class Schedule:
             if (edge.dialer in half) != (edge.listener in half):
                 edge.is_cut = True
                 self.world.at(self.world.now + length, partial(self._mend, edge))
+
+    def _remove_peer(self) -> None:
+        """A site hangs up for good; later its operator thinks otherwise."""
+        edge = self.world.random.choice(self.world.edges)
+        edge.dialer.hang_up(edge)
+        self.world.at(self.world.now + self.world.random.uniform(0.5, 8.0), partial(edge.dialer.dial, edge))
 
     def _hold(self) -> None:
         edge = self.world.random.choice(self.world.edges)

@@ -1,14 +1,16 @@
 """A Sphinx extension: the pages as Markdown, a list of them for language models, and what links to a page show.
 
-Each page is also there with ``.md`` in place of ``.html``. Pages that are made from the source of the package are plain
-text there, as Sphinx writes it. ``llms.txt`` has one line for each page (https://llmstxt.org), ``llms-full.txt`` all.
+Each page is also there with ``.md`` in place of ``.html``, as it was written, less what readers do not see: comments
+and hidden lists of pages. Pages that are made from the source of the package are plain text there, as Sphinx writes it.
+``llms.txt`` has one line for each page (https://llmstxt.org), ``llms-full.txt`` all.
 """
 
 from __future__ import annotations
 
 import html
+import posixpath
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
@@ -23,6 +25,14 @@ __all__ = ["setup"]
 
 #: Pages with these are made from the source, at least in part.
 _MADE = re.compile(r"^```\{(eval-rst|include|toctree)\}$(?!\n:(caption|hidden))", re.MULTILINE)
+#: Of a page as it was written: what readers do not see, code, which is as it is, and where a link leads, if not to
+#: another site or within the page.
+_PARTS = re.compile(
+    r"(?P<unseen><!--.*?-->\n*|^```\{toctree\}\n.*?^```\n*)"
+    r"|^(?P<fence>```+).*?^(?P=fence)$|`[^`\n]+`"
+    r"|(?<=\]\()(?P<link>(?![a-z]+:|#)[^)#\s]+)",
+    re.MULTILINE | re.DOTALL,
+)
 _SUMMARY_CHARACTERS = 200
 
 
@@ -95,9 +105,26 @@ def _in_order(app: Sphinx) -> list[str]:
 def _plain(app: Sphinx, name: str) -> str:
     source = Path(app.env.doc2path(name)).read_text(encoding="utf-8")
     if not _MADE.search(source):
-        return source
+        return _PARTS.sub(lambda part: _as_seen(app, name, part), source)
     builder = TextBuilder(app, app.env)
     builder.init()
     writer = TextWriter(builder)
     writer.write(app.env.get_and_resolve_doctree(name, app.builder), StringOutput(encoding="unicode"))
     return str(writer.output)
+
+
+def _as_seen(app: Sphinx, name: str, part: re.Match[str]) -> str:
+    if part["unseen"] is not None:
+        return ""
+    return part[0] if part["link"] is None else _target(app, name, part["link"])
+
+
+def _target(app: Sphinx, name: str, link: str) -> str:
+    """Where the file is that a page has a link to: Sphinx has put pictures and other files elsewhere."""
+    folder = PurePosixPath(name).parent
+    file = posixpath.normpath(folder / link)
+    for files, place in ((app.env.images, "_images"), (app.env.dlfiles, "_downloads")):
+        placed = next((each for there, (_, each) in files.items() if str(there) == file), None)
+        if placed is not None:
+            return posixpath.relpath(f"{place}/{placed}", folder)
+    return link

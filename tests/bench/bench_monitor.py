@@ -3,7 +3,8 @@
     python tests/bench/bench_monitor.py [--quick] [--viewers 10]
 
 The server is a process of its own. A round is idle without viewers, idle with them, then the same with a client that
-sets keys at a rate. Viewers are plain sockets that read the stream of events; what a browser does with it is its own.
+sets keys at a rate. Viewers are plain sockets that read the stream of events and ask for a panel as often as the page
+does, each for another one; what a browser does with it is its own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _ROUND_S: Final = 30
 _RATE: Final = 500
 _KEYS: Final = 1_000
 _BAR: Final = 2.0
+#: As the page does it, for the panel that is open.
+_ASK_S: Final = 3.0
+_PANELS: Final = ("keys?prefix=", "watches?", "sessions?at=", "retained?filter=%23", "site?")
 _COMMAND: Final = (
     sys.executable, "-m", "statestore_client.cli", "serve", "--port", "0", "--monitor-port", "0",
 )  # fmt: skip
@@ -50,6 +54,18 @@ async def view(host: str, port: int, came: asyncio.Event) -> None:
         writer.close()
 
 
+async def look_inside(host: str, port: int, panel: str) -> None:
+    """Ask for a panel, again and again, until it is cancelled."""
+    request = f"GET /{panel} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
+    while True:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
+        writer.close()
+        await asyncio.sleep(_ASK_S)
+
+
 @asynccontextmanager
 async def viewers(host: str, port: int, count: int) -> AsyncIterator[None]:
     """So many of them look."""
@@ -57,7 +73,10 @@ async def viewers(host: str, port: int, count: int) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(view(host, port, each)) for each in came]
     try:
         await asyncio.gather(*(each.wait() for each in came))
+        panels = (_PANELS[number % len(_PANELS)] for number in range(count))
+        tasks.extend([asyncio.create_task(look_inside(host, port, each)) for each in panels])
         yield
+        assert not any(task.done() for task in tasks), "a viewer was turned away"
     finally:
         for task in tasks:
             task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ release = "1.2"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_pages"]
 html_baseurl = "https://pumps.example/"
 """
+PUMP = '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>'
 INDEX = """# Pumps
 
 All about *pumps* & pipes.
@@ -29,9 +31,40 @@ All about *pumps* & pipes.
 
 start
 below/made
+below/written
 ```
+
+Goodbye.
 """
 START = "# Start a pump\n\nPress the button.\n"
+WRITTEN = """# Written
+
+See [the start](../start.md#a), [the rules](rules.yml), [elsewhere](https://pumps.example/a.yml):
+
+<!-- not run: a pump is needed
+[a link](rules.yml)
+-->
+```python
+start()  # [a](rules.yml) <!-- shown -->
+```
+
+<!-- invisible-code-block: python
+stop()
+-->
+
+![A pump](../pump.svg) and `<!-- this -->`.
+"""
+#: Both are in a folder that Sphinx names after what is in the file.
+READ = r"""# Written
+
+See \[the start\]\(../start.md#a\), \[the rules\]\(../_downloads/[0-9a-f]+/rules.yml\), \[elsewhere\]\(https://pumps.example/a.yml\):
+
+```python
+start\(\)  # \[a\]\(rules.yml\) <!-- shown -->
+```
+
+!\[A pump\]\(../_images/pump.svg\) and `<!-- this -->`.
+"""
 MADE = """# Made from the source
 
 ```{eval-rst}
@@ -45,7 +78,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of three pages, one of them made from docstrings."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "below").mkdir()
-    for name, text in {"conf.py": CONF, "index.md": INDEX, "start.md": START, "below/made.md": MADE}.items():
+    for name, text in {
+        "conf.py": CONF,
+        "index.md": INDEX,
+        "start.md": START,
+        "below/made.md": MADE,
+        "below/written.md": WRITTEN,
+        "below/rules.yml": "a: 1",
+        "pump.svg": PUMP,
+    }.items():
         (folder / name).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(folder), str(folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -56,6 +97,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_page_is_there_as_it_was_written(site: Path) -> None:
     """The Markdown beside a page is its source."""
     assert (site / "start.md").read_text() == START
+
+
+def test_what_readers_do_not_see_is_left_out(site: Path) -> None:
+    """Comments, code that is run and not shown, and hidden lists; links to files lead to where these are now."""
+    assert re.fullmatch(READ, (site / "below/written.md").read_text())
+    assert (site / "index.md").read_text() == "# Pumps\n\nAll about *pumps* & pipes.\n\nGoodbye.\n"
 
 
 def test_a_page_made_from_the_source_has_what_was_made(site: Path) -> None:
@@ -76,6 +123,7 @@ def test_the_list_has_each_page_once_in_the_order_of_the_sidebar(site: Path) -> 
         "index.md",
         "start.md",
         "below/made.md",
+        "below/written.md",
     ]
     assert START in (site / "llms-full.txt").read_text()
 

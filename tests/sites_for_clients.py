@@ -14,7 +14,8 @@ import zmq
 from ports import reserved_port
 
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, SiteClient, Value
-from statestore_client.server.runtime.sites import SiteEndpoints, SitePeering
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.codec import decode
 
 __all__ = ["SHELLS", "Blocking", "Impostor", "Looped", "SiteThread"]

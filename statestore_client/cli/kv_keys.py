@@ -139,7 +139,10 @@ def set_key(
     json_output: bool,
     **options: Any,
 ) -> int:
-    """Have the site say VALUE under KEY, and keep it alive until another site overrides it, or `erase-key`."""
+    """Have the site say VALUE under KEY, and keep it alive until another site overrides it, `erase-key`, or its end.
+
+    Nothing is on a disk: when the site starts again, say it again, or it ends with its time to live.
+    """
     if persist and (version is not None or ttl is not None):
         raise click.UsageError("--persist takes the version and the time to live that it needs")
     data = value_argument(value, value_file)

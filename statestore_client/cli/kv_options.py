@@ -43,7 +43,7 @@ _SITE: Final = (
         type=click.Path(dir_okay=False, path_type=Path),
         help="This client's own pair, NAME.key_secret, which the site must know.",
     ),
-    click.option("--area", default="default", show_default=True, help="Of the site."),
+    click.option("--area", default="default", show_default=True, help="Of keys and peers."),
     click.option(
         "--timeout", type=Seconds(min=0, min_open=True), default=2.5, show_default=True, help="Wait for an answer."
     ),

@@ -79,6 +79,8 @@ def remove_peer(peer: str, *, json_output: bool, **options: Any) -> int:
     """
     with open_site(options) as site:
         is_removed = site.remove_peer(peer)
+    if not is_removed:
+        click.echo(f"{peer!r} is no address that the site dials, and no site that it knows: see kv peers", err=True)
     if json_output:
         print_json({"peer": peer, "is_removed": is_removed})
     return exits.DONE if is_removed else exits.NEGATIVE
@@ -173,17 +175,20 @@ def _number(key: str, entry: Value) -> int:
 @json_option
 @site_options
 def validate(*, json_output: bool, **options: Any) -> int:
-    """Look for what should not be: peers that are lost or not in sync, addresses without a site, contested keys.
+    """Look for what should not be: peers lost or not in sync, addresses without a site, contested keys, an area without
+    room.
 
     Prints a line for each. Exit code 1 if there are any.
     """
     with open_site(options) as site:
-        reply, own = site.peers(), site.own_keys()
+        reply, own, area = site.peers(), site.own_keys(), options["area"]
+        is_full = site.summary().areas.get(area, {}).get("full")
     found = [
+        *(((f"area {area}", "it has no room for what other sites send: see --site-max-keys"),) if is_full else ()),
         *((f"peer {name}", _trouble(peer)) for name, peer in sorted(reply.peers.items()) if _trouble(peer)),
-        *((f"address {url}", "no site has answered there") for url in reply.unreached),
+        *((f"address {url}", "no site there has let this one in") for url in reply.unreached),
         *(
-            (f"key {key}", "another site keeps it alive, too")
+            (f"key {key}", "another site keeps it alive, too: erase-key at one of the two")
             for key, state in sorted(own.items())
             if state.is_contested
         ),
@@ -198,7 +203,7 @@ def validate(*, json_output: bool, **options: Any) -> int:
 
 def _trouble(peer: PeerInfo) -> str:
     if not peer.is_connected:
-        return f"lost {peer.since_ms / 1000:.0f} s ago"
+        return " ".join((f"lost {peer.since_ms / 1000:.0f} s ago", *(f"at {url}" for url in peer.urls)))
     return "" if peer.state == len(_STATES) - 1 else f"not in sync for {peer.since_ms / 1000:.0f} s"
 
 
@@ -222,7 +227,10 @@ def graph(*, svg_file: str | None, json_output: bool, **options: Any) -> int:
             Path(svg_file).write_text(drawn(mesh, time.strftime("%Y-%m-%d %H:%M:%S")), encoding="utf-8")
         except OSError as error:
             raise click.UsageError(f"--svg {svg_file}: {error.strerror}") from error
-    for line in mesh.lines():
+    lines = mesh.lines()
+    if not lines and not json_output:
+        print_line(f"{next(iter(mesh.sites))} is alone")
+    for line in lines:
         if json_output:
             print_json(attrs.asdict(line))
         else:

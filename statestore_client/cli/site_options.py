@@ -10,7 +10,7 @@ import click
 from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
-from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
 from statestore_client.server.runtime.transport.endpoints import is_local
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--site-key-ttl",
-        type=Seconds(),
+        type=Seconds(min=2),
         help="How long other sites have what this one has said after it died or was cut off. Default: 300.",
     ),
     click.option(
@@ -73,7 +73,7 @@ _OPTIONS: Final = (
         "--site-max-keys",
         type=int,
         metavar="N",
-        help=f"Keys of each area; what others say under more of them is refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
+        help=f"Keys of each area; what is said under more of them is refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
     ),
     click.option(
         "--site-max-bytes",
@@ -126,7 +126,8 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
             **{name: options[option] for option, name in _LIMITS.items() if options[option] is not None},
         )
     except InvalidArgumentError as error:
-        raise click.UsageError(f"--site: {error}") from None
+        named = next((option for option, name in _LIMITS.items() if str(error).startswith(f"{name} ")), "site")
+        raise click.UsageError(f"--{named.replace('_', '-')}: {error}") from None
 
 
 def _is_local(url: str) -> bool:

@@ -47,7 +47,14 @@ from statestore_client.wire.kvstore.messages import (
     Set,
     SetResult,
 )
-from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, NoMergeReason, Value, hash_of
+from statestore_client.wire.kvstore.value import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    MAX_VERSION,
+    NoMergeReason,
+    Value,
+    hash_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -67,6 +74,13 @@ ClientRequest: TypeAlias = (
 REPLIES: Final = (Found, SetResult, Followed, PeersReply, Summary, OwnKeys, Failure)
 Call: TypeAlias = Generator[ClientRequest, Reply, T]
 
+#: What else is said of a reason.
+_ADVICE: Final[dict[int, str]] = {
+    NoMergeReason.OLD_VERSION: ", what is stored has a higher one",
+    NoMergeReason.INVALID_VERSION: f", versions are 1 to {MAX_VERSION}",
+    NoMergeReason.INVALID_KEY: f", a key has 1 to {MAX_KEY_BYTES} bytes of UTF-8",
+    NoMergeReason.NO_ROOM: ", its area is full: raise --site-max-keys or --site-max-bytes, or have less said",
+}
 _MEANS_SOMETHING: Final = frozenset(r"\.[](){}|*+?^$")
 
 
@@ -286,7 +300,8 @@ class SiteCalls:
         if reason == NoMergeReason.NO_NEED_TO_UPDATE and data is None:
             return False
         known = {each.value: each.name for each in NoMergeReason}
-        raise NotMergedError(f"the site did not take {key[:80]!r}: {known.get(reason, reason)}", key=key, reason=reason)
+        why = f"{known.get(reason, reason)}{_ADVICE.get(reason, '')}"
+        raise NotMergedError(f"the site did not take {key[:80]!r}: {why}", key=key, reason=reason)
 
 
 def identity(entry: Value) -> tuple[int, str, int | None]:

@@ -128,7 +128,7 @@ class SiteSocket:
         if self._failure & _AUTH:
             return ": it does not know the key of this client"
         if self.keys is None:
-            return ": the handshake fails; does it want a key (keys=ClientKeys.read(...))?"
+            return ": the handshake fails; is this the port of a site? Does it want keys (--curve-keys, ClientKeys)?"
         return ": the handshake fails; has it keys, and is curve_server_key its own?"
 
 

@@ -13,7 +13,7 @@ from statestore_client.server.broker import BrokerLimits, Counters, SessionView
 from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
 from statestore_client.server.runtime.replication.settings import PeerSettings, ReplicaSettings
 from statestore_client.server.runtime.security.access_rules import AccessRules
-from statestore_client.server.runtime.sites import SiteEndpoints
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.scan import ScanLimits

@@ -19,7 +19,8 @@ from waiting import eventually, until
 
 from statestore_client.errors import InvalidArgumentError, RequestTimeoutError, SettingsError
 from statestore_client.kvstore import ClientKeys
-from statestore_client.server.runtime.sites import SiteEndpoints, SitePeering
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, CompareRanges, Hello, Refusal, RefusalReason
 
@@ -95,7 +96,7 @@ def stranger(folder: Path, kind: str) -> ClientKeys | None:
 @pytest.mark.parametrize(
     ("kind", "told", "place"),
     [
-        ("no keys", "does it want a key", "from an address that libzmq does not tell"),
+        ("no keys", "oes it want keys", "from an address that libzmq does not tell"),
         ("an unknown key", "it does not know the key of this client", "from 127.0.0.1: its key is not in"),
         ("another key for the site", "is curve_server_key its own", "from an address that libzmq does not tell"),
     ],

@@ -20,7 +20,7 @@ from statestore_client.errors import (
     UnexpectedReplyError,
 )
 from statestore_client.kvstore import AsyncSiteClient, SiteClient, Value
-from statestore_client.server.runtime.sites import SiteEndpoints
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Failure, Found, Message, SetResult
 

@@ -330,7 +330,7 @@ def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread) -
 
 def test_a_site_dials_a_bounded_number_of_addresses(client: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that has it dial more is refused."""
-    monkeypatch.setattr("statestore_client.server.runtime.sites._MAX_DIALLED", 2)
+    monkeypatch.setattr("statestore_client.server.runtime.sites.MAX_DIALLED", 2)
     for port in (1, 2):
         client.add_peer(f"tcp://127.0.0.1:{port}")
     with pytest.raises(InvalidArgumentError, match="dials 2 addresses"):

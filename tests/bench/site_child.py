@@ -24,7 +24,8 @@ from statestore_client.server.kvstore.site import Site
 from statestore_client.server.kvstore.slices import slices
 from statestore_client.server.runtime.garbage_collection import short_pauses
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.sites import DEFAULT_AREA, SiteEndpoints, SitePeering
+from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.wire.kvstore import codec
 from statestore_client.wire.kvstore.value import Value

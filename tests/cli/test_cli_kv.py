@@ -19,8 +19,9 @@ from waiting import eventually
 from statestore_client.cli.app import main
 from statestore_client.cli.kv import kv as kv_group
 from statestore_client.cli.kv_graph import Mesh, drawn, walk
-from statestore_client.errors import RequestTimeoutError
+from statestore_client.errors import NotMergedError, RequestTimeoutError
 from statestore_client.kvstore import PeerInfo, PeersReply, SiteClient, Value
+from statestore_client.server.kvstore.admission import AreaLimits
 
 Kv = Callable[..., tuple[int, list[str]]]
 
@@ -114,7 +115,7 @@ def test_peers_areas_numbers_and_troubles(kv: Kv, site: SiteThread) -> None:
     code, lines = kv("validate")
     assert code == 1
     assert lines[0].startswith("peer rome: lost")
-    assert lines[1] == "address tcp://127.0.0.1:1: no site has answered there"
+    assert lines[1] == "address tcp://127.0.0.1:1: no site there has let this one in"
     assert {json.loads(line)["what"] for line in kv("validate", "--json")[1]} == {
         "peer rome",
         "address tcp://127.0.0.1:1",
@@ -130,6 +131,13 @@ def test_peers_are_added_and_removed(kv: Kv, site: SiteThread) -> None:
         assert kv("add-peer", rome.url) == (0, [])
         eventually(lambda: kv("peers")[1] and kv("peers")[1][0].startswith("initialized"))
         assert kv("remove-peer", "rome")[0] == 2
+        rome.stop()
+        eventually(lambda: kv("peers")[1][0].startswith("lost"))
+        assert kv("peers")[1][0].split()[2:] == ["rome", rome.url]
+        (line,) = kv("validate")[1]
+        assert line.endswith(f"s ago at {rome.url}")
+        rome.start()
+        eventually(lambda: kv("peers")[1][0].startswith("initialized"))
         assert kv("remove-peer", rome.url) == (0, [])
         assert kv("peers") == (0, [])
         eventually(lambda: kv("peers", url=rome.url)[1] == [])
@@ -146,6 +154,19 @@ def test_peers_are_added_and_removed(kv: Kv, site: SiteThread) -> None:
     assert kv("add-peer", "nonsense")[0] == 2
     url = "tcp://127.0.0.1:1"
     assert kv("add-peer", url, "--json") == (0, [json.dumps({"peer": url, "is_dialled": True})])
+
+
+def test_an_area_without_room_is_a_trouble(kv: Kv, site: SiteThread) -> None:
+    """For five minutes after something that another site has sent was refused."""
+    with SiteThread("rome", site.url) as rome:
+        eventually(lambda: kv("peers")[1] and kv("peers")[1][0].startswith("initialized"))
+        site.peering.site.replicas["default"].contents.store.limits = AreaLimits(max_keys=2)
+        rome.set_many({f"key {number}": b"x" for number in range(3)})
+        eventually(lambda: kv("validate")[0] == 1)
+        assert kv("validate")[1] == ["area default: it has no room for what other sites send: see --site-max-keys"]
+        assert "default full 1" in kv("summary")[1]
+        with SiteClient(site.url) as client, pytest.raises(NotMergedError, match="NO_ROOM, its area is full: raise"):
+            client.set("another", "x")
 
 
 def test_changes_are_printed_as_they_happen(site: SiteThread) -> None:
@@ -200,7 +221,7 @@ def test_a_site_with_keys_is_spoken_to_by_name(
         assert run("compare", f"rome={rome.url}", "--url", f"bonn={bonn.url}", *own)[:2] == (0, [])
         assert run("graph", "--url", f"rome={rome.url}", *own)[1] == ["bonn === rome  in sync"]
         code, _, complaint = run("keys", "--url", bonn.url, "--timeout", "0.3")
-        assert (code, "does it want a key" in complaint) == (4, True)
+        assert (code, "oes it want keys" in complaint) == (4, True)
         assert run("keys", "--url", bonn.url, *own)[0] == 2
         assert run("keys", "--url", f"oslo={bonn.url}", *own)[0] == 2
         assert run("keys", "--url", f"bonn={bonn.url}", *own[:2])[0] == 2
@@ -260,6 +281,6 @@ def test_a_picture_has_each_site_and_each_connection(kv: Kv, tmp_path: Path) -> 
     assert [text.text for text in root.iter(f"{space}text")] == ["a<b", "c&d", "lost"]
     lines = list(root.iter(f"{space}line"))
     assert ["stroke-dasharray" in line.attrib for line in lines] == [False, True]
-    assert kv("graph", "--svg", str(tmp_path / "mesh.svg")) == (0, [])
+    assert kv("graph", "--svg", str(tmp_path / "mesh.svg")) == (0, ["bonn is alone"])
     picture = ET.parse(tmp_path / "mesh.svg")  # noqa: S314 - our own picture
     assert [text.text for text in picture.iter(f"{space}text")] == ["bonn"]

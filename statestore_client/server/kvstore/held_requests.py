@@ -150,11 +150,11 @@ class _HeldPeers:
                 round(max(0.0, now - peer.status.since) * 1000),
                 max(0, peer.status.flaps),
                 peer.is_connected,
-                tuple(str(link.id) for link in dialled if link.name == name),
+                tuple(str(link.id) for link in dialled if link.last_name == name),
             )
             for name, peer in self._replica.peers.items()
         }
-        unreached = tuple(str(link.id) for link in dialled if link.name is None)
+        unreached = tuple(str(link.id) for link in dialled if link.last_name is None)
         return PeersReply(request.id, self._history, changes, peers, unreached)
 
 

@@ -54,6 +54,7 @@ class SiteLink:
     sent: int = 0
     received: int = 0
     hello_at: float = 0.0
+    said_hello_at: float = float("-inf")
     #: Hellos that were said since somebody answered one.
     hellos: int = 0
     #: A hello of it was not answered in time, or was refused.
@@ -62,7 +63,7 @@ class SiteLink:
     def forget(self, now: float) -> None:
         """What was said on this connection does not count any more."""
         self.name = None
-        self.hello_at = now
+        self.hello_at = max(now, self.said_hello_at + HEARTBEAT_S)  # whatever the other side says, and however often
         self.hellos = 0
 
     def hello_later(self, now: float, random: Random) -> None:
@@ -142,6 +143,8 @@ class Links:
             return Refusal(RefusalReason.NO_COMMON_AREA, f"this site has the areas {', '.join(self._areas)}")
         living = [link for link in self._links.values() if link.name == hello.name and link.id != link_id]
         if any(link.incarnation != hello.incarnation for link in living):
+            if len(self._rivals) >= MAX_LINKS:
+                self._rivals.clear()
             self._rivals[hello.name] = hello.incarnation
             return Refusal(RefusalReason.NAME_IN_USE, f"another site is named {hello.name!r}, or was until now")
         if link_id not in self._links and len(self._links) >= MAX_LINKS:

@@ -66,7 +66,9 @@ class Members:
         self._known: dict[str, int] = {}  # incarnation of each name that was ever a peer
 
     def dial(self, link_id: LinkId, now: float) -> None:
-        """The shell opens this connection, and keeps it open."""
+        """The shell opens this connection, and keeps it open. One that it has open already goes on."""
+        if self.links.get(link_id) is not None:
+            return
         self.links.dial(link_id, now)
         self.tick(now)
 
@@ -89,8 +91,7 @@ class Members:
         """
         link = self.links.get(link_id)
         if link is not None:
-            if link.name is not None:
-                self._send(link_id, Leave())
+            self._send(link_id, Leave())  # also if only the other side knows of the peering yet
             self._parts(link, now)
 
     def _parts(self, link: SiteLink, now: float) -> None:
@@ -109,16 +110,18 @@ class Members:
 
         Raises InvalidArgumentError for one that is connected, or that this site dials: it would come back.
         """
+        dialled = [str(link.id) for link in self.links if link.is_dialled and link.last_name == name]
+        if dialled:
+            raise InvalidArgumentError(f"this site dials {name!r}: remove {' and '.join(dialled)}")
         if self.links.of(name) is not None:
-            raise InvalidArgumentError(f"site {name!r} is connected: hang up at the side that has dialled")
-        if self.links.lead_to(name):
-            raise InvalidArgumentError(f"this site dials {name!r}: remove its address")
+            raise InvalidArgumentError(f"site {name!r} has dialled this one, and is connected: remove this site there")
         is_there = any(name in replica.peers for replica in self._replicas.values())
         self.remove_peer(name)
         return is_there
 
     def remove_peer(self, name: str) -> None:
         """Forget the peer. One that dials this site comes back."""
+        self.links.forget_rival(name)
         self._known.pop(name, None)
         for link in self.links:
             if link.name == name:
@@ -212,10 +215,8 @@ class Members:
             link.hello_later(now, self._random)
 
     def left(self, link: SiteLink, now: float) -> None:
-        """The other side has hung up for good."""
-        if link.is_dialled:
-            self._forget(link, now)
-        else:
+        """The other side has hung up for good. Nobody but the one that dials can."""
+        if not link.is_dialled:
             self._parts(link, now)
 
     def receive_heartbeat(self, link: SiteLink, heartbeat: Heartbeat, now: float) -> bool:
@@ -232,11 +233,12 @@ class Members:
     def tick(self, now: float) -> None:
         """Say hello in time, and that this site lives; connections that were silent for too long are dead."""
         for link in self.links:
-            if link.name is not None and now - link.heard_at >= DOWN_S:
+            if link.name is not None and link.heard_at + DOWN_S <= now:
                 self._forget(link, now)
             if link.is_dialled and link.name is None and link.hello_at <= now:
                 link.has_failed = link.has_failed or now - link.heard_at >= REQUEST_TIMEOUT_S
                 link.hellos += 1
+                link.said_hello_at = now
                 link.hello_later(now, self._random)
                 self._send(link.id, self._hello(is_reply=False))
         if self._heartbeat_at <= now:

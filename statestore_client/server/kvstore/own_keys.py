@@ -257,6 +257,8 @@ class OwnKeys:
         if own.overridden(now):
             self._contested.add(key)
             self.events.append(KeyContested(key, entry.originator))
+        elif not own.is_contested:
+            self._contested.discard(key)
         self._calm.put(key, now + CALM_S)
         self._pend(key, own, now)
 

@@ -112,7 +112,7 @@ class SyncBackoff:
 @attrs.define(eq=False)
 class SyncSlots:
     """How many syncs a site has begun and not ended, in all its areas: two at first, twice as many after each one that
-    succeeds, at most 32.
+    succeeds, at most 32. Those that last long do not count.
     """
 
     limit: int = _FIRST_SYNCS

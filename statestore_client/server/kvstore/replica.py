@@ -15,6 +15,7 @@ import attrs
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.events import AreaFull, PeerChanged, SiteEvent
 from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate, Path
+from statestore_client.server.kvstore.keys_without_room import FULL_S, KeysWithoutRoom
 from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff, SyncSlots
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.slices import slices
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.kvstore.messages import Message
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CHECK_S", "FULL_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
+__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "SLOT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
 
 #: A peer that is asked, and answers nothing within this time, has failed.
 REQUEST_TIMEOUT_S: Final = 2.5
@@ -53,9 +54,8 @@ REQUEST_TIMEOUT_S: Final = 2.5
 CHECK_S: Final = 60.0
 #: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
 _APART_S: Final = 1.0
-#: Where one of two stores has no room for what the other one has, they are compared again after this time only: till
-#: then nothing that a sync finds would be taken. So long, too, nothing is made of it if what was refused is refreshed.
-FULL_S: Final = 300.0
+#: A sync that lasts longer counts in the limit no more: it waits for a slow peer most of the time.
+SLOT_S: Final = 30.0
 
 
 class Wires(Protocol):
@@ -107,6 +107,8 @@ class SitePeer:
     has_failed: bool = False
     #: Something that the last sync has found had no room, at one of the two sides.
     had_no_room: bool = False
+    #: The running sync counts in the limit.
+    has_slot: bool = False
 
 
 class Replica:
@@ -135,7 +137,7 @@ class Replica:
         self._wires = wires
         self._random = random
         self._limiter = FloodLimiter(rate)
-        self._full_until = float("-inf")
+        self._without_room = KeysWithoutRoom()
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
@@ -179,6 +181,10 @@ class Replica:
         """Every peer has been synced with, or failed once."""
         return all(peer.has_failed or peer.status.state is PeerState.INITIALIZED for peer in self.peers.values())
 
+    def is_full(self, now: float) -> bool:
+        """Whether something that a peer has sent had no room, now or within the last FULL_S."""
+        return self._without_room.is_full(now)
+
     def _happens(self, peer: SitePeer, event: PeerEvent, now: float) -> None:
         before = peer.status.state
         if event in (PeerEvent.API_ERROR, PeerEvent.INCONSISTENCY_DETECTED):
@@ -210,6 +216,8 @@ class Replica:
             deadline = None if peer.session is None else peer.session.deadline
             if deadline is not None and deadline <= now:
                 self.fail(peer, now)
+            elif peer.has_slot and peer.began_at + SLOT_S <= now:
+                self._free_slot(peer)
         for peer in sorted(self.peers.values(), key=lambda peer: peer.status.since):
             due = self._due_at(peer)
             if due is not None and due <= now and self._slots.has_room:
@@ -250,6 +258,7 @@ class Replica:
     def _begin(self, peer: SitePeer, now: float) -> None:
         self.counters.full_syncs += 1
         self._slots.running += 1
+        peer.has_slot = True
         peer.began_at, peer.has_missed, peer.had_no_room = now, False, False
         peer.session = SyncSession(
             self.area, self._store, self.sums, self._wires.next_id, REQUEST_TIMEOUT_S, with_ranges=peer.has_ranges
@@ -259,8 +268,12 @@ class Replica:
 
     def _end_sync(self, peer: SitePeer) -> None:
         """Whether it is done or not."""
-        self._slots.running -= peer.session is not None
+        self._free_slot(peer)
         peer.session = None
+
+    def _free_slot(self, peer: SitePeer) -> None:
+        self._slots.running -= peer.has_slot
+        peer.has_slot = False
 
     def expects(self, name: str, reply_id: int) -> bool:
         """Whether a reply is one of the running sync. One of an older sync is not."""
@@ -299,7 +312,8 @@ class Replica:
         peer.check_at = float("inf")
         if peer.has_missed:
             peer.check_at = now
-        elif peer.has_ranges:
+        elif peer.has_ranges or peer.had_no_room:
+            # Till then nothing that a sync finds would be taken.
             wait = FULL_S if peer.had_no_room else CHECK_S
             peer.check_at = now + wait * (1.0 - 0.1 * self._random.random())
 
@@ -339,12 +353,12 @@ class Replica:
     def _take(self, peer: SitePeer, entries: Mapping[str, Value], path: Path, now: float) -> MergeResult:
         merged = self.contents.merge(entries, path[-1], now)
         self.publish(merged.accepted, path, now)
-        if NoMergeReason.NO_ROOM in merged.reasons.values():
+        without_room = [key for key, reason in merged.reasons.items() if reason is NoMergeReason.NO_ROOM]
+        if without_room:
             peer.had_no_room = True
-            if self._full_until <= now:
+            if self._without_room.add(without_room, now):
                 self._wires.tell(AreaFull(self.area, self._store.summary(), self._store.limits))
-            self._full_until = now + FULL_S
-        if merged.is_inconsistent and self._full_until <= now:
+        if merged.is_inconsistent and not self._without_room.explain(merged.reasons, now):
             self._happens(peer, PeerEvent.INCONSISTENCY_DETECTED, now)
             peer.turn_at = now
         return merged

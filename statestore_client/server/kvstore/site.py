@@ -48,6 +48,7 @@ from statestore_client.wire.kvstore.messages import (
     Message,
     RangeSumsReply,
     Refusal,
+    Reply,
     SetResult,
     Sync,
     SyncReply,
@@ -131,7 +132,13 @@ class Site:
 
     def answer(self, link_id: LinkId, message: Message) -> None:
         """A message on one connection: the reply to a request that waited, or that the shell has carried out, say."""
-        self.output.append((link_id, encode(message)))
+        try:
+            data = encode(message)
+        except InvalidArgumentError as error:  # whatever was asked for: one that asks must not stop a site
+            if not isinstance(message, Reply):
+                raise
+            data = encode(Failure(message.id, FailureReason.BAD_REQUEST, f"the reply would be {error}"))
+        self.output.append((link_id, data))
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +188,7 @@ class Site:
             case Follow() | GetPeers():
                 self.held.take(link_id, message, now)
             case GetSummary():
-                self.answer(link_id, summary_of(message.id, self.settings, self.replicas))
+                self.answer(link_id, summary_of(message.id, self.settings, self.replicas, now))
             case ChangePeer():
                 self.tell(PeerWanted(link_id, message.id, message.url, message.is_wanted))
             case _ if isinstance(message, ClientRequest):
@@ -202,7 +209,7 @@ class Site:
         elif isinstance(message, CompareRanges | Sync | Finalize):
             replica = self.replicas.get(message.area)
             if replica is None or name not in replica.peers:
-                text = f"this site does not share an area {message.area!r} with you"
+                text = f"this site does not share an area {message.area[:80]!r} with you"
                 self.answer(link.id, Failure(message.id, FailureReason.UNKNOWN_AREA, text))
             else:
                 self.answer(link.id, replica.receive_request(name, message, now))

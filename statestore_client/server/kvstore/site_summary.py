@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["figures_of", "summary_of"]
 
 
-def summary_of(request_id: int, settings: SiteSettings, replicas: Mapping[str, Replica]) -> Summary:
+def summary_of(request_id: int, settings: SiteSettings, replicas: Mapping[str, Replica], now: float) -> Summary:
     """The reply to a request for it."""
-    areas = {area: figures_of(replica) for area, replica in replicas.items()}
+    areas = {area: figures_of(replica, now) for area, replica in replicas.items()}
     return Summary(request_id, settings.name, settings.incarnation, areas)
 
 
-def figures_of(replica: Replica) -> dict[str, int]:
+def figures_of(replica: Replica, now: float) -> dict[str, int]:
     """Of one area."""
     contents = replica.contents
     held = contents.store.summary()
@@ -36,6 +36,7 @@ def figures_of(replica: Replica) -> dict[str, int]:
         "keys": held.keys,
         "expiring_keys": held.expiring_keys,
         "bytes": held.bytes,
+        "full": int(replica.is_full(now)),
         "own_keys": len(contents.own),
         "contested_keys": contents.own.contested,
         "publications": contents.subscribers.number,

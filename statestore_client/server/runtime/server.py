@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
-    from statestore_client.server.runtime.sites import SiteEndpoints
+    from statestore_client.server.runtime.site_endpoints import SiteEndpoints
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
-from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
+from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import (
     AreaFull,
@@ -30,12 +26,12 @@ from statestore_client.server.kvstore.events import (
 )
 from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
-from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.security.site_keys import SiteKeys
+from statestore_client.server.runtime.site_endpoints import MAX_DIALLED
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
-from statestore_client.wire.kvstore.messages import Failure, FailureReason, SetResult
-from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED, NoMergeReason
+from statestore_client.wire.kvstore.messages import Failure, FailureReason, RefusalReason, SetResult
+from statestore_client.wire.kvstore.value import NoMergeReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,8 +39,9 @@ if TYPE_CHECKING:
 
     from statestore_client.server.kvstore.events import SiteEvent
     from statestore_client.server.kvstore.own_key import OwnEvent
+    from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 
-__all__ = ["DEFAULT_AREA", "SiteEndpoints", "SitePeering"]
+__all__ = ["SitePeering"]
 
 logger: Final = logging.getLogger("statestore_client.server")
 
@@ -56,98 +53,14 @@ _MOST_REST_S: Final = 0.01
 #: They count as there until this time after they were served, in seconds.
 _OTHERS_S: Final = 0.05
 
-#: Addresses that a site dials; each of them is tried for ever.
-_MAX_DIALLED: Final = 256
-#: What a hello carries, and a summary has numbers of, is far from filling a message.
-_MAX_AREAS: Final = 64
+#: Characters of what a client has a site dial or forget, and of what it is told then.
+_LONGEST_PEER: Final = 1_024
+_LONGEST_TEXT: Final = 2_048
 
-DEFAULT_AREA: Final = "default"
 _INCARNATION_BITS: Final = 64
 #: Refusals that are remembered, so each is told once; after an hour they are told again.
 _MOST_REFUSALS: Final = 1_000
 _REFUSALS_S: Final = 3_600.0
-
-
-@attrs.frozen(kw_only=True)
-class SiteEndpoints:
-    """A site as its operator knows it. Raises InvalidArgumentError.
-
-    ``listen`` is where other sites and clients of the KvStore come in, ``peers`` are the sites that this one dials:
-    ``tcp://host:port`` or ``ipc://path``. A connection makes peers of both sides, whoever dialled. Sites exchange the
-    ``areas`` that both of them have. The first area carries what is exported and imported.
-
-    ``curve_keys`` is a directory of keys: ``NAME.key_secret`` of this site, ``NAME.key`` of others, and
-    ``clients/*.key``. Everything is encrypted then, nobody comes in whose key is not there, and ``NAME=`` stands before
-    the address of each peer.
-    """
-
-    name: str
-    listen: str | None = None
-    peers: tuple[str, ...] = ()
-    areas: tuple[str, ...] = (DEFAULT_AREA,)
-    #: Keys of the state store that begin with one of these cross to other sites, and are read-only there.
-    exports: tuple[str, ...] = ()
-    #: Whether what other sites export is in the state store, as ``sites/NAME/KEY``.
-    imports: bool = False
-    curve_keys: Path | None = None
-    #: The time to live of keys that this site keeps alive, if nothing else is said: so long they last elsewhere after
-    #: the site has died or was cut off.
-    key_ttl_s: float = DEFAULT_KEY_TTL_MS / 1000
-    #: Updates that leave each area in a second, each of any number of keys. More of them wait, and are merged.
-    flood_rate: int | None = None
-    #: What each area holds at most: keys, and bytes of keys, originators and values. What has no room is refused.
-    max_keys: int = DEFAULT_LIMITS.max_keys
-    max_bytes: int = DEFAULT_LIMITS.max_bytes
-
-    def __attrs_post_init__(self) -> None:
-        check_tuple("peers", self.peers)
-        check_tuple("areas", self.areas)
-        check_seconds("key_ttl_s", self.key_ttl_s, LEAST_KEY_TTL_MS / 1000, MAX_TTL_MS / 1000)
-        if self.flood_rate is not None:
-            check_number("flood_rate", self.flood_rate, 1)
-        check_number("max_keys", self.max_keys, 1)
-        check_number("max_bytes", self.max_bytes, 1)
-        if self.curve_keys is not None:
-            check_kind("curve_keys", self.curve_keys, Path)
-        for url in (self.listen or "", *self.peers):
-            check_text("an address of a site", url)
-        for what, names in (("a site", (self.name,)), ("an area", self.areas)):
-            for name in names:
-                check_text(f"the name of {what}", name)
-                if not 0 < len(name.encode(errors="replace")) <= MAX_ORIGINATOR_BYTES or not name.isprintable():
-                    raise InvalidArgumentError(
-                        f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, and no control characters, "
-                        f"not {name!r}"
-                    )
-        if not 0 < len(self.areas) <= _MAX_AREAS or len(set(self.areas)) < len(self.areas):
-            raise InvalidArgumentError(f"a site has at least one area, at most {_MAX_AREAS}, and each of them once")
-        if len(self.peers) > _MAX_DIALLED:
-            raise InvalidArgumentError(f"a site dials at most {_MAX_DIALLED} addresses, not {len(self.peers)}")
-        if self.listen is None and not self.peers:
-            raise InvalidArgumentError(
-                f"the site {self.name!r} neither listens nor dials other sites; it needs one of both"
-            )
-        self._check_bridge()
-
-    def _check_bridge(self) -> None:
-        check_tuple("exports", self.exports)
-        check_flag("imports", self.imports)
-        for prefix in self.exports:
-            check_text("a prefix of exported keys", prefix)
-            if not prefix or prefix.startswith(RESERVED) or prefix.encode(errors="replace").decode() != prefix:
-                raise InvalidArgumentError(
-                    f"a prefix of exported keys is text of at least one character, and does not begin with "
-                    f"{RESERVED!r}, as what has come from a site does not leave for another one; not {prefix!r}"
-                )
-        if self.has_bridge and "/" in self.name:
-            raise InvalidArgumentError(
-                f"keys of this site are {RESERVED}NAME/KEY at other sites, so its name has no '/', not {self.name!r}"
-            )
-
-    @property
-    def has_bridge(self) -> bool:
-        """Whether keys of the state store cross, in either direction."""
-        return bool(self.exports) or self.imports
 
 
 class SitePeering:
@@ -180,6 +93,7 @@ class SitePeering:
         self._rests_until = 0.0
         #: Hellos that were refused, by this site or another one; two sites with one name among them.
         self.refused: int = 0
+        self._gone: set[bytes] = set()
         self._refusals: dict[tuple[object, int], str] = {}
         self._refusals_since = time.monotonic()
         self._is_closed = False
@@ -286,6 +200,7 @@ class SitePeering:
                     break
             else:  # what was said on the former connection does not count, and hello is due on the new one
                 self.site.members.redial(what.link, now)
+        self._forget_gone(now)
         self._sockets.settle(now)
         # After a long message that is the next turn's; every other turn does it, whatever comes.
         self._is_tick_put_off = time.monotonic() >= now + _TURN_S and not self._is_tick_put_off
@@ -294,7 +209,7 @@ class SitePeering:
         self._carry()
         ended = time.monotonic()
         self._rest(now, ended)
-        is_busy = self._sockets.is_readable() or self.site.output
+        is_busy = self._sockets.is_readable() or self.site.output or self._gone
         self._arm(ended if is_busy or self._is_tick_put_off else self.site.next_deadline(ended))
 
     def _rest(self, began: float, ended: float) -> None:
@@ -311,7 +226,14 @@ class SitePeering:
         for link, data in output:
             # A connection that another site has opened, and that is gone, is not heard of in another way.
             if not self._sockets.send(link, data) and isinstance(link, bytes):
-                self.site.members.lost(link, time.monotonic())
+                self._gone.add(link)
+
+    def _forget_gone(self, now: float) -> None:
+        """When all that has come through them is read: the last of it may be that the site leaves."""
+        if self._gone and not self._sockets.is_readable():
+            for link in self._gone:
+                self.site.members.lost(link, now)
+            self._gone.clear()
 
     def _carry(self) -> None:
         self._send()
@@ -331,15 +253,17 @@ class SitePeering:
         """A client asks for it."""
         answer: SetResult | Failure = SetResult(wanted.id, {})
         try:
+            if len(wanted.url) > _LONGEST_PEER:
+                raise SettingsError(f"addresses and names of sites have at most {_LONGEST_PEER} characters")
             if not wanted.is_wanted:
                 if not self.remove_peer(wanted.url):
                     answer = SetResult(wanted.id, {wanted.url: NoMergeReason.NO_NEED_TO_UPDATE})
-            elif len(self._sockets.dialled) < _MAX_DIALLED:
+            elif len(self._sockets.dialled) < MAX_DIALLED:
                 self.add_peer(wanted.url)
             else:
-                raise SettingsError(f"this site dials {_MAX_DIALLED} addresses, and no more")
+                raise SettingsError(f"this site dials {MAX_DIALLED} addresses, and no more")
         except (SettingsError, InvalidArgumentError) as error:
-            answer = Failure(wanted.id, FailureReason.BAD_REQUEST, str(error))
+            answer = Failure(wanted.id, FailureReason.BAD_REQUEST, str(error)[:_LONGEST_TEXT])
         self.site.answer(wanted.link, answer)
 
     def _report_own(self, area: str, event: OwnEvent) -> None:
@@ -373,13 +297,15 @@ class SitePeering:
                 logger.info("site %s: %s in area %r: %s -> %s", name, peer, area, before, after)
             case HelloRefused(link=link, name=peer, reason=reason, text=text):
                 if self._is_news(link if isinstance(link, str) else peer, reason, text):
-                    logger.warning("site %s: no peering with %s at %s: %s", name, peer or "the site", link, text)
+                    where = f"at {link}" if isinstance(link, str) else "that has dialled this one"
+                    logger.warning("site %s: no peering with %s %s: %s", name, peer or "the site", where, text)
             case NameInUse(name=peer):
-                logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)
+                if self._is_news(peer, RefusalReason.NAME_IN_USE, "two of them live"):
+                    logger.warning("site %s: two living sites are named %r; rename one of them", name, peer)
             case AreaFull(area=area, holds=holds, limits=limits):
                 logger.warning(
                     "site %s: area %r has no room for what others send: it has %d keys and %d bytes, and takes %d and "
-                    "%d; raise the limits, or have less said",
+                    "%d; raise them (--site-max-keys, --site-max-bytes), or have less said",
                     name, area, holds.keys, holds.bytes, limits.max_keys, limits.max_bytes,
                 )  # fmt: skip
             case MalformedMessage(link=link, error=error):

@@ -25,7 +25,7 @@ from statestore_client.server.runtime.replication.settings import ReplicaSetting
 from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
-from statestore_client.server.runtime.sites import SiteEndpoints
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls

@@ -31,7 +31,7 @@ __all__ = [
     "said_entries", "said_hashes", "sums", "text", "texts", "wanted",
 ]  # fmt: skip
 
-#: Characters of the name of a site or area, of an originator, and of a capability.
+#: UTF-8 bytes of the name of a site or area, and of a capability; characters of an originator, which the store checks.
 MAX_NAME: Final = 255
 
 _MIN_INT: Final = -(1 << 63)
@@ -99,8 +99,8 @@ def _array(value: Any) -> tuple[Any, ...]:
 
 def name(value: Any) -> str:
     """The name of a site, of an area or of a capability."""
-    if not _is_text(value) or not 0 < len(value) <= MAX_NAME:
-        raise FieldError(f"must be a name of 1 to {MAX_NAME} characters")
+    if not _is_text(value) or not 0 < len(value.encode()) <= MAX_NAME:
+        raise FieldError(f"must be a name of 1 to {MAX_NAME} bytes")
     return value
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from site_pair import AREA, OneSite, Pair
 
+from statestore_client.server.kvstore import keys_without_room
 from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.events import AreaFull
+from statestore_client.server.kvstore.keys_without_room import FULL_S
 from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.replica import CHECK_S, FULL_S
+from statestore_client.server.kvstore.replica import CHECK_S
 from statestore_client.wire.kvstore.messages import Finalize, SyncReply
 
 KEYS = 40
@@ -80,3 +83,37 @@ def test_room_that_becomes_free_is_used() -> None:
     run(pair, FULL_S + CHECK_S)
     assert len(pair.rome.areas[AREA].store) == 10
     assert not there & set(pair.rome.areas[AREA].store)
+
+
+@pytest.mark.parametrize("capabilities", [("ranges",), ()])
+def test_a_key_that_was_missed_is_not_taken_for_one_without_room(capabilities: tuple[str, ...]) -> None:
+    """While one large value is refused again and again, a small one that is lost on its way is found, and comes."""
+    limits = AreaLimits(max_bytes=5_000)
+    bonn = OneSite("bonn", 1, key_ttl_ms=20_000, capabilities=capabilities)
+    rome = OneSite("rome", 2, limits=limits, capabilities=capabilities)
+    pair = Pair(bonn, rome)
+    run(pair, 3.0)
+    own = bonn.areas[AREA].own
+    for number in range(4):
+        own.persist("large", bytes([number]) * 6_000, bonn.now)
+        run(pair, 2.0)
+    own.persist("small", b"x", bonn.now)
+    run(pair, 2.0)
+    rome_store = rome.areas[AREA].store
+    rome.replica.sums.change("small", None)
+    del rome_store._entries["small"]
+    for number in range(5):
+        own.persist("large", bytes([number]) * 6_000, bonn.now)
+        run(pair, 2.0)
+    assert "small" in rome_store
+    assert "large" not in rome_store
+
+
+def test_more_keys_than_can_be_remembered_cost_no_syncs_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made of refreshes then."""
+    monkeypatch.setattr(keys_without_room, "_MOST", 8)
+    pair = full_pair(AreaLimits(max_keys=10))
+    begun = syncs(pair)
+    run(pair, 2 * CHECK_S)
+    assert syncs(pair) - begun <= 4
+    assert len(pair.rome.replica._without_room._until) <= 8

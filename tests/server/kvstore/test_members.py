@@ -6,6 +6,7 @@ import pytest
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore import links
 from statestore_client.server.kvstore.events import HelloRefused, NameInUse, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.messages import (
@@ -83,7 +84,7 @@ def test_a_site_that_is_gone_for_good_is_forgotten_by_its_name() -> None:
     """One that is connected, or dialled, would come back: that is an error, which says what to do."""
     one = OneSite()
     one.hear_hello()
-    with pytest.raises(InvalidArgumentError, match="at the side that has dialled"):
+    with pytest.raises(InvalidArgumentError, match="remove this site there"):
         one.site.members.forget("rome")
     one.site.members.lost("in", one.now)
     assert "rome" in one.replica.peers
@@ -93,7 +94,7 @@ def test_a_site_that_is_gone_for_good_is_forgotten_by_its_name() -> None:
     one.site.members.dial("out", one.now)
     one.hear("out", Hello(1, "oslo", 7, (AREA,), ("ranges",), True))
     one.wait(3.5)
-    with pytest.raises(InvalidArgumentError, match="remove its address"):
+    with pytest.raises(InvalidArgumentError, match="remove out"):
         one.site.members.forget("oslo")
 
 
@@ -102,9 +103,59 @@ def test_the_other_side_cannot_end_what_this_site_dials() -> None:
     one = OneSite()
     one.site.members.dial("out", one.now)
     one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
-    assert [type(message) for message in one.hear("out", Leave())] == [Hello]
-    assert "rome" in one.replica.peers
+    assert one.hear("out", Leave()) == []
+    assert one.peer().is_connected
     assert one.hear("stranger", Leave()) == [HelloWanted()]
+
+
+def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:
+    """A site that answers as quickly as it can is no exception."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.said("out")
+    hellos = 0
+    for _ in range(100):
+        one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+        hellos += sum(isinstance(message, Hello) for message in one.hear("out", HelloWanted()))
+        one.now += 0.02
+    assert 1 <= hellos <= 2
+
+
+def test_an_address_that_is_dialled_already_goes_on_as_it_is() -> None:
+    """Nothing is said anew, and its peer is known."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one.said("out")
+    one.site.members.dial("out", one.now)
+    assert one.said("out") == []
+    one.wait(3.5)
+    assert not one.peer().is_connected
+    one.site.members.hang_up("out", one.now)
+    assert one.replica.peers == {}
+
+
+def test_a_site_that_hangs_up_before_it_was_answered_is_forgotten() -> None:
+    """Only the other side knows of the peering then."""
+    bonn, rome = OneSite("bonn", 1), OneSite("rome", 2)
+    bonn.site.members.dial("out", bonn.now)
+    for message in bonn.said("out"):
+        rome.hear("in", message)
+    assert "bonn" in rome.replica.peers
+    bonn.site.members.hang_up("out", bonn.now)
+    for message in bonn.said("out"):
+        rome.hear("in", message)
+    assert rome.replica.peers == {}
+
+
+def test_names_that_are_fought_over_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two connections that take ever new names, each in another incarnation."""
+    monkeypatch.setattr(links, "MAX_LINKS", 10)
+    one = OneSite()
+    for number in range(100):
+        one.hear_hello(f"rome{number}", 1, "first")
+        one.hear_hello(f"rome{number}", 2, "second")
+    assert len(one.site.members.links._rivals) <= 10
 
 
 def test_a_site_that_was_started_again_is_refused_in_silence() -> None:

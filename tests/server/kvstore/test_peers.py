@@ -187,6 +187,29 @@ def test_the_limit_is_that_of_the_site_and_not_of_each_area() -> None:
     assert one.site.sync_slots.running == 0
 
 
+def test_a_peer_whose_syncs_last_long_holds_no_other_up() -> None:
+    """It answers each question in time, with hardly anything, and has the only two places; another peer comes in."""
+    areas = ("one", "two")
+    one = OneSite("bonn", areas=areas)
+    one.hear_hello("slow", 7, "slow", areas=areas)
+    one.hear_hello("honest", 8, "honest", areas=areas)
+    assert {name for area in areas for name, peer in one.site.replicas[area].peers.items() if peer.session} == {"slow"}
+    for at in range(1, 40):
+        one.wait(1.0)
+        one.hear("honest", Heartbeat(8, 0))
+        one.hear("slow", Heartbeat(7, 0))
+        for area in areas:
+            session = one.site.replicas[area].peers["slow"].session
+            assert session is not None, "it is in time"
+            for request_id, request in tuple(session._waiting.items()):
+                sums = (1,) * 256
+                is_first = isinstance(request, CompareRanges)
+                reply = RangeSumsReply(request_id, False, sums) if is_first else SyncReply(request_id, {}, (), at)
+                one.hear("slow", reply)
+    assert all(one.site.replicas[area].peers["honest"].session is not None for area in areas)
+    assert one.site.sync_slots.running == 2
+
+
 def test_a_gap_in_the_numbers_of_floods_is_repaired_at_once() -> None:
     """The update in the gap is found by a sync, and the peer stays INITIALIZED."""
     one = synced()

@@ -19,6 +19,7 @@ from statestore_client.wire.kvstore.messages import (
     FailureReason,
     Finalize,
     Flood,
+    Found,
     Heartbeat,
     Hello,
     HelloWanted,
@@ -72,6 +73,7 @@ def test_what_comes_before_a_hello_is_answered_and_not_kept() -> None:
 def test_a_side_that_hears_hello_wanted_says_hello_again() -> None:
     """The other side was started again, or ØMQ has connected again: the peer is idle until that is done."""
     pair = Pair(OneSite("bonn"), OneSite("rome"))
+    pair.settle(1.0)
     answer = pair.bonn.hear("out", HelloWanted())
     assert [type(message) for message in answer] == [Hello]
     assert pair.bonn.state("rome") is PeerState.IDLE
@@ -330,6 +332,20 @@ def test_a_peer_that_does_not_answer_holds_up_the_signal_for_its_time_out_only()
     assert one.told(Synced) == []
     one.wait(1.0)
     assert one.told(Synced) == [Synced()]
+
+
+def test_what_does_not_fit_into_a_reply_is_said_shortly() -> None:
+    """However long what a peer asks for is: nothing is raised, and it is told."""
+    one = OneSite()
+    one.hear_hello()
+    (reply,) = [
+        each for each in one.hear("in", CompareRanges(3, "\x01" * 300_000, 0, (0,), 1)) if isinstance(each, Failure)
+    ]
+    assert reply.reason == FailureReason.UNKNOWN_AREA
+    one.site.answer("in", Found(5, {str(n): Value(1, "a", bytes(100_000)) for n in range(20)}))
+    (reply,) = one.said("in")
+    assert isinstance(reply, Failure)
+    assert (reply.id, reply.reason) == (5, FailureReason.BAD_REQUEST)
 
 
 def test_a_peer_that_is_removed_is_forgotten() -> None:

@@ -9,7 +9,6 @@ import logging
 import os
 import resource
 import time
-from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
@@ -17,14 +16,15 @@ import msgpack
 import pytest
 import zmq
 import zmq.asyncio
-from ports import reserved_port
+from site_nodes import Node, nodes
 from waiting import until
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
-from statestore_client.server.runtime.sites import SiteEndpoints, SitePeering
+from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.client_messages import GetSummary
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello, Set
@@ -32,57 +32,6 @@ from statestore_client.wire.kvstore.value import Value
 
 _ANYWHERE = "tcp://127.0.0.1:*"
 _seeds = Random(1)
-
-
-class Node:
-    """One site of a test, which can die and come back at its address."""
-
-    def __init__(self, name: str, areas: tuple[str, ...] = ("a",)) -> None:
-        self.name = name
-        self.url = f"tcp://127.0.0.1:{reserved_port()}"
-        self._areas = areas
-        self._peers: list[Node] = []
-        self.start()
-
-    def start(self) -> None:
-        """With empty areas, as a process that was started."""
-        self.areas = {area: Area(area, self.name) for area in self._areas}
-        settings = SiteSettings(self.name, _seeds.getrandbits(64))
-        self.peering = SitePeering(settings, self.areas.values(), Random(_seeds.random()))
-        self.peering.listen(self.url)
-        for peer in self._peers:
-            self.peering.add_peer(peer.url)
-
-    def dial(self, peer: Node) -> None:
-        """Know its address."""
-        self._peers.append(peer)
-        self.peering.add_peer(peer.url)
-
-    def set(self, key: str, value: bytes, version: int = 1, area: str = "a") -> None:
-        """As a client of this site."""
-        now = asyncio.get_running_loop().time()
-        self.areas[area].set({key: Value(version, self.name, value)}, now)
-        self.peering.changed()
-
-    def value(self, key: str, area: str = "a") -> bytes | None:
-        """What is stored."""
-        entry = self.areas[area].get(key)
-        return None if entry is None else entry.value
-
-    def keys(self, area: str = "a") -> set[str]:
-        """All of them."""
-        return set(self.areas[area].store)
-
-
-@contextlib.asynccontextmanager
-async def nodes(*names: str, areas: tuple[str, ...] = ("a",)) -> AsyncIterator[list[Node]]:
-    """Sites that do not know each other yet."""
-    made = [Node(name, areas) for name in names]
-    try:
-        yield made
-    finally:
-        for node in made:
-            node.peering.close()
 
 
 async def test_two_sites_become_equal_through_one_connection() -> None:
@@ -299,38 +248,6 @@ async def test_a_site_without_a_free_file_says_so_and_goes_on() -> None:
         await until(lambda: files() <= before)
         x.set("k", b"1")
         await until(lambda: y.value("k") == b"1")
-
-
-async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
-    """What is set after the peer was removed does not reach it, and does when it was added again."""
-    async with nodes("x", "y") as (x, y):
-        x.dial(y)
-        x.set("before", b"1")
-        await until(lambda: y.value("before") == b"1")
-        x.peering.remove_peer(y.url)
-        x.set("between", b"1")
-        await until(lambda: not any(link.name == "x" for link in y.peering.site._links), "the connection is dead")
-        assert y.value("between") is None
-        x.dial(y)
-        await until(lambda: y.value("between") == b"1")
-
-
-async def test_a_site_that_is_killed_and_started_again_is_taken_within_two_seconds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Its name is free as soon as the connection is gone, and nobody is warned of two sites."""
-    async with nodes("x", "y") as (x, y):
-        x.dial(y)
-        x.set("before", b"1")
-        await until(lambda: y.value("before") == b"1")
-        for _ in range(3):
-            x.peering.close()
-            x.start()
-            began = time.monotonic()
-            await until(lambda: x.value("before") == b"1")
-            assert time.monotonic() - began < 2.0
-        assert (x.peering.refused, y.peering.refused) == (0, 0)
-        assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 @pytest.mark.parametrize("has_others", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -42,6 +43,7 @@ _SITE_GAUGES: Final = {
     "keys": "Keys of the KvStore.",
     "expiring_keys": "Of those, the ones with a time to live.",
     "bytes": "Of keys, originators and values.",
+    "full": "1 if something that another site has sent had no room, within the last five minutes.",
     "own_keys": "Of the keys, the ones that this site keeps alive.",
     "contested_keys": "Of those, the ones that another site keeps alive, too.",
 }
@@ -130,7 +132,7 @@ class Metrics:
         peering = self.site()
         if peering is None:
             return
-        figures = {area: figures_of(replica) for area, replica in peering.site.replicas.items()}
+        figures = {area: figures_of(replica, time.monotonic()) for area, replica in peering.site.replicas.items()}
         for name in next(iter(figures.values())):
             if name.startswith("peers"):
                 continue
@@ -146,6 +148,12 @@ class Metrics:
             for state in PeerState
         }
         yield from _metric("site_peers", "Other sites.", peers)
+        dialled = [link for link in peering.site.members.links if link.is_dialled]
+        yield from _metric(
+            "site_unreached_addresses",
+            "Addresses that are dialled, and where no site has let this one in since its start.",
+            sum(link.last_name is None for link in dialled),
+        )
         yield from _metric(
             "site_refused_hellos_total",
             "Hellos that this site or another one has refused.",

@@ -173,8 +173,8 @@ class SiteSockets:
             undo.pop_all()
         return socket, monitor
 
-    def hang_up(self, url: str) -> None:
-        """Close the connection, and dial no more. What was sent goes out, if that takes no time."""
+    def hang_up(self, url: str, last_words_ms: int = _LAST_WORDS_MS) -> None:
+        """Close the connection, and dial no more. What was sent goes out, if it takes no longer than that."""
         dealer = self._dealers.pop(url, None)
         if dealer is not None:
             for socket in (dealer.socket, dealer.monitor):  # before they go: their numbers are given to others at once
@@ -182,7 +182,7 @@ class SiteSockets:
                 self._forget(socket.fileno())
             dealer.socket.disable_monitor()
             dealer.monitor.close(linger=0)
-            dealer.socket.close(linger=_LAST_WORDS_MS)
+            dealer.socket.close(linger=last_words_ms)
 
     def settle(self, now: float) -> None:
         """Say to libzmq who may connect, and dial again where a handshake failed, when it is time."""
@@ -246,7 +246,7 @@ class SiteSockets:
     def close(self) -> None:
         """Everything, at once."""
         for url in self.dialled:
-            self.hang_up(url)
+            self.hang_up(url, 0)
         if self._router is not None:
             self._forget(self._router.fileno())
         for socket in self._handshakes.sockets if self._router is not None else ():

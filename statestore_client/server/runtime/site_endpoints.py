@@ -1,0 +1,104 @@
+"""A site of the KvStore as its operator knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
+from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
+from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
+from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED
+
+__all__ = ["DEFAULT_AREA", "MAX_DIALLED", "SiteEndpoints"]
+
+DEFAULT_AREA: Final = "default"
+#: Addresses that a site dials; each of them is tried for ever.
+MAX_DIALLED: Final = 256
+#: What a hello carries, and a summary has numbers of, is far from filling a message.
+_MAX_AREAS: Final = 64
+
+
+@attrs.frozen(kw_only=True)
+class SiteEndpoints:
+    """A site as its operator knows it. Raises InvalidArgumentError.
+
+    ``listen`` is where other sites and clients of the KvStore come in, ``peers`` are the sites that this one dials:
+    ``tcp://host:port`` or ``ipc://path``. A connection makes peers of both sides, whoever dialled. Sites exchange the
+    ``areas`` that both of them have. The first area carries what is exported and imported.
+
+    ``curve_keys`` is a directory of keys: ``NAME.key_secret`` of this site, ``NAME.key`` of others, and
+    ``clients/*.key``. Everything is encrypted then, nobody comes in whose key is not there, and ``NAME=`` stands before
+    the address of each peer.
+    """
+
+    name: str
+    listen: str | None = None
+    peers: tuple[str, ...] = ()
+    areas: tuple[str, ...] = (DEFAULT_AREA,)
+    #: Keys of the state store that begin with one of these cross to other sites, and are read-only there.
+    exports: tuple[str, ...] = ()
+    #: Whether what other sites export is in the state store, as ``sites/NAME/KEY``.
+    imports: bool = False
+    curve_keys: Path | None = None
+    #: The time to live of keys that this site keeps alive, if nothing else is said: so long they last elsewhere after
+    #: the site has died or was cut off.
+    key_ttl_s: float = DEFAULT_KEY_TTL_MS / 1000
+    #: Updates that leave each area in a second, each of any number of keys. More of them wait, and are merged.
+    flood_rate: int | None = None
+    #: What each area holds at most: keys, and bytes of keys, originators and values. What has no room is refused.
+    max_keys: int = DEFAULT_LIMITS.max_keys
+    max_bytes: int = DEFAULT_LIMITS.max_bytes
+
+    def __attrs_post_init__(self) -> None:
+        check_tuple("peers", self.peers)
+        check_tuple("areas", self.areas)
+        check_seconds("key_ttl_s", self.key_ttl_s, LEAST_KEY_TTL_MS / 1000, MAX_TTL_MS / 1000)
+        if self.flood_rate is not None:
+            check_number("flood_rate", self.flood_rate, 1)
+        check_number("max_keys", self.max_keys, 1)
+        check_number("max_bytes", self.max_bytes, 1)
+        if self.curve_keys is not None:
+            check_kind("curve_keys", self.curve_keys, Path)
+        for url in (self.listen or "", *self.peers):
+            check_text("an address of a site", url)
+        for what, names in (("a site", (self.name,)), ("an area", self.areas)):
+            for name in names:
+                check_text(f"the name of {what}", name)
+                if not 0 < len(name.encode(errors="replace")) <= MAX_ORIGINATOR_BYTES or not name.isprintable():
+                    raise InvalidArgumentError(
+                        f"the name of {what} has 1 to {MAX_ORIGINATOR_BYTES} bytes, and no control characters, "
+                        f"not {name!r}"
+                    )
+        if not 0 < len(self.areas) <= _MAX_AREAS or len(set(self.areas)) < len(self.areas):
+            raise InvalidArgumentError(f"a site has at least one area, at most {_MAX_AREAS}, and each of them once")
+        if len(self.peers) > MAX_DIALLED:
+            raise InvalidArgumentError(f"a site dials at most {MAX_DIALLED} addresses, not {len(self.peers)}")
+        if self.listen is None and not self.peers:
+            raise InvalidArgumentError(
+                f"the site {self.name!r} neither listens nor dials other sites; it needs one of both"
+            )
+        self._check_bridge()
+
+    def _check_bridge(self) -> None:
+        check_tuple("exports", self.exports)
+        check_flag("imports", self.imports)
+        for prefix in self.exports:
+            check_text("a prefix of exported keys", prefix)
+            if not prefix or prefix.startswith(RESERVED) or prefix.encode(errors="replace").decode() != prefix:
+                raise InvalidArgumentError(
+                    f"a prefix of exported keys is text of at least one character, and does not begin with "
+                    f"{RESERVED!r}, as what has come from a site does not leave for another one; not {prefix!r}"
+                )
+        if self.has_bridge and "/" in self.name:
+            raise InvalidArgumentError(
+                f"keys of this site are {RESERVED}NAME/KEY at other sites, so its name has no '/', not {self.name!r}"
+            )
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether keys of the state store cross, in either direction."""
+        return bool(self.exports) or self.imports

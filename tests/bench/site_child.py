@@ -143,7 +143,7 @@ def _observe(steps: Steps) -> None:
     steps.timed(Site, "tick", lambda *_: "tick")
     steps.timed(SitePeering, "_carry", lambda *_: "send")
     _tell(Replica, "_done", "done")
-    _tell(Replica, "disconnect", "alone")
+    _tell(Replica, "remove", "alone")
 
 
 def _tell(owner: Any, name: str, what: str) -> None:

@@ -62,27 +62,33 @@ def merged_per_s(area: Area, slices: list[dict[str, Value]], now: float) -> floa
 
 
 def speed(report: Report, options: Options) -> None:
-    """What a store does with what a peer sends. As in the server, the collector leaves old objects alone."""
+    """What a store does with what a peer sends, with the sums that a site keeps and without, in turns. The collector
+    leaves old objects alone, as in the server.
+    """
     count = options.scaled(_KEYS)
     thresholds = gc.get_threshold()
-    best: dict[str, float] = {}
+    best: dict[tuple[str, bool], float] = {}
     for _ in range(max(options.rounds, 3)):
-        area = summed_area()
-        works = {
-            "new": list(entries(count, 1)),
-            "again": list(entries(count, 1)),
-            "TTL alone": list(entries(count, 1, ttl_version=1, values=False)),
-            "next version": list(entries(count, 2)),
-        }
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(thresholds[0], thresholds[1], 1_000_000_000)
-        for number, (name, slices) in enumerate(works.items()):
-            best[name] = max(best.get(name, 0.0), merged_per_s(area, slices, float(number)))
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
-    for name, rate in best.items():
-        report.bar(f"merge, {name}, keys/s", rate, 300_000, unit="/s")
+        for is_summed in (True, False):
+            area = summed_area() if is_summed else Area("0", "here")
+            works = {
+                "new": list(entries(count, 1)),
+                "again": list(entries(count, 1)),
+                "TTL alone": list(entries(count, 1, ttl_version=1, values=False)),
+                "next version": list(entries(count, 2)),
+            }
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(thresholds[0], thresholds[1], 1_000_000_000)
+            for number, (name, slices) in enumerate(works.items()):
+                rate = merged_per_s(area, slices, float(number))
+                best[name, is_summed] = max(best.get((name, is_summed), 0.0), rate)
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
+    for (name, is_summed), rate in best.items():
+        if is_summed:
+            report.bar(f"merge, {name}, keys/s", rate, 300_000, unit="/s")
+            print(f"merge, {name}: {rate / best[name, False]:.2f} × {best[name, False]:,.0f} without sums")
 
 
 def slices_ms(report: Report, options: Options) -> None:

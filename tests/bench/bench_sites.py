@@ -8,8 +8,8 @@ call to dial until both sites say that their sync is done, and no longer. In bet
 were changed at both. Steps are measured in processor time, the rest on the clock. Garbage collections are counted
 apart from the steps into which they fall.
 
-A round takes some seconds, in which the first site notices that the second one is gone. In life each of the three has
-a machine of its own; here they share the processors, so the client may wait for one of those, too.
+In life each of the three has a machine of its own; here they share the processors, so the client may wait for one of
+those, too.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Pair:
         """See that a sync has made the sites equal, and let them be apart again."""
         if await self.first.ask("sum") != await self.second.ask("sum"):
             raise AssertionError("the sites differ after a sync")
-        await self.second.ask("hang up", self._url)
         self._apart_since = time.monotonic()
+        await self.second.ask("hang up", self._url)
 
     async def apart(self, share: float) -> None:
         """Change such a share of the keys, half of it at each site. Wait until each knows that it is alone."""

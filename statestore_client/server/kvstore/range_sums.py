@@ -123,16 +123,19 @@ class RangeSums:
         for prefix in prefixes:
             if prefix >> level:
                 raise ValueError(f"there is no range {prefix} at level {level}")
-            first = prefix << width
-            found.extend([self._sum(below, child) for child in range(first, first + (1 << width))])
+            found.extend(self._sums_of(below, prefix << width, prefix + 1 << width))
         return tuple(found)
 
-    def _sum(self, level: int, prefix: int) -> int:
-        if level > _KEPT_LEVEL:
-            bucket = self._buckets.get(prefix)
-            return sum(bucket.values()) & MAX_POSITION if bucket else 0
-        width = _KEPT_LEVEL - level
-        return sum(self._sums[prefix << width : prefix + 1 << width]) & MAX_POSITION
+    def _sums_of(self, level: int, first: int, end: int) -> Iterable[int]:
+        """Of the ranges of a level from ``first`` on."""
+        if level == _KEPT_LEVEL:
+            return self._sums[first:end]
+        if level < _KEPT_LEVEL:
+            width = 1 << _KEPT_LEVEL - level
+            parts = self._sums[first * width : end * width]
+            return [sum(parts[at : at + width]) & MAX_POSITION for at in range(0, len(parts), width)]
+        buckets = map(self._buckets.get, range(first, end))
+        return [sum(bucket.values()) & MAX_POSITION if bucket else 0 for bucket in buckets]
 
     def keys_in(self, first: int, last: int) -> Iterator[tuple[int, str]]:
         """Position and key of all that stands from ``first`` to ``last``, both included, in the order of positions.

@@ -73,7 +73,7 @@ class Members:
         self.tick(now)
 
     def lost(self, link_id: LinkId, now: float) -> None:
-        """The connection is gone: closed, or not to be dialled any more."""
+        """The connection is gone."""
         link = self.links.drop(link_id)
         if link is not None and link.name is not None:
             self._leaves(link.name, now)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.kvstore.messages import Message
     from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "SLOT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
+__all__ = ["CHECK_S", "REQUEST_TIMEOUT_S", "Replica", "ReplicaCounters", "SitePeer", "Wires"]
 
 #: A peer that is asked, and answers nothing within this time, has failed.
 REQUEST_TIMEOUT_S: Final = 2.5
@@ -55,7 +55,7 @@ CHECK_S: Final = 60.0
 #: Syncs with one peer begin this far apart at least: a store that is always inconsistent costs no more.
 _APART_S: Final = 1.0
 #: A sync that lasts longer counts in the limit no more: it waits for a slow peer most of the time.
-SLOT_S: Final = 30.0
+_SLOT_S: Final = 30.0
 
 
 class Wires(Protocol):
@@ -216,7 +216,7 @@ class Replica:
             deadline = None if peer.session is None else peer.session.deadline
             if deadline is not None and deadline <= now:
                 self.fail(peer, now)
-            elif peer.has_slot and peer.began_at + SLOT_S <= now:
+            elif peer.has_slot and peer.began_at + _SLOT_S <= now:
                 self._free_slot(peer)
         for peer in sorted(self.peers.values(), key=lambda peer: peer.status.since):
             due = self._due_at(peer)

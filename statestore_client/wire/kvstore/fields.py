@@ -282,17 +282,15 @@ def hashes(value: Any) -> dict[str, Value]:
 
 def said_hashes(value: Any) -> dict[str, Value]:
     """The same, without those that cannot be read: their entries are sent, as if the other side did not have them."""
-    if type(value) is not dict:
-        return hashes(value)
-    return hashes({key: item for key, item in _with_text_keys(value).items() if _is_hash(item)})
+    found = _items(_with_text_keys(value), _readable_hash)
+    return {key: entry for key, entry in found.items() if entry is not _UNREADABLE}
 
 
-def _is_hash(value: Any) -> bool:
+def _readable_hash(value: Any) -> Value:
     try:
-        _hash(value)
+        return _hash(value)
     except FieldError:
-        return False
-    return True
+        return _UNREADABLE
 
 
 def packed_hashes(value: Mapping[str, Value]) -> dict[str, tuple[Any, ...]]:

@@ -8,6 +8,7 @@ import pytest
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.store import AreaStore
 from statestore_client.wire.kvstore.codec import decode
+from statestore_client.wire.kvstore.messages import Finalize, Flood, Sync, SyncReply
 from statestore_client.wire.kvstore.value import Value
 
 #: What is wrong with an entry or its key -> the bytes of both.
@@ -42,7 +43,8 @@ def test_an_entry_that_cannot_be_read_says_nothing_about_the_others(kind: str, d
     for both in (f"{data} {_GOOD}", f"{_GOOD} {data}"):
         message = decode(bytes.fromhex(f"{_SAID[kind]} {both} {_ENDS[kind]}"))
         store = AreaStore("a")
-        result = store.merge(message.entries, "r", 0.0)  # type: ignore[union-attr]  # all three have them
+        assert isinstance(message, Flood | SyncReply | Finalize)
+        result = store.merge(message.entries, "r", 0.0)
         assert [attrs.evolve(entry, hash=None) for entry in result.accepted.values()] == [_GOOD_ENTRY["g"]]
         assert list(result.reasons) == ["k"]
         assert store.counters.refused == 1
@@ -53,7 +55,8 @@ def test_an_entry_that_cannot_be_read_says_nothing_about_the_others(kind: str, d
 def test_an_entry_under_something_that_is_no_key_is_left_out(kind: str, key: str) -> None:
     """An answer could not name it."""
     message = decode(bytes.fromhex(f"{_SAID[kind]} {key} 95 03 a1 61 c4 00 05 00 {_GOOD} {_ENDS[kind]}"))
-    assert message.entries == _GOOD_ENTRY  # type: ignore[union-attr]  # all three have them
+    assert isinstance(message, Flood | SyncReply | Finalize)
+    assert message.entries == _GOOD_ENTRY
 
 
 def test_a_client_whose_entries_cannot_be_read_is_told() -> None:
@@ -70,4 +73,5 @@ def test_hashes_that_cannot_be_read_are_left_out() -> None:
     bad = ["a1 6b 93 03 a1 61 02", "a1 6b 05", "a1 ff 94 03 a1 61 02 05", "a1 6b 94 03 a1 ff 02 05"]
     for data in bad:
         message = decode(bytes.fromhex(f"95 15 09 a1 61 90 82 {data} a1 67 94 03 a1 61 02 05"))
-        assert list(message.hashes) == ["g"]  # type: ignore[union-attr]  # it is a Sync
+        assert isinstance(message, Sync)
+        assert list(message.hashes) == ["g"]

@@ -6,10 +6,12 @@ by hand, after the published protocol and the facts of the Node peers; nothing o
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +31,20 @@ def uint(number: int) -> bytes:
     return number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little")
 
 
+def _held_port(port: int) -> socket.socket:
+    """Nobody listens there, and nobody else gets it. The close of what listened may take a moment."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for _ in range(100):
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return held
+    raise AssertionError(f"port {port} is not given back")
+
+
 class ScriptedPeer:
     """One peer. ``scripts`` answer some types of messages instead of it; a script gets the frames after the type."""
 
@@ -40,26 +56,34 @@ class ScriptedPeer:
         self.router: zmq.Socket[bytes] | None = None
         self.pub: zmq.Socket[bytes] | None = None
         self.url = self.pub_url = ""
+        self._held: list[socket.socket] = []
         self.bind()
         self._streams: dict[tuple[bytes, bytes], deque[Frames]] = {}
 
     def bind(self) -> None:
+        self.give_up_ports()
         self.router, self.url = self._bound(zmq.ROUTER, self.url)
         self.pub, self.pub_url = self._bound(zmq.PUB, self.pub_url)
 
     def _bound(self, kind: int, url: str) -> tuple[zmq.Socket[bytes], str]:
         """A socket at this URL, or at one of its own."""
-        socket = self.cluster.socket(kind, self.id)
+        made = self.cluster.socket(kind, self.id)
         if url:
-            socket.bind(url)
-            return socket, url
-        return socket, f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+            made.bind(url)
+            return made, url
+        return made, f"tcp://127.0.0.1:{made.bind_to_random_port('tcp://127.0.0.1')}"
 
     def unbind(self) -> None:
-        for socket in (self.router, self.pub):
-            if socket is not None:
-                socket.close(linger=0)
+        """Its ports are held: the system could give them to any client meanwhile, also to one that connects to them."""
+        for each, url in ((self.router, self.url), (self.pub, self.pub_url)):
+            if each is not None:
+                each.close(linger=0)
+                self._held.append(_held_port(int(url.rpartition(":")[2])))
         self.router = self.pub = None
+
+    def give_up_ports(self) -> None:
+        while self._held:
+            self._held.pop().close()
 
     @property
     def leads(self) -> bool:
@@ -160,7 +184,7 @@ class ScriptedCluster:
         self.peers = {str(n): ScriptedPeer(self, str(n)) for n in range(1, size + 1)}
         self.listed = [[peer.id, peer.url] for peer in self.peers.values()]
         self.change: list[list[str]] | None = None  # the new list, while the members change
-        self._orders: SimpleQueue[tuple[Callable[[], None], threading.Event]] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._bell_in, self._bell_out = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self._bell_out.bind("inproc://bell")
         self._bell_in.connect("inproc://bell")
@@ -228,10 +252,10 @@ class ScriptedCluster:
         self._order(lambda: scripts.pop(kind, None) if answer is None else scripts.update({kind: answer}))
 
     def _order(self, what: Callable[[], Any]) -> None:
-        done = threading.Event()
+        done: Future[Any] = Future()
         self._orders.put((what, done))
         self._bell_in.send(b"")
-        assert done.wait(10)
+        done.result(10)
 
     # -- the thread of the peers ---------------------------------------------------------------------------------------
 
@@ -249,8 +273,10 @@ class ScriptedCluster:
             if self._bell_out in ready:
                 self._bell_out.recv()
                 what, done = self._orders.get()
-                what()
-                done.set()
+                try:
+                    done.set_result(what())
+                except (zmq.ZMQError, AssertionError) as error:  # it is the test's, and this thread goes on
+                    done.set_exception(error)
             self._pulse()
 
     def _pulse(self) -> None:
@@ -269,4 +295,6 @@ class ScriptedCluster:
     ) -> None:
         self._order(lambda: setattr(self, "_stopped", True))
         self._thread.join(10)
+        for peer in self.peers.values():
+            peer.give_up_ports()
         self._context.destroy(linger=0)

@@ -30,7 +30,6 @@ from statestore_client.server.kvstore.range_sums import LOWEST, level_below, pos
 from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS, packed_bytes
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
-    MAX_PREFIXES,
     CompareRanges,
     Finalize,
     RangeSumsReply,
@@ -53,6 +52,8 @@ __all__ = ["Phase", "SyncSession"]
 _WINDOW: Final = 128
 _WINDOW_BYTES: Final = 512 * 1024
 _LEAST_WINDOW: Final = 4
+#: Ranges that are asked about at once: at either side a quarter of a millisecond. A message may have more of them.
+_PREFIXES: Final = 8
 #: So few entries in a range are sent at once: finer sums would take as many bytes.
 _FEW: Final = 4
 #: What the hash of an entry takes in a message beside its names, about.
@@ -199,7 +200,7 @@ class SyncSession:
                 below.append(child)
         for each in differing:
             heappush(self._ranges, each)
-        self._below.extend((level, tuple(below[at : at + MAX_PREFIXES])) for at in range(0, len(below), MAX_PREFIXES))
+        self._below.extend((level, tuple(below[at : at + _PREFIXES])) for at in range(0, len(below), _PREFIXES))
 
     # -- hashes --------------------------------------------------------------------------------------------------------
 

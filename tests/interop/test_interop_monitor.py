@@ -265,7 +265,9 @@ def test_a_site_dies(browser: Browser) -> None:
 
 
 def test_peers_of_the_log_die(browser: Browser, tmp_path: Path) -> None:
-    """The page says what the peer in this process is, and when there is no majority, that no leader is known."""
+    """The page says what the peer in this process is and how far each other one; when there is no majority, that no
+    leader is known, and who does not answer.
+    """
     nodes = {name: f"127.0.0.1:{reserved_ports(3)}" for name in "abc"}
     servers = [
         EmbeddedServer(monitor_port=0, log=ReplicaSettings.in_cluster(nodes, id=name, data=tmp_path / name))
@@ -279,8 +281,10 @@ def test_peers_of_the_log_die(browser: Browser, tmp_path: Path) -> None:
             look_at_servers(browser)
             browser.wait(lambda: "Leader known" in panel(browser), "there is a leader")
             assert "Raft peer in this process" in panel(browser)
+            browser.wait(lambda: panel(browser).count("follower") >= 2, "the others answer")
             list(pool.map(EmbeddedServer.stop, servers[1:]))
             browser.wait(lambda: "Leader not known" in panel(browser), "it is missed")
+            browser.wait(lambda: panel(browser).count("no answer") == 2, "the others are missed")
             assert browser.complaints() == []
         finally:
             list(pool.map(EmbeddedServer.stop, servers))

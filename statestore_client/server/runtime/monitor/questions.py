@@ -1,4 +1,5 @@
-"""What a viewer asks for beside the stream, a page at a time: keys, sessions, watches, retained messages, other sites.
+"""What a viewer asks for beside the stream, a page at a time: keys, sessions, watches, retained messages, peers of
+the log, other sites.
 
 Each answer takes about a millisecond at most, however much there is; ``next`` says where the next page begins.
 """
@@ -6,7 +7,7 @@ Each answer takes about a millisecond at most, however much there is; ``next`` s
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.server.monitor.changes import ChangeLog
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
+    from statestore_client.server.runtime.replication.log_peers import LogPeer
     from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
     from statestore_client.server.store import StateStore
@@ -53,6 +55,8 @@ class ServerParts:
     service: Callable[[], StateStoreService]
     broker: Callable[[], Broker]
     site: Callable[[], SitePeering | None]
+    #: Of the replicated log; None if there is no log, or they were not asked yet.
+    log_peers: Callable[[], Sequence[LogPeer] | None]
     #: The server to ask instead, or nothing if nobody is active; None if it is this one.
     active: Callable[[], str | None]
     flush: Callable[[], None]
@@ -74,6 +78,7 @@ class Questions:
             "/sessions": self.sessions,
             "/watches": self.watches,
             "/retained": self.retained,
+            "/log": self.log,
             "/site": self.site,
         }
 
@@ -151,7 +156,25 @@ class Questions:
             messages.append(message.encoded() | {"topic": message.topic, "payload": text})
         return {"messages": messages, "next": after}
 
-    # -- other sites --------------------------------------------------------------------------------------------------
+    # -- other machines -----------------------------------------------------------------------------------------------
+
+    def log(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
+        """What the peers of the replicated log said at the last look; ``peers`` is null before, and without a log.
+        ``info`` of a peer is null if it did not answer.
+        """
+        del query, viewer
+        peers = self._parts.log_peers()
+        if peers is None:
+            return {"peers": None}
+        found = [
+            {
+                "id": shown(peer.id),
+                "url": shown(peer.url),
+                "info": None if peer.info is None else attrs.asdict(peer.info),
+            }
+            for peer in islice(peers, _CLIENTS)
+        ]
+        return {"peers": found}
 
     def site(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
         """The peers of each area and how far they are; ``areas`` is null if the server is not a site."""

@@ -64,6 +64,7 @@ class MonitorService:
             metrics.service,
             lambda: driver.broker,
             metrics.site,
+            lambda: None if replication is None else replication.log_peers.known(),
             lambda: None if replication is None or replication.role is Role.ACTIVE else replication.active[1],
             driver.flush,
             clock,

@@ -18,6 +18,7 @@ from statestore_client.server.runtime.replication.client_router import ClientRou
 from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
 from statestore_client.server.runtime.replication.log_link import LogLink
+from statestore_client.server.runtime.replication.log_peers import LogPeers
 from statestore_client.server.runtime.replication.operator_commands import OperatorCommands
 from statestore_client.server.runtime.replication.own_peer import OwnPeer
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
@@ -70,8 +71,8 @@ class Lives:
         self.router: ClientRouter = ClientRouter(settings.id, settings.key)
         self._pulse = PulseThread(self._may_pulse, self._listener_came)
         self.commands: OperatorCommands = OperatorCommands(self)
-        listener = InternalListener(self.router, settings.key, self._pulse.add, self.commands.carry_out)
-        self._internal_listener = listener
+        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add, self.commands.carry_out)
+        self.log_peers: LogPeers = LogPeers(settings.raft)
         #: If it runs one in its process.
         self.peer: OwnPeer | None = (
             None if settings.peer is None else OwnPeer(settings.peer, settings.cluster, self.failed)
@@ -394,5 +395,6 @@ class Lives:
         self._end_life()
         await asyncio.gather(*self._former, return_exceptions=True)
         self._pulse.close()
+        await self.log_peers.close()
         if self.peer is not None:
             await self.peer.stop()

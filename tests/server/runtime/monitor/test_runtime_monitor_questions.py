@@ -1,10 +1,13 @@
-"""What the monitor is asked for: keys, sessions, watches, retained messages, sites; and what may be done with them."""
+"""What the monitor is asked for: keys, sessions, watches, retained messages, peers of the log, sites; and what may be
+done with them.
+"""
 
 from __future__ import annotations
 
 import logging
 from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import pytest
 from monitor_requests import act, answer, ask
@@ -107,6 +110,39 @@ def test_a_site_tells_its_mesh() -> None:
             eventually(lambda: answer(rome, "/site")["areas"][0]["peers"][0]["state"] == "initialized", "it is synced")
     with EmbeddedServer(monitor_port=0) as server:
         assert answer(server, "/site")["areas"] is None
+
+
+def test_peers_of_the_log_say_how_far_they_are() -> None:
+    """Each peer, wherever it runs, has its role, term and indexes; one that is down does not answer, also when there is
+    no majority and so no leader. A server without a log says that it has none.
+    """
+    with (
+        EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster,
+        EmbeddedServer(monitor_port=0, log=ReplicaSettings(log=cluster.seeds, id="a")) as server,
+    ):
+
+        def peers() -> dict[str, Any]:
+            return {each["id"]: each["info"] for each in answer(server, "/log")["peers"] or ()}
+
+        def leaders() -> list[str]:
+            return [name for name, info in peers().items() if info and info["is_leader"]]
+
+        eventually(lambda: len(peers()) == 3 and all(peers().values()), "all of them answer")
+        leader = cluster.leader()
+        eventually(lambda: leaders() == [leader], "one leads")
+        with StateStoreClient(server.url) as store:
+            store.set("k", "v")
+        reached = peers()[leader]["last_index"]
+        eventually(lambda: min(each["last_applied"] for each in peers().values()) >= reached, "none is behind")
+        assert len({each["current_term"] for each in peers().values()}) == 1
+        down = [name for name in cluster.running if name != leader]
+        for name in down:
+            cluster.kill(name)
+        eventually(lambda: [name for name, info in peers().items() if info is None] == down, "two do not answer")
+        eventually(lambda: not leaders(), "nobody leads")
+        assert {each["url"] for each in answer(server, "/log")["peers"]} == set(cluster.seeds)
+    with EmbeddedServer(monitor_port=0) as server:
+        assert answer(server, "/log")["peers"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// The other servers of a replicated log, the peer of that log in this process, and the sites of the KvStore.
+// The other servers of a replicated log, the peers of that log, and the sites of the KvStore.
 
 import { h, table } from "./dom.js";
 import { question } from "./explore.js";
@@ -7,7 +7,7 @@ import { bytes, count, duration } from "./words.js";
 export function clusterPanel() {
   const element = h("div", { class: "cards" });
   const refresh = async (model) => {
-    const parts = [...log(model), ...raft(model), ...await sites()];
+    const parts = [...log(model), ...raft(model), ...await peers(model), ...await sites()];
     element.replaceChildren(...(parts.length ? parts : [h("p", { class: "empty" }, "This server is alone: it shares no log with others, and is not a site.")]));
   };
   return { element, refresh };
@@ -40,6 +40,20 @@ function log({ figures }) {
     ["Role", roleOf(figures)], ["Epoch", count(figure("epoch"))], ["Last entry read", String(figure("index"))],
     ["Log silent for", duration(1000 * figure("silence_seconds"))], ["Servers that listen", String(figure("listening_servers"))],
     ["Clients passed on", String(figure("passed_on_clients"))]])];
+}
+
+/** What each peer of the log says of itself, wherever it runs. */
+async function peers({ figures }) {
+  if (roleOf(figures) === null) return [];
+  const { peers: found } = await question("log").catch(() => ({ peers: null }));
+  const committed = Math.max(0, ...(found ?? []).map(({ info }) => info?.commit_index ?? 0));
+  const row = ({ id, url, info }) => [id, url, ...info
+    ? [info.is_leader ? "leader" : "follower", String(info.current_term), String(info.commit_index), String(info.last_applied),
+      `${count(Math.max(0, committed - info.last_index))} entries`, info.snapshot_bytes ? bytes(info.snapshot_bytes) : "none"]
+    : ["no answer", "", "", "", "", ""]];
+  return [h("div", { class: "card wide" }, h("h3", {}, "Peers of the log"), found
+    ? table("Peers of the log", ["Peer", "Address", "Role", "Term", "Committed", "Applied", "Behind", "Snapshot"], found.map(row), [3, 4, 5, 6, 7])
+    : h("p", { class: "empty" }, "They are being asked."))];
 }
 
 function raft({ figures }) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,13 @@ _SIGNATURE_BITS: Final = 64
 def peers(*, follow: bool, json_output: bool, **options: Any) -> int:
     """Print the peers of the site: STATE SECONDS-IN-IT SITE ADDRESS..., and addresses where no site has answered."""
     with open_site(options) as site:
-        reply = site.peers()
-        _print_peers(reply.peers, reply.unreached, json_output)
-        if follow:
-            with site.follow_peers() as changes:
-                for found in changes:
-                    _print_peers(found, (), json_output)
+        if not follow:
+            reply = site.peers()
+            _print_peers(reply.peers, reply.unreached, json_output)
+            return exits.DONE
+        with site.follow_peers() as changes:
+            for found in chain([changes.snapshot], changes):
+                _print_peers(found, site.peers().unreached, json_output)
     return exits.DONE
 
 

@@ -188,6 +188,23 @@ def test_changes_are_printed_as_they_happen(site: SiteThread) -> None:
         assert process.returncode == 0
 
 
+def test_peers_are_printed_again_after_each_change(site: SiteThread) -> None:
+    """A site that comes is printed with its states; an address where nobody answers, each time."""
+    with SiteClient(site.url) as client:
+        client.add_peer("tcp://127.0.0.1:1")
+    command = [sys.executable, "-m", "statestore_client.cli", "kv", "peers", "--url", site.url, "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "unreached - - tcp://127.0.0.1:1\n"
+            with SiteThread("rome", site.url):
+                line = next(line for line in process.stdout if line.startswith("initialized"))
+            assert line.split()[2:] == ["rome", "(dials", "this", "site)"]
+            assert process.stdout.readline() == "unreached - - tcp://127.0.0.1:1\n"
+        finally:
+            process.terminate()
+
+
 def test_what_cannot_be_done_says_why(kv: Kv, site: SiteThread) -> None:
     """No site there, no such area, a pattern that is none, a picture that cannot be written: each has its exit code."""
     assert kv("keys", "--timeout", "0.1", url=f"tcp://127.0.0.1:{reserved_port()}")[0] == 4

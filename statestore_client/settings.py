@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 import attrs
@@ -248,7 +248,7 @@ class ConnectionSettings:
         """A copy with other values; raises :class:`SettingsError` for names that do not exist."""
         known = {a.name for a in attrs.fields(ConnectionSettings)}
         if unknown := sorted(set(changes) - known):
-            raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+            raise _unknown_settings(unknown, known)
         return attrs.evolve(self, **changes)
 
     @classmethod
@@ -313,8 +313,18 @@ class ConnectionSettings:
             for name, value in values.items()
         } | dict(overrides)
         if unknown := sorted(set(values) - set(fields)):
-            raise SettingsError(f"unknown setting {', '.join(unknown)}; known: {', '.join(sorted(fields))}")
+            raise _unknown_settings(unknown, fields)
         return cls(**values)
+
+
+def _unknown_settings(names: Collection[str], known: Collection[str]) -> SettingsError:
+    """For names of settings that do not exist, with what was meant, as far as their letters tell."""
+    from difflib import get_close_matches  # for an error only: importing it takes time
+
+    known = sorted(known)
+    near = [match for name in names for match in get_close_matches(name, known, n=1)]
+    hint = f"did you mean {', '.join(near)}? Known" if near else "known"
+    return SettingsError(f"unknown setting {', '.join(names)}; {hint}: {', '.join(known)}")
 
 
 def _from_text(kind: str, text: str, source: str) -> Any:

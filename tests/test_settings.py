@@ -149,8 +149,10 @@ def test_keyword_arguments_win() -> None:
     assert ConnectionSettings.from_url("mqtt://b?client_id=a", client_id="c").client_id == "c"
     env = {"AIO_BROKER_HOSTNAME": "b", "AIO_BROKER_TCP_PORT": "1"}
     assert ConnectionSettings.from_env(env, port=2).port == 2
-    with pytest.raises(SettingsError, match="unknown setting colour"):
+    with pytest.raises(SettingsError, match=r"^unknown setting colour; known: "):
         ConnectionSettings.from_url("mqtt://b", colour="red")
+    with pytest.raises(SettingsError, match=r"^unknown setting keepalive; did you mean keep_alive\? Known: "):
+        ConnectionSettings.from_url("mqtt://b?keepalive=5")
 
 
 def test_the_environment_variables_of_the_official_sdks() -> None:
@@ -258,7 +260,7 @@ def test_settings_are_frozen_pickle_and_evolve() -> None:
     assert settings.evolve(port=1).port == 1
     with pytest.raises(SettingsError, match="port"):
         settings.evolve(port=0)
-    with pytest.raises(SettingsError, match="unknown setting colour"):
+    with pytest.raises(SettingsError, match=r"^unknown setting colour; known: "):
         settings.evolve(colour="red")
 
 

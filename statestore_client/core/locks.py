@@ -60,7 +60,7 @@ _RETRY_S: Final = 0.1
 
 def within(timeout: float) -> str:
     """How long a caller waited in vain, in words; 0: one attempt."""
-    return f"within {timeout:g} s" if timeout else "at once"
+    return f"within {round(timeout, 3):g} s" if timeout else "at once"
 
 
 @attrs.frozen

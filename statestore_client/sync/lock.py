@@ -105,8 +105,8 @@ class Lock:
         lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
         follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. From then on the key
         takes no write without a fencing token: change it by ``edit``. Raises what :meth:`acquire` raises,
-        :class:`InvalidArgumentError` for the key of the lock itself, and :class:`FencingTokenTooOldError` when another
-        lock guards the key.
+        :class:`InvalidArgumentError` for the key of the lock itself, and :class:`FencingTokenTooOldError` when the key
+        has a newer token, of another lock.
         """
         check_function("change", change)
         command = set_command(key, b"", None, expiry, persist=persist)

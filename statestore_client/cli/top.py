@@ -53,6 +53,8 @@ class MonitorSummary:
     _locks: dict[int, dict[str, Any]] = attrs.Factory(dict)
     _refusals: deque[dict[str, Any]] = attrs.field(factory=lambda: deque(maxlen=100))
     _totals: dict[str, float] = attrs.Factory(dict)
+    #: When they were.
+    _counted_at: int = 0
     _rates: dict[str, float] = attrs.field(factory=lambda: dict.fromkeys(_RATES, 0.0))
 
     def take(self, kind: str, message: dict[str, Any]) -> None:
@@ -61,7 +63,7 @@ class MonitorSummary:
             self.server, self.figures = message["server"], {}
             self._locks, self._totals, self._rates = {}, {}, dict.fromkeys(_RATES, 0.0)
             self._refusals.clear()
-        before, self.now = self.now, message["now"]
+        self.now = message["now"]
         self.figures |= message["figures"]
         for name in message.get("gone", ()):
             self.figures.pop(name, None)
@@ -70,9 +72,11 @@ class MonitorSummary:
             holdings = lock["holdings"][-1:] or self._locks.get(lock["number"], lock)["holdings"]
             self._locks[lock["number"]] = lock | {"holdings": holdings}
         self._refusals.extend(message["refusals"])
-        self._count((self.now - before) / 1000)
+        # What a hello has was counted at the tick before.
+        self._count(message["history"][-1]["at"] if message.get("history") else self.now)
 
-    def _count(self, seconds: float) -> None:
+    def _count(self, at: int) -> None:
+        seconds, self._counted_at = (at - self._counted_at) / 1000, at
         totals = {name: self._sum(figure) for name, figure in _RATES.items()}
         if self._totals and seconds > 0:
             self._rates = {name: max(0.0, total - self._totals[name]) / seconds for name, total in totals.items()}
@@ -147,7 +151,8 @@ def _follow(address: MonitorAddress, show: Any) -> None:
 
 def _printed(summary: MonitorSummary, message: Message) -> None:
     summary.take(*message)
-    print_json(summary.encoded())
+    if message[0] != "hello":  # rates take a tick
+        print_json(summary.encoded())
 
 
 def _print(summary: MonitorSummary, *, json_output: bool) -> None:

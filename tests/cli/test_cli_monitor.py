@@ -195,7 +195,9 @@ def test_a_recording_ends_after_its_duration(tmp_path: Path) -> None:
 
 
 def test_a_summary_counts_per_second_and_begins_anew_with_a_greeting() -> None:
-    """Rates are differences over the time between two messages; after a restart nothing of before is left."""
+    """Rates are differences over the time between two messages; after a restart nothing of before is left. What a
+    greeting tells was counted before it.
+    """
     summary = MonitorSummary()
     empty = {"latency": None, "locks": [], "refusals": [], "events": []}
     name = 'statestore_store_requests_total{command="set"}'
@@ -205,6 +207,10 @@ def test_a_summary_counts_per_second_and_begins_anew_with_a_greeting() -> None:
     summary.take("hello", {"server": {}, "now": 9_000, "figures": {}, **empty})
     assert summary.encoded()["per_second"]["requests"] == 0.0
     summary.take("tick", {"now": 10_000, "figures": {name: 5.0}, "gone": ["x"], **empty})
+    assert summary.encoded()["per_second"]["requests"] == 5.0
+    history = [{"at": 19_500}, {"at": 20_500}]
+    summary.take("hello", {"server": {}, "now": 21_000, "figures": {name: 9.0}, "history": history, **empty})
+    summary.take("tick", {"now": 21_500, "figures": {name: 14.0}, **empty})
     assert summary.encoded()["per_second"]["requests"] == 5.0
     console = Console(record=True, width=100)
     console.print(rendered(summary))

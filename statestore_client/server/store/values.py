@@ -36,11 +36,12 @@ class StoreLimits:
 
 @attrs.frozen
 class StoreUsage:
-    """What the quota is compared with."""
+    """What the quota is compared with, and the quota."""
 
     keys: int
     bytes: int
     observations: int
+    limits: StoreLimits
 
 
 @hot_value

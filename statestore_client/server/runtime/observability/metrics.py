@@ -95,7 +95,9 @@ class Metrics:
             ("subscriptions", "Subscriptions of all sessions.", usage.subscriptions),
             ("retained_messages", "Retained messages.", usage.retained_messages),
             ("retained_bytes", "Bytes of retained messages.", usage.retained_bytes),
+            ("max_retained_bytes", "As many of those are allowed.", driver.broker.limits.retained_bytes),
             ("held_bytes", "Bytes that wait for clients, or are in flight.", usage.held_bytes),
+            ("max_held_bytes", "As many of those are allowed.", driver.broker.limits.held_bytes),
             ("unfinished_bytes", "Bytes of packets that are not complete or not carried out.", driver.unfinished_bytes),
         ):
             yield from _metric(name, text, value)
@@ -116,6 +118,8 @@ class Metrics:
         usage, counters = service.usage, service.counters
         yield from _metric("store_keys", "Keys in the state store.", usage.keys)
         yield from _metric("store_bytes", "Bytes in the state store, as the quota counts them.", usage.bytes)
+        yield from _metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
+        yield from _metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)
         yield from _metric("store_observations", "Keys that clients watch.", usage.observations)
         for group, label in (("requests", "command"), ("refusals", "error")):
             values = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -27,6 +27,10 @@ class _State:
     has_name: bool  # in a directory
 
 
+#: A file that is missing at so many looks is not being replaced.
+_LOOKS: Final = 5
+
+
 class WatchedFile:
     """A text file, read again when it is another one than before, or was written or given another owner or mode.
 
@@ -41,6 +45,7 @@ class WatchedFile:
         self.path: Path = Path(path)
         self._state: _State | None = None
         self._had_name = False  # some file systems count no names
+        self._missing = 0  # at so many looks
 
     def read(self) -> str:
         """The text. Raises SettingsError that names the file."""
@@ -54,9 +59,12 @@ class WatchedFile:
     def has_changed(self, *, remember: bool = False) -> bool:
         """Whether it was replaced or written since it was read (or since ``remember``, for files that others read).
 
-        A file that is missing is being replaced.
+        A file that is missing is being replaced; if it stays away for some looks, that is told once, as a change.
         """
         state = self._look()
+        self._missing = self._missing + 1 if state is None else 0
+        if self._missing == _LOOKS:
+            return True
         has_changed = state is not None and state != self._state
         if has_changed and remember:
             self._state = state

@@ -106,7 +106,9 @@ def test_the_file_keeps_its_owner(tmp_path: Path) -> None:
 
 
 def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
-    """A broken file is reported once and the old content counts; a missing one is taken as being replaced."""
+    """A broken file is reported once and the old content counts; a missing one is taken as being replaced, and told
+    once if it stays away. It counts when it is back.
+    """
     path = tmp_path / "users"
     path.write_text(LINE)
     passwords = Passwords.load(path)
@@ -115,8 +117,14 @@ def test_mistakes_while_running_change_nothing(tmp_path: Path) -> None:
         passwords.refresh()
     assert passwords.refresh() is None
     path.unlink()
+    for _ in range(4):
+        assert passwords.refresh() is None
+    with pytest.raises(SettingsError, match="users cannot be read"):
+        passwords.refresh()
     assert passwords.refresh() is None
     assert passwords.verify("pump", b"pleaseletmein")
+    path.write_text(LINE.replace("pump", "valve"))
+    assert passwords.refresh() == {"pump"}
 
 
 def test_a_link_on_the_way_to_the_file_is_changed(tmp_path: Path) -> None:

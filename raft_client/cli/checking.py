@@ -19,7 +19,7 @@ __all__ = ["check_data"]
 
 
 @click.command("check")
-@click.argument("directory", metavar="DIR", type=click.Path())
+@click.argument("directory", metavar="DIR", type=click.Path(readable=False))
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 def check_data(directory: str, *, json_output: bool) -> int:
     """Say whether the data directory DIR of a peer is sound; if not, what is wrong. Everything in it is read.

@@ -53,7 +53,7 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
 )
 @click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, readable=False, path_type=Path),  # the peer itself says what is wrong with it
     required=True,
     help="The directory of this peer's log. It is made if there is none.",
 )

@@ -23,7 +23,7 @@ _WHAT_TO_DO: Final = (
 
 
 @click.command("check")
-@click.argument("directory", metavar="DIR", type=click.Path())
+@click.argument("directory", metavar="DIR", type=click.Path(readable=False))
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 def check_data(directory: str, *, json_output: bool) -> int:
     """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do.

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -127,8 +128,12 @@ def _cannot_listen(server: Server, error: OSError) -> str:
 
 
 def _is_not_to_be_had(error: BaseException | None) -> bool:
-    """Whether it is an address, now, that an endpoint, sites or the own peer of a log cannot have."""
+    """Whether it is an address, now, that an endpoint, sites or the own peer of a log cannot have. Names, too, may be
+    unknown for a while, when a machine starts.
+    """
     while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno == socket.EAI_AGAIN
         if getattr(error, "errno", None) in _NOT_TO_BE_HAD:
             return True
         error = error.__cause__

@@ -218,7 +218,7 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
     )(command)
     return click.option(
         "--data",
-        type=click.Path(file_okay=False),
+        type=click.Path(file_okay=False, readable=False),  # the server itself says what is wrong with it
         callback=nonempty_path,
         help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
     )(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,3 +90,19 @@ def test_sigterm_ends_a_client_that_is_still_importing_as_others(tmp_path: Path)
     with importing(tmp_path, sys.executable, "-m", "statestore_client.cli", "get", "serve") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (Debian: util-linux)")
+@pytest.mark.parametrize("command", [("serve", "--port", "0", "--data"), ("check",)], ids=lambda words: words[0])
+def test_a_directory_of_somebody_else_is_said_to_be(command: tuple[str, ...], tmp_path: Path) -> None:
+    """The usual mistake with a volume: exit code 6, whose it is, and who wanted it."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0)
+    rights = "-dac_override,-dac_read_search"
+    as_usual = ["setpriv", "--bounding-set", rights, "--inh-caps", rights] if os.geteuid() == 0 else []
+    done = subprocess.run([*as_usual, *COMMAND, *command, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 6
+    assert done.stderr == (
+        f"statestore: the data directory {folder} cannot be used: Permission denied; it belongs to user "
+        f"{folder.stat().st_uid}, and this process is of user {os.geteuid()}\n"
+    )

@@ -198,4 +198,13 @@ def refusals(path: Path) -> Iterator[None]:
         if is_full(error):
             problem = f"the disk with the data directory {path} is full. Make room, and start again."
             raise DataDirectoryError(problem) from error
-        raise DataDirectoryError(f"the data directory {path} cannot be used: {error.strerror or error}") from error
+        problem = f"the data directory {path} cannot be used: {error.strerror or error}{_whose(path, error)}"
+        raise DataDirectoryError(problem) from error
+
+
+def _whose(path: Path, error: OSError) -> str:
+    """If this process may not: whose it is. With volumes of containers that is the usual mistake."""
+    if isinstance(error, PermissionError) and hasattr(os, "geteuid"):
+        with suppress(OSError):
+            return f"; it belongs to user {path.stat().st_uid}, and this process is of user {os.geteuid()}"
+    return ""

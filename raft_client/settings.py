@@ -185,7 +185,10 @@ class RaftSettings:
         """
         env = os.environ if env is None else env
         if _variable("seeds") not in env and "seeds" not in overrides:
-            raise SettingsError(f"the environment variable {_variable('seeds')} is not set; it names the peers' URLs")
+            raise SettingsError(
+                f"the environment variable {_variable('seeds')} is not set; it names the peers' URLs, as ZMQRAFT_URL "
+                "does for the command line"
+            )
         values: dict[str, Any] = {}
         for field in attrs.fields(cls):
             variable = _variable(field.name)

@@ -78,8 +78,8 @@ def append_rows(
         return Written(batch, None, error=error)
 
 
-def commit_batch(settings: RaftSettings, done: Sequence[Written]) -> None:
-    """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log.
+def commit_batch(settings: RaftSettings, done: Sequence[Written]) -> bool:
+    """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log. False if it was.
 
     Raises TransportError when the cluster was not there: the batch is then written again, and finds all its rows.
     """
@@ -88,14 +88,17 @@ def commit_batch(settings: RaftSettings, done: Sequence[Written]) -> None:
             raise written.error
     batch = done[0].batch
     seconds = {written.seconds for written in done}
-    if batch.query is None or None in seconds:  # the log has the COMMIT already
-        return
+    if batch.query is None:
+        return True
+    if None in seconds:  # the log has the COMMIT already
+        return False
     indexes = [written.source_index for written in done if written.source_index is not None]
     with open_client(settings) as client:
         try:
             _commit(client, batch, max(filter(None, seconds)), max(indexes, default=None))
         except RequestExpiredError:
             _commit_late(client, batch, max(indexes, default=None))
+    return True
 
 
 def _commit(client: RaftClient, batch: Batch, seconds: int, source_index: int | None) -> None:
@@ -188,8 +191,9 @@ class _Attempt:
         return indexed_tails(name, values)
 
     def written(self) -> Written:
-        """What was done."""
-        return Written(self._batch, self._seconds, self._rows, self._source_index)
+        """What was done. Where there were no rows, the source is as far as it was."""
+        index = self._state.source_index if self._source_index is None else self._source_index
+        return Written(self._batch, self._seconds, self._rows, index)
 
 
 def _data_of(rows: pa.RecordBatch, column: str) -> list[bytes]:

@@ -17,8 +17,9 @@ def entries_behind(progress: StreamingQueryProgress | None) -> int | None:
     """How many entries of the log a streaming query has not read yet, as of its last micro-batch.
 
     ``progress`` is ``query.lastProgress``, or ``event.progress`` of a ``StreamingQueryListener``. Entries that no
-    client appended count, too; of several logs, all. None before the first micro-batch, and for a query that reads no
-    log. A query that stands still reports nothing new: watch the age of ``progress.timestamp`` as well.
+    client appended count, too; of several logs, all, and of one that is read twice, both. None before the first
+    micro-batch, after one that was repeated when the query was started again, and for a query that reads no log. A
+    query that stands still reports nothing new: watch the age of ``progress.timestamp`` as well.
     """
     behind = [_behind(source) for source in progress.sources] if progress is not None else []
     known = [entries for entries in behind if entries is not None]

@@ -84,12 +84,15 @@ class _Writer:
     def _append(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         return TaskCommit(append_rows(self._settings, self._options, batch, iterator))
 
-    def _commit(self, messages: Sequence[Any]) -> None:
-        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log."""
+    def _commit(self, messages: Sequence[Any]) -> Batch | None:
+        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log. The batch, if
+        that was done before.
+        """
         done = [message.written for message in messages if isinstance(message, TaskCommit)]
-        commit_batch(self._settings, done)
-        batch = done[0].batch
-        logger.info("appended %d rows as the batch %d of %s", sum(w.rows for w in done), batch.number, batch.pipeline)
+        is_new, batch = commit_batch(self._settings, done), done[0].batch
+        rows = sum(written.rows for written in done)
+        logger.info("appended %d rows as the batch %d of %s", rows, batch.number, batch.pipeline)
+        return None if is_new else batch
 
 
 class LogWriter(_Writer, DataSourceArrowWriter):
@@ -106,8 +109,15 @@ class LogWriter(_Writer, DataSourceArrowWriter):
         return self._append(self._batch, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Raise what went wrong for good, or mark the write as done."""
-        self._commit(messages)
+        """Raise what went wrong for good, or mark the write as done. A name that was used before is worth a warning:
+        people give the same to each run of a job.
+        """
+        if (done := self._commit(messages)) is not None:
+            logger.warning(
+                "nothing was appended: the log has the write %r already; rows of another write need a pipelineId of "
+                "their own",
+                done.pipeline,
+            )
 
     def abort(self, messages: Sequence[Any]) -> None:
         """The job failed. What was appended stays; another run under the same ``pipelineId`` completes it."""

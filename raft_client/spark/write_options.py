@@ -46,7 +46,11 @@ class WriteOptions:
 
     def __attrs_post_init__(self) -> None:
         given = [self.index_column is not None, self.id_column is not None, self.content_ids]
-        if sum(given) != 1:
+        if sum(given) > 1:
+            raise SettingsError(
+                "indexColumn, idColumn and contentIds are three ways to tell rows apart: give one of them"
+            )
+        if not any(given):
             raise SettingsError(
                 "a row that is written again must get the same id: give one of indexColumn (of a stream of zmqraft: "
                 "index), idColumn, or contentIds=true, which appends equal rows of a batch once"

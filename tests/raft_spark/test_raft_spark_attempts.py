@@ -205,3 +205,11 @@ def test_the_last_marker_is_found_far_back(log: RaftClient) -> None:
     state = find_state(log, "p")
     assert (state.query, state.committed, state.source_index, state.attempt) == ("q", 0, 10, None)
     assert find_state(log, "p3").query is None
+
+
+def test_a_batch_without_rows_leaves_the_source_where_it_was(log: RaftClient) -> None:
+    """Otherwise nobody could say where another query is to begin, when the checkpoint is lost after it."""
+    for number, rows in enumerate((range(1, 11), range(0), range(0), range(11, 21))):
+        assert commit_batch(log.settings, [write(log.settings, Batch("p", "q", number, int(time.time())), rows)])
+        assert find_state(log, "p").source_index == (20 if number == 3 else 10)
+    assert not commit_batch(log.settings, [write(log.settings, Batch("p", "q", 3, int(time.time())), range(11, 21))])

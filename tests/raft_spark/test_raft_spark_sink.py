@@ -59,6 +59,27 @@ def test_a_named_write_is_done_once(spark: SparkSession, target: RaftClient) -> 
     assert len(rows_of(target)) == 110
 
 
+def test_a_named_write_that_was_done_before_is_told(target: RaftClient, caplog: pytest.LogCaptureFixture) -> None:
+    """People give the name of a stream, which stays the same, to each run of a job: its rows would be missed later."""
+    import pyarrow as pa
+    from pyspark.sql.types import BinaryType, LongType, StructType
+
+    from raft_client.spark.sink import batch_writer
+
+    options = {"seeds": ",".join(target.settings.seeds), "indexColumn": "index", "pipelineId": "daily"}
+    schema = StructType().add("index", LongType()).add("data", BinaryType())
+    for day, warnings in ((1, 0), (2, 1)):
+        writer = batch_writer(options, schema, overwrite=False)
+        rows = pa.RecordBatch.from_pydict({"index": [day], "data": [b"%d" % day]})
+        writer.commit([writer.write(iter([rows]))])
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert said == warnings * [
+            "nothing was appended: the log has the write 'daily' already; rows of another write need a pipelineId of "
+            "their own"
+        ]
+    assert rows_of(target) == [b"1"]
+
+
 def test_a_named_write_that_failed_is_completed(spark: SparkSession, target: RaftClient) -> None:
     """A write that failed in the middle, for good, is completed under its name with the rows that were missing."""
     broken = frame(spark, 0, 100).selectExpr("index", "if(index = 77, null, data) AS data")
@@ -89,7 +110,7 @@ def test_ids_of_each_kind(spark: SparkSession, target: RaftClient) -> None:
     ("options", "expected"),
     [
         ({}, "a row that is written again must get the same id: give one"),
-        ({"indexColumn": "index", "contentIds": "true"}, "a row that is written again must get the same id: give one"),
+        ({"indexColumn": "index", "contentIds": "true"}, "indexColumn, idColumn and contentIds are three ways"),
         ({"indexColumn": "nothing"}, "indexColumn: there is no column 'nothing'; there are index, data"),
         ({"indexColumn": "data"}, "indexColumn: the column 'data' is binary; it must be tinyint or"),
         ({"idColumn": "index", "dataColumn": "index"}, "dataColumn: the column 'index' is bigint"),

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchedFile"]
 
+#: A file that is missing at as many looks, which are a second apart, is not being replaced.
+_LOOKS: Final = 5
+
 
 @attrs.frozen
 class _State:
@@ -25,10 +28,6 @@ class _State:
     written_ns: int
     changed_ns: int  # with its mode and its owner
     has_name: bool  # in a directory
-
-
-#: A file that is missing at so many looks is not being replaced.
-_LOOKS: Final = 5
 
 
 class WatchedFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from namespaces import as_first_process
 from slow_import import importing
 
 from statestore_client import StateStoreClient
+from statestore_client.cli.app import main
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -106,3 +108,19 @@ def test_a_directory_of_somebody_else_is_said_to_be(command: tuple[str, ...], tm
         f"statestore: the data directory {folder} cannot be used: Permission denied; it belongs to user "
         f"{folder.stat().st_uid}, and this process is of user {os.geteuid()}\n"
     )
+
+
+@pytest.mark.parametrize(("reason", "code"), [(socket.EAI_AGAIN, 10), (socket.EAI_NONAME, 2)])
+def test_a_name_that_is_not_known_yet_may_be_known_later(
+    reason: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a machine starts, names may not be resolved: that is worth another attempt. One that nobody has is not."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(reason, "the resolver said so")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(sys, "argv", ["statestore", "serve", "--insecure", "--host", "broker.plant", "--port", "0"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code

@@ -1,4 +1,8 @@
-"""A command that is still importing: a stand-in for click, its first import that takes long, never gets done."""
+"""A command that is still importing: a stand-in for click, its first import that takes long, never gets done.
+
+It wakes up all the time, as an import does: a signal that comes right before a call that blocks for ever would be seen
+by nobody.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,12 @@ from typing import Final
 
 __all__ = ["importing"]
 
-_CLICK: Final = "import sys\nprint('importing', flush=True)\nsys.stdin.read()\n"
+_CLICK: Final = """\
+import select, sys
+print("importing", flush=True)
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
+"""
 
 
 @contextmanager

@@ -12,12 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
 import msgpack
 import zmq
+from waiting import eventually
 
 __all__ = ["ScriptedCluster", "ScriptedPeer"]
 
@@ -32,17 +34,18 @@ def uint(number: int) -> bytes:
 
 
 def _held_port(port: int) -> socket.socket:
-    """Nobody listens there, and nobody else gets it. The close of what listened may take a moment."""
+    """Nobody listens there, and nobody else gets it."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for _ in range(100):
-        try:
+
+    def is_bound() -> bool:
+        with suppress(OSError):
             held.bind(("127.0.0.1", port))
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return held
-    raise AssertionError(f"port {port} is not given back")
+            return True
+        return False
+
+    eventually(is_bound, f"a thread of libzmq has closed port {port}, and tells nobody")
+    return held
 
 
 class ScriptedPeer:

@@ -84,15 +84,15 @@ class _Writer:
     def _append(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         return TaskCommit(append_rows(self._settings, self._options, batch, iterator))
 
-    def _commit(self, messages: Sequence[Any]) -> Batch | None:
-        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log. The batch, if
-        that was done before.
+    def _commit(self, messages: Sequence[Any]) -> bool:
+        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log. False if it
+        was.
         """
         done = [message.written for message in messages if isinstance(message, TaskCommit)]
-        is_new, batch = commit_batch(self._settings, done), done[0].batch
-        rows = sum(written.rows for written in done)
-        logger.info("appended %d rows as the batch %d of %s", rows, batch.number, batch.pipeline)
-        return None if is_new else batch
+        is_new = commit_batch(self._settings, done)
+        batch = done[0].batch
+        logger.info("appended %d rows as the batch %d of %s", sum(w.rows for w in done), batch.number, batch.pipeline)
+        return is_new
 
 
 class LogWriter(_Writer, DataSourceArrowWriter):
@@ -112,11 +112,11 @@ class LogWriter(_Writer, DataSourceArrowWriter):
         """Raise what went wrong for good, or mark the write as done. A name that was used before is worth a warning:
         people give the same to each run of a job.
         """
-        if (done := self._commit(messages)) is not None:
+        if not self._commit(messages):
             logger.warning(
                 "nothing was appended: the log has the write %r already; rows of another write need a pipelineId of "
                 "their own",
-                done.pipeline,
+                self._batch.pipeline,
             )
 
     def abort(self, messages: Sequence[Any]) -> None:

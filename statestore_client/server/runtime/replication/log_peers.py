@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client import AsyncRaftClient, RaftError
-from raft_client import Peer as Member
+from raft_client import AsyncRaftClient, Peer, RaftError
 
 if TYPE_CHECKING:
     from raft_client import LogInfo, RaftSettings
@@ -70,11 +69,11 @@ class LogPeers:
         self._known = [LogPeer(each.id, each.url, info) for each, info in zip(members, infos, strict=True)]
         self._looked_at = time.monotonic()
 
-    async def _members(self, client: AsyncRaftClient) -> list[Member]:
+    async def _members(self, client: AsyncRaftClient) -> list[Peer]:
         """As the leader names them; without one as any peer did; before that, those this server was told of."""
         with suppress(RaftError):
             await client.open(_TIMEOUT_S)
-        return [Member(*each) for each in client.peers.items()] or [Member("?", url) for url in self._settings.seeds]
+        return [Peer(*each) for each in client.peers.items()] or [Peer("?", url) for url in self._settings.seeds]
 
 
 async def _ask(client: AsyncRaftClient, url: str) -> LogInfo | None:

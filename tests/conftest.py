@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings as hypothesis_settings
-from shells import SHELLS, Shell
+from support.shells import SHELLS, Shell
 
 import statestore_client
 from statestore_client.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 # An example that takes 300 ms says that the machine is busy, not that the code is wrong.
 hypothesis_settings.register_profile("without deadlines", deadline=None)
@@ -101,7 +101,7 @@ def server() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def peers() -> Iterator[ScriptedCluster]:
     """Three scripted ØMQ Raft peers, of which "1" leads."""
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
     with ScriptedCluster() as running:
         yield running
@@ -115,7 +115,7 @@ def spark() -> Iterator[SparkSession]:
     it is a session of Spark Connect, for which the tests marked ``classic`` are nothing.
     """
     pytest.importorskip("pyspark", reason="PySpark is not installed")
-    from java_home import require_java
+    from support.spark import require_java
 
     from statestore_client.spark import local_session
 
@@ -123,7 +123,7 @@ def spark() -> Iterator[SparkSession]:
     _let_workers_import_the_packages()
     config = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     if os.environ.get("STATESTORE_SPARK_CONNECT"):
-        from connect_session import connect_session
+        from support.spark import connect_session
 
         opened = connect_session("tests", cores="2,3", config=config)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
-from curve_files import add_peer, make_keys
+from support.keys import add_peer, make_keys
 
 import raft_client
 import statestore_client

@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 import attrs
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 import statestore_client
 from statestore_client import (

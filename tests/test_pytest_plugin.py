@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
+from support.keys import Certificates
 
 import statestore_client as package
 from raft_client import pytest_plugin as raft_plugin

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import reserved_port
-from waiting import eventually
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from statestore_client import NotAuthorizedError, StateStoreClient
 from statestore_client.aio import StateStoreClient as AsyncStateStoreClient

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ports import reserved_port
-from sites_for_clients import SHELLS, Looped, SiteThread
-from waiting import eventually
+from support.ports import reserved_port
+from support.sites import SHELLS, Looped, SiteThread
+from support.waiting import eventually
 
 from statestore_client.errors import (
     BusyError,

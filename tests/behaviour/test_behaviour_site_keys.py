@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import zmq
-from curve_files import add_client, add_peer, make_keys
-from proxy import Proxy
-from sites_for_clients import SHELLS, Looped, SiteThread
-from waiting import eventually, until
+from support.keys import add_client, add_peer, make_keys
+from support.proxy import Proxy
+from support.sites import SHELLS, Looped, SiteThread
+from support.waiting import eventually, until
 
 from statestore_client.errors import InvalidArgumentError, RequestTimeoutError, SettingsError
 from statestore_client.kvstore import ClientKeys

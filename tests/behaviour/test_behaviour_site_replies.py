@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sites_for_clients import SHELLS, Impostor, Looped
-from waiting import until
+from support.sites import SHELLS, Impostor, Looped
+from support.waiting import until
 
 from statestore_client.errors import (
     ClosedError,

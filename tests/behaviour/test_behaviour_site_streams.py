@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
-from sites_for_clients import SHELLS, Looped, SiteThread
-from waiting import eventually
+from support.sites import SHELLS, Looped, SiteThread
+from support.waiting import eventually
 
 from statestore_client.errors import (
     BusyError,

@@ -11,9 +11,9 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-from proxy import Proxy
-from shells import Shell
-from waiting import eventually, until
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import eventually, until
 
 from statestore_client import (
     AsyncStateStoreClient,

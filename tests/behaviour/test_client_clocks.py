@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import (
     RequestClockSkewError,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
-from gate import Gate
-from proxy import Proxy
-from waiting import until
+from support.keys import Certificates
+from support.proxy import Proxy
+from support.server_clients import Gate
+from support.waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from gate import Gate
-from ports import reserved_port
-from shells import Shell
-from waiting import until
+from support.ports import reserved_port
+from support.server_clients import Gate
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     BatchError,

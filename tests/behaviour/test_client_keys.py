@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import (
     BatchError,

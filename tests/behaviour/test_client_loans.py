@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreClient
 from statestore_client.server import EmbeddedServer

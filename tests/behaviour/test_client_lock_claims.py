@@ -11,8 +11,8 @@ import traceback
 from typing import Any
 
 import pytest
-from gate import Gate
-from shells import Shell
+from support.server_clients import Gate
+from support.shells import Shell
 
 from statestore_client import (
     AsyncStateStoreClient,

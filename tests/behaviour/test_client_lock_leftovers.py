@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import StateStoreError
 from statestore_client.server import EmbeddedServer

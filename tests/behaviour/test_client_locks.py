@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from shells import Shell
-from waiting import until
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     BusyError,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from ports import reserved_port
-from shells import Shell
-from waiting import until
+from support.ports import reserved_port
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     ConnectionLostError,

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient, BusyError, ClosedError, StateStoreClient
 from statestore_client.server import EmbeddedServer

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from ports import reserved_port
-from proxy import Proxy
-from shells import Shell
+from support.keys import Certificates
+from support.ports import reserved_port
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import ConnectionSettings, RequestTimeoutError
 from statestore_client.wire.topics import COMMAND_TOPIC

@@ -15,9 +15,9 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     BusyError,

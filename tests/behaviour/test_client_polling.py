@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server import EmbeddedServer

@@ -7,10 +7,10 @@ import threading
 from typing import Any
 
 import pytest
-from gate import Gate
 from prefix_recorder import Recorder
-from shells import Shell
-from waiting import until
+from support.server_clients import Gate
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,

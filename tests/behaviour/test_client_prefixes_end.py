@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from prefix_recorder import Recorder
-from shells import Shell
-from waiting import until
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     ClosedError,

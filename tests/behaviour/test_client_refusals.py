@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import (
     BatchError,

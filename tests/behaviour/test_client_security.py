@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
-from proxy import Proxy
-from shells import Shell
+from support.keys import Certificates
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import (
     ConnectionLostError,

@@ -6,10 +6,10 @@ import asyncio
 import threading
 from typing import Any
 
-from ports import reserved_port
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.ports import reserved_port
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     BusyError,

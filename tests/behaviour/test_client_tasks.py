@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from gate import Gate
+from support.server_clients import Gate
 
 from statestore_client import (
     AsyncStateStoreClient,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient, NotAuthorizedError, RequestTimeoutError, StateStoreClient
 from statestore_client.server import EmbeddedServer, PublishedMessage

@@ -9,9 +9,9 @@ import threading
 from typing import Any
 
 import pytest
-from gate import Gate
-from shells import Shell
-from waiting import until
+from support.server_clients import Gate
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     BusyError,

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import BusyError, ClosedError, InvalidArgumentError, Item, WatchEvent, WatchOverflowError
 from statestore_client.server import EmbeddedServer

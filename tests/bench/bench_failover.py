@@ -32,7 +32,7 @@ from statestore_client.cli.workloads import served
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from peer_processes import Peers
+from support.raft_peers import Peers
 
 _SETTLE_S = 1.5
 #: A client whose connection lasted five seconds tries all addresses before it pauses.

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_raft.py [--quick] [--rounds 3] [--failovers 7]
 
-Needs Node and the npm package zmq-raft (tests/raft_cluster.py says how it is installed); without them nothing
+Needs Node and the npm package zmq-raft (tests/support/raft_peers.py says how it is installed); without them nothing
 is measured. The peers write every append to three disks, so rates say more about them than about the clients; a
 client's own cost is its processor time (all threads of its process, in microseconds an operation).
 
@@ -34,7 +34,7 @@ from raft_client import AsyncRaftClient, NoLeaderError, NotLeaderError, RaftClie
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from raft_cluster import RaftCluster, install_zmq_raft, why_not
+from support.raft_peers import RaftCluster, install_zmq_raft, why_not
 
 WINDOWS: Final = (1, 64)
 SIZE: Final = 100

@@ -37,9 +37,8 @@ from raft_client import RaftClient
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from mixed_cluster import MixedCluster
 from pysyncobj_cluster import REQUIREMENT, PySyncObjCluster
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import MixedCluster, RaftCluster, why_not
 
 SIZE: Final = 100
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

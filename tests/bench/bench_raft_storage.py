@@ -28,7 +28,7 @@ from raft_client import Peer, RaftClient
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from ports import reserved_port
+from support.ports import reserved_port
 
 _GB: Final = 1_000_000_000
 _MB: Final = 1_000_000

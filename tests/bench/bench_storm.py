@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench_failover import Pair, pair
 from measure import Options, Report, percentile
-from waiting import until
+from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient
 from statestore_client.core.backoff import Backoff

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from measure import Sample
-from ports import reserved_port
+from support.ports import reserved_port
 
 __all__ = ["REQUIREMENT", "PySyncObjCluster"]
 

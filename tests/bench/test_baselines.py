@@ -12,7 +12,7 @@ from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
 
 if TYPE_CHECKING:
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 
 def test_paho_by_hand_sets_and_gets(server: EmbeddedServer) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 import zmq
-from ports import reserved_port
-from proxy import Proxy
+from support.ports import reserved_port
+from support.proxy import Proxy
 
 from raft_client.server.loop_thread import LoopThread
 from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, GetPeers, OwnKeyAction, PeersReply

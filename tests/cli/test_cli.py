@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import Wire
+from support.waiting import eventually
 
 from statestore_client.cli.app import cli
 from statestore_client.mqtt.packets import (

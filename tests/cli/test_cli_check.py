@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from ports import reserved_ports
+from support.ports import reserved_ports
 
 from raft_client.server import EmbeddedPeer
 from statestore_client import StateStoreClient

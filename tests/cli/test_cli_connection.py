@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from certificates import Certificates
+from support.keys import Certificates
 
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.cli.app import cli
 from statestore_client.errors import DataDirectoryError, DataInUseError

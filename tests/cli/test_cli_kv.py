@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from curve_files import make_keys
-from ports import reserved_port
-from sites_for_clients import SiteThread
-from waiting import eventually
+from support.keys import make_keys
+from support.ports import reserved_port
+from support.sites import SiteThread
+from support.waiting import eventually
 
 from statestore_client.cli.app import main
 from statestore_client.cli.kv import kv as kv_group

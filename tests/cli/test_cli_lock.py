@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from certificates import Certificates
-from ports import reserved_port
 from rich.console import Console
-from waiting import eventually
+from support.keys import Certificates
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from statestore_client import FencingTokenTooOldError, StateStoreClient
 from statestore_client.cli.top import MonitorSummary, rendered

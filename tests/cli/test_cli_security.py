@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
-from namespaces import with_mounted_file
+from support.keys import Certificates
+from support.namespaces import with_mounted_file
 
 from statestore_client import (
     ConnectionLostError,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from namespaces import as_first_process
 from slow_import import importing
+from support.namespaces import as_first_process
 
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import main

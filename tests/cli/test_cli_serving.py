@@ -18,7 +18,7 @@ import attrs
 import click
 import pytest
 from click.testing import CliRunner
-from websocket_wire import RawWebSocket
+from support.websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
 from statestore_client.cli.app import cli

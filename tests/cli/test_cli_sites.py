@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from ports import reserved_port
 from site_processes import COMMAND, Links, SiteProcess
-from waiting import eventually
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.kvstore import SiteClient

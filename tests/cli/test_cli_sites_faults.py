@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import msgpack
 import zmq
 from site_processes import Links, SiteProcess
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.wire.kvstore.client_messages import OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode

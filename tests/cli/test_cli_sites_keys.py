@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from curve_files import make_keys
-from ports import reserved_port
-from waiting import eventually
+from support.keys import make_keys
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from statestore_client.errors import RequestTimeoutError
 from statestore_client.kvstore import ClientKeys, SiteClient

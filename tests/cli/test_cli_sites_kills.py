@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from site_processes import Links, SiteProcess
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.kvstore import SiteClient, Value
 

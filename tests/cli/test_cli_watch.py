@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from broker_driver import World
 from handmade import Filter, Property, Seen, connect, publish, read, split, subscribe, unsubscribe
+from support.broker_driver import World
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_driver import Allowed, World
 from handmade import Seen, ack
 from handmade_peer import Peer, join
+from support.broker_driver import Allowed, World
 
 from statestore_client.server.broker import Admitted, Credentials, Refusal
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import World
 from handmade import publish
 from handmade_peer import Peer, join
 from normative import normative
+from support.broker_driver import World
 
 ALIAS, ALIAS_MAXIMUM, MAXIMUM_SIZE = 0x23, 0x22, 0x27
 

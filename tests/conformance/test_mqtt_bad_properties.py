@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import frame, properties, text
 from handmade_peer import Peer, join
+from support.broker_driver import World
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 

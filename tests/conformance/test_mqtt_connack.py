@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import World
 from handmade import Will, connect, disconnect, publish, subscribe
 from handmade_peer import Peer, join
 from normative import BOTH, normative
 from scenes import Doorman, said
+from support.broker_driver import World
 
 from statestore_client.server.broker import BrokerLimits
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import Will, connect, frame, publish, subscribe, text
 from handmade_peer import Peer, join
 from normative import BOTH, normative
 from scenes import Doorman, said
+from support.broker_driver import World
 
 LEGAL = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import Will, ack, connect, frame, properties, publish, subscribe, text, unsubscribe
 from handmade_peer import Peer, join
 from normative import BOTH, normative
+from support.broker_driver import World
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import ack, frame, publish
 from handmade_peer import join
 from normative import BOTH, normative
 from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_of
+from support.broker_driver import World
 
 # -- messages from clients ---------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import Allowed, World
 from handmade import Seen, Will, auth, connect, disconnect, frame, publish, subscribe
 from handmade_peer import Peer, join
 from normative import BOTH, normative
+from support.broker_driver import Allowed, World
 
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 

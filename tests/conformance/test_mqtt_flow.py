@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import ack, subscribe
 from handmade_peer import join
 from normative import BOTH, normative
 from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, RECEIVE_MAXIMUM, back, finish, kinds, reader_of
+from support.broker_driver import World
 
 
 @normative(v5="3.3.4-9 3.3.4-10 4.9.0-1 4.9.0-2 4.9.0-3")

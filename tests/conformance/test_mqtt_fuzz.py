@@ -1,19 +1,17 @@
 """Packets with bytes changed, cut, repeated and inserted: the decoder and the broker never raise, hang or grow.
 
-``STATESTORE_FUZZ`` is the number of inputs: CI takes a million, which is half a minute, ``make fuzz`` ten. The broker,
-which does ten times as much for each, gets a tenth of them. A failure names a seed, from which ``STATESTORE_FUZZ_SEED``
-begins again. The inputs are made from packets that were put together by hand.
+``tests/support/schedules.py`` says how many inputs there are. The broker, which does ten times as much for each, gets a
+tenth of them. A failure names the seed from which to begin again. The inputs are made from
+packets that were put together by hand.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterator
 
 import pytest
-from broker_driver import World
 from handmade import (
     Will,
     ack,
@@ -29,12 +27,13 @@ from handmade import (
     unsubscribe,
 )
 from handmade_peer import Peer
+from support.broker_driver import World
+from support.schedules import SEED, scaled
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 
-INPUTS = int(os.environ.get("STATESTORE_FUZZ", "50000"))
-SEED = os.environ.get("STATESTORE_FUZZ_SEED", "")
+INPUTS = scaled(200_000, 10_000_000)
 
 #: Seconds for one input of less than 64 KiB, on a busy machine: anything quadratic takes longer.
 PATIENCE_S = 2.0
@@ -84,11 +83,6 @@ SPICE += [
 ]
 
 
-def first_seed() -> int:
-    """Of the inputs, which have consecutive ones: another in every run, unless one is given."""
-    return int(SEED) if SEED else random.randrange(1 << 48)
-
-
 def spoiled(chance: random.Random, samples: list[bytes]) -> bytes:
     """One to three packets, with up to four things done to them."""
     data = bytearray(b"".join(chance.choices(samples, k=chance.randint(1, 3))))
@@ -122,8 +116,7 @@ def pieces(chance: random.Random, data: bytes) -> Iterator[bytes]:
 @pytest.mark.timeout(3600)
 def test_the_decoder() -> None:
     """The decoder gives packets or a PacketError, quickly, and keeps no more than what came in."""
-    first = first_seed()
-    for seed in range(first, first + INPUTS):
+    for seed in range(SEED, SEED + INPUTS):
         chance = random.Random(seed)
         version = chance.choice((4, 5))
         data = spoiled(chance, SAMPLES[version])
@@ -137,9 +130,9 @@ def test_the_decoder() -> None:
             code = error.reason_code
             decoder.take()
         except Exception as error:
-            raise AssertionError(f"STATESTORE_FUZZ_SEED={seed}, input {data.hex()}") from error
-        assert 0x80 <= code <= 0xFF, f"STATESTORE_FUZZ_SEED={seed}, input {data.hex()}"
-        assert time.perf_counter() - began < PATIENCE_S, f"STATESTORE_FUZZ_SEED={seed}, input {data.hex()}"
+            raise AssertionError(f"STATESTORE_TEST_SEED={seed}, input {data.hex()}") from error
+        assert 0x80 <= code <= 0xFF, f"STATESTORE_TEST_SEED={seed}, input {data.hex()}"
+        assert time.perf_counter() - began < PATIENCE_S, f"STATESTORE_TEST_SEED={seed}, input {data.hex()}"
 
 
 @pytest.mark.timeout(3600)
@@ -149,8 +142,7 @@ def test_the_broker() -> None:
         sessions=50, retained_messages=50, subscriptions_per_session=20, queued_messages=20, packet_bytes=10_000
     )
     peers: dict[int, Peer] = {}
-    first = first_seed()
-    for seed in range(first, first + INPUTS // 10):
+    for seed in range(SEED, SEED + INPUTS // 10):
         chance = random.Random(seed)
         slot, version = chance.randrange(4), chance.choice((4, 5))
         samples = SAMPLES[version]
@@ -170,7 +162,7 @@ def test_the_broker() -> None:
                 world.sleep(chance.choice((0.1, 20)))
             assert not world.broker.reports.take_faults()
         except Exception as error:
-            at = f"STATESTORE_FUZZ_SEED={first}, {seed - first} later"
+            at = f"STATESTORE_TEST_SEED={SEED}, {seed - SEED} later"
             raise AssertionError(f"{at}: {data.hex()}") from error
     assert world.broker.usage.sessions <= 50
     assert world.broker.usage.retained_messages <= 50 + 20

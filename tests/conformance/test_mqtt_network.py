@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from handmade import Seen, Will, connect, disconnect, frame, publish, read, split, subscribe, text
 from normative import BOTH, normative
-from runtime_tools import TIMEOUT_S
-from waiting import eventually
+from support.server_clients import TIMEOUT_S
+from support.waiting import eventually
 
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits

@@ -6,13 +6,13 @@ from random import Random
 from typing import TypeAlias
 
 import attrs
-from broker_driver import World
-from durable_driver import DurableWorld
 from handmade import Seen, Will, ack, connect, disconnect, publish, subscribe, unsubscribe
 from handmade_peer import Peer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_broker import Copy, Naive
+from support.broker_driver import World
+from support.durable_broker import DurableWorld
 
 NAMES = ["a", "b", "c"]
 TOPICS = ["t", "t/u", "t/u/v", "u", "$s/u"]

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from broker_driver import World
-from durable_driver import DurableWorld, MemoryStorage
 from handmade import ack, publish, subscribe
 from handmade_peer import join
 from normative import BOTH, normative
+from support.broker_driver import World
+from support.durable_broker import DurableWorld, MemoryStorage
 
 from statestore_client.server.journal import Stream, Subject
 

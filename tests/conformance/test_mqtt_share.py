@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
 from handmade import ack, subscribe
 from handmade_peer import join
 from normative import normative
+from support.broker_driver import World
 
 IDENTIFIER = 0x0B
 NO_LOCAL = 0x04

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import Allowed, World
 from handmade import ack, frame, publish, subscribe, text
 from handmade_peer import join
 from normative import BOTH, normative
+from support.broker_driver import Allowed, World
 
 from statestore_client.server.broker import Admitted, Credentials
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import World
-from durable_driver import DurableWorld, messages_in, texts_in
 from handmade import Seen, ack, unsubscribe
 from handmade_peer import join
 from normative import BOTH, normative
+from support.broker_driver import World
+from support.durable_broker import DurableWorld, messages_in, texts_in
 
 from statestore_client.mqtt.packets import Puback, Pubcomp, Pubrec, Pubrel, Unsubscribe
 

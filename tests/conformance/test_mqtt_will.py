@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import World
 from handmade import Will, disconnect
 from handmade_peer import Peer, join
 from normative import BOTH, normative
+from support.broker_driver import World
 
 DELAY, EXPIRY = 0x18, 0x11
 

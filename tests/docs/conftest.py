@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def scripted_peers(peers: ScriptedCluster) -> list[str]:
 @pytest.fixture
 def zmq_raft() -> Path:
     """The folder with the npm package zmq-raft. Skips with the reason when it cannot be had."""
-    from raft_cluster import install_zmq_raft, why_not
+    from support.raft_peers import install_zmq_raft, why_not
 
     if (reason := why_not()) is not None:
         pytest.skip(reason)
@@ -40,7 +40,7 @@ def our_peers() -> Iterator[list[str]]:
 @pytest.fixture
 def real_peers(zmq_raft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """The URLs of three Node peers, with an empty log."""
-    from raft_cluster import RaftCluster
+    from support.raft_peers import RaftCluster
 
     with RaftCluster(tmp_path_factory.mktemp("peers")) as cluster:
         yield list(cluster.urls.values())

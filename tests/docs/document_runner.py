@@ -308,7 +308,10 @@ class _Shell:
 
 def _ports_of_servers() -> dict[str, str]:
     """Ports as a document shows them -> as they are; nobody else takes these."""
-    from ports import reserved_port, reserved_ports  # beside the tests, where this file as a program does not look
+    from support.ports import (  # beside the tests, where this file as a program does not look
+        reserved_port,
+        reserved_ports,
+    )
 
     found = {}
     for client, internal in _SERVER_PORTS:

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ports import reserved_port
-from waiting import eventually
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from broker_driver import World
+from support.broker_driver import World
 
 import statestore_client
 from statestore_client.mqtt.packets import Pubcomp, Pubrec, Pubrel

@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 import pytest
 from document_runner import run_document
-from java_home import require_java
+from support.spark import require_java
 
 from raft_client import RaftSettings, SettingsError
 from raft_client.errors import __all__ as raft_errors

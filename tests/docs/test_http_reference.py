@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from peer_processes import SERVE
-from ports import reserved_ports
-from waiting import eventually
+from support.ports import reserved_ports
+from support.raft_peers import SERVE
+from support.waiting import eventually
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client.server import EmbeddedServer, ReplicaSettings

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from scripted_cluster import UPDATE, ScriptedCluster
+from support.scripted_peers import UPDATE, ScriptedCluster
 
 import raft_client
 

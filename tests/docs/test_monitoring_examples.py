@@ -10,8 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from ports import reserved_ports
-from waiting import eventually
+from support.ports import reserved_ports
+from support.waiting import eventually
 
 import statestore_client.errors
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster, EmbeddedPeer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client import ConnectionSettings, StateStoreClient
 from statestore_client.cli import exits

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import attrs
 from await_points import Act, at_point
-from proxy import Proxy
-from waiting import until
+from support.proxy import Proxy
+from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient, StateStoreError
 from statestore_client.server import EmbeddedServer

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from killed_server import TIMEOUT_S
-from waiting import until
+from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient, WatchEvent
 from statestore_client.aio.lease import AsyncLease

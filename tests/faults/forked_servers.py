@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any, cast
 
 import attrs
-from replicated_processes import ReplicatedServer
+from support.server_processes import ReplicatedServer
 
 from statestore_client.server.cluster.batches import unpack_batch
 from statestore_client.server.cluster.entries import BatchPiece, LogEntry

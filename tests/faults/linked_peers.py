@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from peer_processes import Peers
-from proxy import Proxy
+from support.proxy import Proxy
+from support.raft_peers import Peers
 
 __all__ = ["LinkedPeers"]
 

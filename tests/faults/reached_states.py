@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from waiting import until
+from support.waiting import until
 
 from statestore_client import ConnectionState
 

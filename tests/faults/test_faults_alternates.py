@@ -6,9 +6,9 @@ import asyncio
 import time
 
 import pytest
-from proxy import Proxy
 from reached_states import sent
-from shells import Shell
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import ConnectionLostError
 from statestore_client.server import EmbeddedServer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hostile_peer import TIMEOUT_S, Peer, request, wall_ms
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client.mqtt.packets import (
     ConnectProperties,

@@ -6,8 +6,8 @@ import asyncio
 import tracemalloc
 from typing import Any
 
-from proxy import Proxy
-from shells import Shell
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client.server import EmbeddedServer
 

@@ -16,8 +16,8 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from peer_processes import Peers
-from replicated_processes import ReplicatedServer, ReplicatedServers
+from support.raft_peers import Peers
+from support.server_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import AsyncStateStoreClient, RequestTimeoutError, SetResult

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from evil_broker import EvilBroker, Say, reply
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import ConnectionLostError, RequestTimeoutError
 from statestore_client.mqtt.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, encode

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,

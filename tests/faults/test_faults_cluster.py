@@ -1,26 +1,26 @@
 """Servers with their own peers of the log, as three processes: they are killed, restarted one by one, and killed
 together. Nothing that was acknowledged is lost.
 
-``STATESTORE_CLUSTER_ROUNDS`` says how often the servers are killed and restarted one by one; each takes ten seconds.
-Without it two of the three are killed together; the example of a failover (tests/examples) kills one.
+In the long run the servers are also killed and restarted one by one twenty times, ten seconds each; otherwise two of
+the three are killed together; the example of a failover (tests/examples) kills one.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from replicated_processes import ReplicatedServers
+from support.schedules import SCALE
+from support.server_processes import ReplicatedServers
 
 from statestore_client import AsyncStateStoreClient
 from statestore_client.cli import exits
 
 _A_MEBIBYTE = 1 << 20
-_ROUNDS = int(os.environ.get("STATESTORE_CLUSTER_ROUNDS", "0"))
+_ROUNDS = 20 if SCALE >= 10 else 0
 
 
 class _Audit:

@@ -1,11 +1,10 @@
 """Very many clients, and greedy ones, on ``statestore serve``: its memory stays bounded, and others are served.
 
-Small numbers by default; ``STATESTORE_CROWDS=full``, as in CI, for the ones in ``docs/reference/server.md``.
+Small numbers in a quick run; in CI the ones in ``docs/reference/server.md``.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import socket
@@ -20,7 +19,8 @@ from typing import Any
 
 import pytest
 from hostile_peer import Peer
-from websocket_wire import RawWebSocket
+from support.schedules import SCALE
+from support.websocket_wire import RawWebSocket
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -33,7 +33,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
 )
 
-IS_FULL = os.environ.get("STATESTORE_CROWDS") == "full"
+IS_FULL = SCALE >= 1
 MIB = 1024 * 1024
 
 pytestmark = [

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from proxy import Proxy
-from shells import Shell
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server import EmbeddedServer

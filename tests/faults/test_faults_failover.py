@@ -1,13 +1,12 @@
 """Servers of one log are killed, stopped and paused under load: nothing that was acknowledged is lost, and the next one
 goes on.
 
-``STATESTORE_FAILOVERS`` says how often; 300 take ten minutes.
+``tests/support/schedules.py`` says how often; 300 take ten minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -18,12 +17,12 @@ import pytest
 from broker_audit import BrokerAudit
 from client_audit import ClientAudit
 from killed_server import TIMEOUT_S, Peer, Willed
-from replicated_processes import ReplicatedServer, ReplicatedServers
+from support.schedules import SEED, scaled
+from support.server_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
-_FAILOVERS = int(os.environ.get("STATESTORE_FAILOVERS", "10"))
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_FAILOVERS = scaled(10, 300)
 #: How often a snapshot is begun; what happens to the active server, and how often.
 _SNAPSHOTS = 0.4
 _FATES = {"kill": 5, "stop": 2, "pause": 2, "kill standby": 1}
@@ -116,7 +115,7 @@ async def test_failovers_lose_nothing(figures: Callable[[str], None]) -> None:
     """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back. Each will is
     sent once. A lock is held on, and its holder and a watch go on.
     """
-    random = Random(_SEED)
+    random = Random(SEED)
     with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster:
         servers = ReplicatedServers(cluster.url, random, "a", "b")
         audit = BrokerAudit(servers)

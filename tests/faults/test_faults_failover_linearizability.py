@@ -1,15 +1,14 @@
 """What many clients see of keys can be put into one order while servers of one log are killed, stand still, hand over
 and are forced out, and while the log has no leader.
 
-``STATESTORE_FAILOVER_HISTORIES`` says how many histories there are, each of one key through two of these faults;
-``STATESTORE_SEED`` says which. 1,000 take five minutes.
+``tests/support/schedules.py`` says how many histories there are, each of one key through two of these faults, and
+which. 1,000 take five minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,14 +21,14 @@ from typing import Any, Self
 import pytest
 from forked_servers import ForkedServer
 from linearizability import REFUSED, UNKNOWN, History, Operation, is_linearizable
-from replicated_processes import ReplicatedServer, ReplicatedServers
+from support.schedules import SEED, scaled
+from support.server_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, FencingError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
-_HISTORIES = int(os.environ.get("STATESTORE_FAILOVER_HISTORIES", "20"))
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_HISTORIES = scaled(20, 1000)
 #: How much later than at once a server hears of what is new in the log. It is drawn at each start.
 _TAIL_DELAYS_S = (0.0, 0.0, 0.1)
 #: Keys that are in use at a time; half of them are written with fencing tokens.
@@ -281,7 +280,7 @@ async def test_what_clients_see_through_failovers_is_linearizable(figures: Calla
     operation without an answer may have happened.
     """
     began = time.monotonic()
-    async with _World(_SEED) as world:
+    async with _World(SEED) as world:
         rounds = itertools.islice(_schedule(world.random), -(-_HISTORIES // _KEYS))
         for number, kinds in enumerate(rounds):
             await world.live_through(number, kinds)
@@ -290,7 +289,7 @@ async def test_what_clients_see_through_failovers_is_linearizable(figures: Calla
     history.check()
     assert min(history.counts[kind] for kind in ("set", "get")) > 0
     figures(
-        f"{len(history.by_key)} histories, {dict(history.counts)}; {dict(world.faults.counts)}; seed {_SEED}, "
+        f"{len(history.by_key)} histories, {dict(history.counts)}; {dict(world.faults.counts)}; seed {SEED}, "
         f"{recorded:.0f} s, checked in {time.monotonic() - began - recorded:.0f} s"
     )
 
@@ -307,7 +306,7 @@ async def test_servers_that_are_wrong_are_found(defect: str, kind: str, figures:
     """A deposed server that answers from memory, and one that takes what a deposed owner wrote, are found: the checker
     says no to what clients saw.
     """
-    async with _World(_SEED, defect=defect) as world:
+    async with _World(SEED, defect=defect) as world:
         for number in range(10):
             await world.live_through(number, (kind,))
             if not all(map(is_linearizable, world.history.by_key.values())):

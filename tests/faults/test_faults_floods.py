@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 from evil_broker import EvilBroker, Say
-from shells import SHELLS, Shell
-from waiting import until
+from support.shells import SHELLS, Shell
+from support.waiting import until
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreError
 from statestore_client.mqtt import connection

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 from evil_broker import EvilBroker, Say, reply
-from shells import Shell
-from waiting import until
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import InvalidArgumentError, StateStoreError, UnexpectedReplyError
 from statestore_client.mqtt.packets import (

@@ -1,12 +1,11 @@
 """kill -9 at any moment, under load: what was acknowledged is there afterwards, in order, and QoS 2 exactly once.
 
-``STATESTORE_KILLS`` says how often; 500 take some minutes.
+``tests/support/schedules.py`` says how often; 500 take some minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from random import Random
@@ -14,15 +13,15 @@ from random import Random
 import pytest
 from broker_audit import BrokerAudit
 from killed_server import Server
+from support.schedules import SEED, scaled
 
-_KILLS = int(os.environ.get("STATESTORE_KILLS", "25"))
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_KILLS = scaled(25, 500)
 
 
 @pytest.mark.timeout(120 + 4 * _KILLS)
 async def test_kill_at_any_moment(tmp_path: Path) -> None:
     """Each acknowledged QoS 1 and 2 message, retained message and key survives every kill, and no version goes back."""
-    random = Random(_SEED)
+    random = Random(SEED)
     server = Server(tmp_path / "data")
     audit = BrokerAudit(server)
     try:

@@ -9,10 +9,10 @@ import signal
 import sys
 
 import pytest
-from ports import reserved_port
 from reached_states import state_of
-from shells import Shell
-from waiting import until
+from support.ports import reserved_port
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
     ConnectionLostError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -13,8 +12,9 @@ from typing import Any
 
 import pytest
 from linearizability import REFUSED, UNKNOWN, Operation, explain, is_linearizable
-from proxy import Proxy
-from shells import Shell
+from support.proxy import Proxy
+from support.schedules import SEED, scaled
+from support.shells import Shell
 
 from statestore_client import StateStoreError
 from statestore_client.server import EmbeddedServer
@@ -23,9 +23,8 @@ from statestore_client.wire.commands import Get
 
 _CLIENTS = 5
 _OPERATIONS = 8
-_HISTORIES = 250  # for each of four kinds of clients
-_HISTORIES_WITH_CUTS = 40
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_HISTORIES = scaled(250, 2500)  # for each of four kinds of clients
+_HISTORIES_WITH_CUTS = scaled(40, 400)
 _KINDS = ("set", "set", "nx", "nex", "get", "get", "get", "delete", "vdelete")
 
 
@@ -67,21 +66,21 @@ async def test_concurrent_histories_are_linearizable(
     shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
 ) -> None:
     """What five clients see of one key by set, NX, NEX, get, del and vdel can be put into one order."""
-    random = Random(f"{_SEED} {shell.name} {shell.driver}")
+    random = Random(f"{SEED} {shell.name} {shell.driver}")
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(shell.client(server.url)) for _ in range(_CLIENTS)]
         for n in range(_HISTORIES):
             history = await _record(stores, f"key{n}", random)
             assert len(history) == _CLIENTS * _OPERATIONS
             assert is_linearizable(history), explain(history)
-    figures(f"{_HISTORIES} histories of {_CLIENTS} × {_OPERATIONS} operations, seed {_SEED}")
+    figures(f"{_HISTORIES} histories of {_CLIENTS} × {_OPERATIONS} operations, seed {SEED}")
 
 
 async def test_histories_with_cut_links_are_linearizable(
     shell: Shell, server: EmbeddedServer, figures: Callable[[str], None]
 ) -> None:
     """The history can be put into one order while three of the five clients lose their connections again and again."""
-    random = Random(f"{_SEED} cuts {shell.name} {shell.driver}")
+    random = Random(f"{SEED} cuts {shell.name} {shell.driver}")
     unknown = 0
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(Proxy(server.port))
@@ -100,14 +99,14 @@ async def test_histories_with_cut_links_are_linearizable(
             assert is_linearizable(history), explain(history)
         cutting.cancel()
         assert proxy.connections > 2 * 3
-    figures(f"{_HISTORIES_WITH_CUTS} histories, {proxy.connections} connections, {unknown} unknown, seed {_SEED}")
+    figures(f"{_HISTORIES_WITH_CUTS} histories, {proxy.connections} connections, {unknown} unknown, seed {SEED}")
 
 
 async def test_a_broken_server_is_caught(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sometimes answers a read with its first answer is caught. Not every history shows it: an old value
     may be right when all operations overlap."""
     apply = StateStore.apply
-    random = Random(_SEED)
+    random = Random(SEED)
     stale: dict[bytes, Any] = {}
 
     def broken(self: StateStore, command: Any, request: Any) -> Any:

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from proxy import Proxy
-from shells import Shell
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient, LeaseLostError, RequestTimeoutError
 from statestore_client.clocks import now

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
-from shells import Shell
+from support.keys import Certificates
+from support.shells import Shell
 
 from statestore_client import ConnectionLostError
 

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from proxy import Proxy
 from reached_states import sent, state_of
-from shells import SHELLS, Shell
-from waiting import until
+from support.proxy import Proxy
+from support.shells import SHELLS, Shell
+from support.waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,

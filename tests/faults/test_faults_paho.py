@@ -11,8 +11,8 @@ import pytest
 from evil_broker import EvilBroker, Say
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from shells import Shell
-from waiting import until
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import ConnectionLostError, ConnectionSettings, ConnectionState, StateStoreError
 from statestore_client.mqtt import paho_listener

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from killed_server import Server
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client import (
     AsyncStateStoreClient,

@@ -12,8 +12,8 @@ import sys
 from contextlib import ExitStack
 from typing import Self
 
-from proxy import Proxy
-from shells import Shell
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient, ConnectionLostError
 from statestore_client.mqtt.packets import Connect, encode

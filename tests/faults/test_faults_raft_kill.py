@@ -4,13 +4,11 @@ Half of the kills aim at the leader, alone or with a follower, and some of these
 snapshot. Watches that peers serve tell all of it, each change once and in order, also when processes stand still for a
 while.
 
-``RAFT_KILLS`` says how often; 500 take ten minutes, and those of watches as long again. ``RAFT_TRACED_KILLS`` are
-kills of peers that write traces.
+``tests/support/schedules.py`` says how often; 500 take ten minutes, and those of watches as long again.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -22,14 +20,14 @@ from random import Random
 from typing import Self
 
 import pytest
-from peer_processes import Peers
-from raft_trace_model import first_broken, read_traces
+from support.raft_peers import Peers
+from support.raft_trace_model import first_broken, read_traces
+from support.schedules import SEED, scaled
 
 from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, RaftError, TransportError, WatchEvent
 
-_KILLS = int(os.environ.get("RAFT_KILLS", "10"))
-_TRACED_KILLS = int(os.environ.get("RAFT_TRACED_KILLS", "6"))
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_KILLS = scaled(10, 500)
+_TRACED_KILLS = scaled(6, 60)
 _WRITERS = 8
 
 
@@ -189,7 +187,7 @@ def _kill(
 @pytest.mark.timeout(3600)
 def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Callable[[str], None]) -> None:
     """A kill neither loses nor doubles an append: a repetition keeps its id, also if all peers were away meanwhile."""
-    random, over = Random(_SEED), threading.Event()
+    random, over = Random(SEED), threading.Event()
     peers = Peers(tmp_path)
     try:
         writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
@@ -209,7 +207,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     assert len(acknowledged) > _KILLS
     assert sum(count for kind, count in aimed.items() if kind.startswith("leader")) >= _KILLS // 5
     figures(
-        f"{_KILLS} kills, seed {_SEED}, {dict(aimed)}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, "
+        f"{_KILLS} kills, seed {SEED}, {dict(aimed)}: {len(acknowledged)} acknowledged, {len(unknown)} unknown, "
         "none lost or doubled"
     )
 
@@ -218,7 +216,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
 @pytest.mark.timeout(3600)
 def test_no_kill_takes_a_change_away_from_a_watch(tmp_path: Path, figures: Callable[[str], None]) -> None:
     """Watches go on at the next leader: each tells every change of its keys once, in the order of the log."""
-    random, over = Random(_SEED), threading.Event()
+    random, over = Random(SEED), threading.Event()
     peers = Peers(tmp_path)
     watchers = [_Watcher(peers.url, wanted) for wanted in (Key(b"w0/1"), Prefix(b"w1/"), Prefix(b"w"))]
     try:
@@ -242,7 +240,7 @@ def test_no_kill_takes_a_change_away_from_a_watch(tmp_path: Path, figures: Calla
         wanted = [each for each in read if each[0] <= last and watcher.wanted.matches(each[1])]
         assert [each for each in watcher.told if each[0] <= last] == wanted, watcher.name
         assert watcher.served > len(wanted) // 2, watcher.name
-    figures(f"{_KILLS} kills and stalls, seed {_SEED}: {[len(watcher.told) for watcher in watchers]} changes told")
+    figures(f"{_KILLS} kills and stalls, seed {SEED}: {[len(watcher.told) for watcher in watchers]} changes told")
 
 
 @pytest.mark.slow
@@ -254,7 +252,7 @@ def test_what_killed_peers_write_of_themselves_keeps_the_rules_of_raft(
     peers, over = Peers(tmp_path), threading.Event()
     writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
     try:
-        _kill(peers, writers, over, _TRACED_KILLS, Random(_SEED), trace=True)
+        _kill(peers, writers, over, _TRACED_KILLS, Random(SEED), trace=True)
     finally:
         over.set()
         peers.kill_all()

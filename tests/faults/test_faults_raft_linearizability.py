@@ -1,13 +1,12 @@
 """What many clients see of keys that three peer processes keep can be put into one order, whatever happens to them.
 
-``RAFT_FAULTS`` says how many faults there are, ``STATESTORE_SEED`` which; 500 take a quarter of an hour.
+``tests/support/schedules.py`` says how many faults there are, and which; 500 take a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,13 +20,13 @@ import zmq
 import zmq.asyncio
 from linearizability import UNKNOWN, History, Operation, is_linearizable
 from linked_peers import LinkedPeers
+from support.schedules import SEED, scaled
 
 from raft_client import AsyncRaftClient, KeyValueCodec
 from raft_client.errors import RaftError
 from raft_client.wire.frames import encode_uint
 
-_FAULTS = int(os.environ.get("RAFT_FAULTS", "8"))
-_SEED = int(os.environ.get("STATESTORE_SEED", "20240229"))
+_FAULTS = scaled(8, 500)
 _WRITERS = 5
 _KEYS = 2
 _FAULT_KINDS = ("kill", "kill_all", "freeze", "isolate", "cut_links", "stall")
@@ -209,11 +208,11 @@ async def test_what_clients_see_while_peers_fail_is_linearizable(
 ) -> None:
     """Reads of any peer, writes, deletions and comparisons fit into one order through kill -9 of one and all, SIGSTOP,
     partitions, links cut in one direction, and stalled disks; an operation without an answer may have happened."""
-    history, faults = await _record(tmp_path, _FAULTS, _SEED)
+    history, faults = await _record(tmp_path, _FAULTS, SEED)
     history.check()
     assert min(history.counts[kind] for kind in ("set", "get", "cas")) > 0
     assert len(history.answered_by) == 3  # followers, too
-    figures(f"seed {_SEED}: {dict(faults.counts)}; {len(history.by_key)} keys, {dict(history.counts)}")
+    figures(f"seed {SEED}: {dict(faults.counts)}; {len(history.by_key)} keys, {dict(history.counts)}")
 
 
 @pytest.mark.slow
@@ -221,7 +220,7 @@ async def test_what_clients_see_while_peers_fail_is_linearizable(
 async def test_a_stale_read_is_found(tmp_path: Path, defect: str) -> None:
     """Peers that answer without knowing that the answer is new are found: the checker says no to what clients saw."""
     for attempt in range(10):
-        seed = f"{_SEED} {attempt}"
+        seed = f"{SEED} {attempt}"
         history, _ = await _record(tmp_path / str(attempt), 3, seed, kinds=["isolate"], defect=defect)
         if not all(map(is_linearizable, history.by_key.values())):
             return

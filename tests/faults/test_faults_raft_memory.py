@@ -8,8 +8,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from peer_processes import SERVE
-from ports import reserved_port
+from support.ports import reserved_port
+from support.raft_peers import SERVE
 
 from raft_client import RaftClient
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import SettingsError, StateStoreError
 from statestore_client.mqtt import native_driver

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
-from proxy import Proxy
-from shells import Shell
+from support.keys import Certificates
+from support.proxy import Proxy
+from support.shells import Shell
 
 from statestore_client import ConnectionLostError, SettingsError, TransportError
 from statestore_client.server import EmbeddedServer

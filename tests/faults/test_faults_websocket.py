@@ -14,11 +14,11 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from bridge import Bridge
-from certificates import Certificates
-from proxy import Proxy
-from shells import Shell
-from waiting import until
+from support.keys import Certificates
+from support.proxy import Proxy
+from support.shells import Shell
+from support.waiting import until
+from websocket_bridge import Bridge
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 from websockets.typing import Subprotocol

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import rust_sdk
-from raft_cluster import why_not
+from support.raft_peers import why_not
 
 
 @pytest.fixture(scope="session")

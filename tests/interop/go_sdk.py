@@ -19,7 +19,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from runtime_tools import close_paho
+from support.server_clients import close_paho
 
 __all__ = ["Answer", "GoClient", "GoLock", "GoSdkError", "Notification", "resp"]
 

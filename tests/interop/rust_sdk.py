@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import attrs
-from tool_cache import tool_folder
+from support.raft_peers import tool_folder
 
 __all__ = ["Change", "RustClient", "RustSdkError", "build", "why_not"]
 

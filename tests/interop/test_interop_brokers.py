@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
+from support.ports import reserved_port
 from two_brokers import BEHAVIOURS
 
 from statestore_client.server import EmbeddedServer

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from raft_cluster import RaftCluster
-from replicated_processes import ReplicatedServer, ReplicatedServers
-from runtime_tools import Paho, needs_mosquitto
 from rust_sdk import Change, RustClient
+from support.raft_peers import RaftCluster
+from support.server_clients import Paho, needs_mosquitto
+from support.server_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import AsyncStateStoreClient

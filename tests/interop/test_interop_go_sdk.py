@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from go_sdk import GoClient, GoLock, GoSdkError, Notification
-from shells import Shell
+from support.shells import Shell
 
 from statestore_client import FencingTokenTooOldError
 from statestore_client.server import EmbeddedServer

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, open_browser
-from ports import reserved_ports
-from runtime_tools import Wire
+from support.ports import reserved_ports
+from support.server_clients import Wire
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenTooOldError, StateStoreClient

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import RaftCluster, why_not
 
 from raft_client import (
     AppendItem,

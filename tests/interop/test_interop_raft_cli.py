@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import RaftCluster, why_not
 
 pytestmark = pytest.mark.interop
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import RaftCluster, why_not
 
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
 from raft_client.wire.messages import LogInfoReply, RequestLogInfo

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from mixed_cluster import MixedCluster
-from raft_cluster import why_not
+from support.raft_peers import MixedCluster, why_not
 
 from raft_client import EntryKind, LogEntry, Peer, RaftClient
 from raft_client.cli.app import cli

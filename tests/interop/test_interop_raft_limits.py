@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import RaftCluster, why_not
 
 from raft_client import ClusterBusyError, Freshness, NoLeaderError, Peer, RaftClient, RequestTimeoutError
 

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from mixed_cluster import MixedCluster
-from raft_cluster import why_not
+from support.raft_peers import MixedCluster, why_not
 
 from raft_client import LogEntry, Peer, RaftClient
 from raft_client.server.runtime.storage.disk_log import DiskLog

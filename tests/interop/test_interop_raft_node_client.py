@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raft_cluster import install_zmq_raft
+from support.raft_peers import install_zmq_raft
 
 from raft_client import LogEntry, RaftClient
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mixed_cluster import MixedCluster
+from support.raft_peers import MixedCluster
 
 from raft_client import LogEntry, Peer, RaftClient, SnapshotChunk
 from raft_client.server.node.stored_log import SnapshotMeta

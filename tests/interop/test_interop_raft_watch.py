@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raft_cluster import RaftCluster, why_not
+from support.raft_peers import RaftCluster, why_not
 
 from raft_client import HistoryOutrunError, KeyValueCodec, RaftClient, SnapshotEvent, WatchEvent
 

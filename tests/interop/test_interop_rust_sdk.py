@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from rust_sdk import Change, RustClient, RustSdkError
-from shells import Shell
-from waiting import until
+from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import FencingTokenTooOldError
 from statestore_client.server import EmbeddedServer

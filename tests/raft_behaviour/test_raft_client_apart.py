@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import BROADCAST, UPDATE, ScriptedCluster
+from support.scripted_peers import BROADCAST, UPDATE, ScriptedCluster
 
 from raft_client import (
     ClusterBusyError,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import ScriptedCluster
-from waiting import until
+from support.scripted_peers import ScriptedCluster
+from support.waiting import until
 
 from raft_client import InvalidArgumentError, RequestTimeoutError, new_request_id
 

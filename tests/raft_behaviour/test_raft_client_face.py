@@ -12,7 +12,7 @@ from typing import get_type_hints
 import attrs
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster
 
 import raft_client
 from raft_client import DEFAULT_TIMEOUT, BusyError, Prefix, RaftOptions, RaftSettings, SettingsError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import ENTRIES, LOG_INFO, ScriptedCluster
-from waiting import until
+from support.scripted_peers import ENTRIES, LOG_INFO, ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     BusyError,

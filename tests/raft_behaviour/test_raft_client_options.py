@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zmq
 from raft_shells import RaftShell
-from scripted_cluster import CONFIG, ScriptedCluster
-from waiting import until
+from support.scripted_peers import CONFIG, ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     Freshness,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compacted import compact
 from raft_shells import RaftShell
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster, compact
 
 import raft_client
 from raft_client import KeyValueCodec, LogEntry, SnapshotChunk

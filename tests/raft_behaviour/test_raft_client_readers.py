@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import BROADCAST, ENTRIES, ScriptedCluster
-from waiting import eventually, until
+from support.scripted_peers import BROADCAST, ENTRIES, ScriptedCluster
+from support.waiting import eventually, until
 
 import raft_client
 from raft_client import (

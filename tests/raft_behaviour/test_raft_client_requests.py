@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 from raft_shells import RaftShell
-from scripted_cluster import CONFIG, PEERS, UPDATE, ScriptedCluster
-from waiting import until
+from support.scripted_peers import CONFIG, PEERS, UPDATE, ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     AppendItem,

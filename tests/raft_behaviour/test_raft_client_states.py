@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import UPDATE, ScriptedCluster
-from waiting import until
+from support.scripted_peers import UPDATE, ScriptedCluster
+from support.waiting import until
 
 from raft_client import ConnectionState, InvalidArgumentError, NotLeaderError, Peer, RaftError
 from raft_client.core.connection_state import StateChanged

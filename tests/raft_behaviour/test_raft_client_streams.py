@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from scripted_cluster import BROADCAST, ENTRIES, ScriptedCluster
-from waiting import until
+from support.scripted_peers import BROADCAST, ENTRIES, ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     Change,

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from scripted_cluster import UPDATE, ScriptedCluster
-from waiting import until
+from support.scripted_peers import UPDATE, ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     AsyncRaftClient,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 import pytest
 from click.testing import CliRunner
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster
 
 from raft_client.cli.app import main
 

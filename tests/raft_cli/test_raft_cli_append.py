@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from scripted_cluster import UPDATE, ScriptedCluster
+from support.scripted_peers import UPDATE, ScriptedCluster
 
 Run = Any  # conftest.py has it
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from peer_processes import SERVE, Peers
-from ports import reserved_port
+from support.ports import reserved_port
+from support.raft_peers import SERVE, Peers
 
 from raft_client import NoLeaderError, RaftClient, RaftSettings, TermMismatchError
 from raft_client.server.runtime.storage.disk_log import DiskLog

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 import zmq
 import zmq.auth
-from scripted_cluster import LOG_INFO, PEERS, ScriptedCluster
+from support.scripted_peers import LOG_INFO, PEERS, ScriptedCluster
 
 from raft_client.server.embedded_cluster import EmbeddedCluster
 

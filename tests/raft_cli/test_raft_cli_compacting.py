@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster
 
 from raft_client import RaftClient
 from raft_client.server.embedded_cluster import EmbeddedCluster

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peer_processes import SERVE, Peers
-from ports import reserved_port
-from waiting import eventually
+from support.ports import reserved_port
+from support.raft_peers import SERVE, Peers
+from support.waiting import eventually
 
 from raft_client import RaftClient
 from raft_client.server.runtime.storage.inspection import inspect_directory

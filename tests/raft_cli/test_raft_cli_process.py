@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from scripted_cluster import UPDATE, ScriptedCluster
-from waiting import eventually
+from support.scripted_peers import UPDATE, ScriptedCluster
+from support.waiting import eventually
 
 from raft_client import RaftClient
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgpack
 import pyarrow.parquet
 import pytest
-from compacted import compact
-from scripted_cluster import ENTRIES, ScriptedCluster
+from support.scripted_peers import ENTRIES, ScriptedCluster, compact
 
 Run = Any  # conftest.py has it
 

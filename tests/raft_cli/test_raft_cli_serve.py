@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from curve_files import make_keys, settings_for
-from peer_processes import SERVE, Peers
-from ports import reserved_port
+from support.keys import make_keys, settings_for
+from support.ports import reserved_port
+from support.raft_peers import SERVE, Peers
 
 from raft_client import LogEntry, NoLeaderError, Peer, RaftClient
 from raft_client.server.node.ready import Persist

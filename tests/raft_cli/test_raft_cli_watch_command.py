@@ -10,8 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from compacted import compact
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster, compact
 
 Run = Any  # conftest.py has it
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gates
-from gates import Gate
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from support import spark_gates
+from support.spark_gates import Gate
 
 from raft_client.spark.sink import stream_writer
 from raft_client.spark.source import ZmqRaftDataSource
@@ -61,6 +61,6 @@ def register_gated(spark: SparkSession) -> None:
     """Make ``format("gatedraft")`` known to a session. Its workers need not find these modules."""
     import gated_log
 
-    register_pickle_by_value(gates)
+    register_pickle_by_value(spark_gates)
     register_pickle_by_value(gated_log)
     spark.dataSource.register(GatedDataSource)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripted_cluster import ScriptedCluster
+from support.scripted_peers import ScriptedCluster
 
 __all__ = ["CHUNKS", "compacted"]
 

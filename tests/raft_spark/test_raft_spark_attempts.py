@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import time
 from collections import Counter
@@ -13,7 +12,8 @@ from functools import partial
 
 import attrs
 import pytest
-from next_leader import next_leader
+from support.raft_peers import next_leader
+from support.schedules import scaled
 from written_rows import markers_of, rows_of
 
 pytest.importorskip("pyarrow")
@@ -27,7 +27,7 @@ from raft_client.spark.appending import Batch, Written, append_rows, commit_batc
 from raft_client.spark.batch_attempts import find_state
 from raft_client.spark.write_options import WriteOptions
 
-SEEDS = int(os.environ.get("RAFT_SPARK_SEEDS", "5"))
+SEEDS = scaled(5, 200)
 BATCHES, ROWS = 4, 120
 PROBE = b"is this second still taken?"
 INDEXED = WriteOptions(pipeline_id="p", index_column="index")

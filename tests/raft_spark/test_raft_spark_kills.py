@@ -15,9 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from gates import Gate
-from spark_processes import IMPATIENT, executor_of, executors_of, kill_all, signal_all
-from waiting import eventually
+from support.schedules import scaled
+from support.spark import IMPATIENT, executor_of, executors_of, kill_all, signal_all
+from support.spark_gates import Gate
+from support.waiting import eventually
 from written_rows import markers_of, numbers, rows_of
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
@@ -29,7 +30,7 @@ from raft_client.server import EmbeddedCluster
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("pipeline_program.py")
-ROUNDS = int(os.environ.get("RAFT_SPARK_KILLS", "1"))
+ROUNDS = scaled(1, 20)
 ROWS, BATCH, TASKS = 3000, 1000, 4
 DEADLINE_S = 240
 

@@ -28,7 +28,7 @@ from raft_client.spark.stream_options import StreamOptions
 from raft_client.spark.stream_planning import StreamPlanner
 
 if TYPE_CHECKING:
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 LOG_INFO = b"\x25"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from short_log import compacted
-from waiting import eventually
+from support.waiting import eventually
 
 pytest.importorskip("pyarrow")
 
@@ -20,7 +20,7 @@ from raft_client.spark.reading import plan_read, read_part
 from raft_client.wire.positions import Position
 
 if TYPE_CHECKING:
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 ENTRIES, LOG_INFO = b"\x3c", b"\x25"
 #: The answer of a leader that has applied 3 entries: no entries, then its last index.

@@ -2,7 +2,7 @@
 
 Each seed has rows and a pipeline of its own. A task of each of its batches waits in the middle of its rows; a fault
 happens then, and the task goes on. What takes the death of a Java process is in test_raft_spark_kills.py.
-``RAFT_SPARK_SEEDS`` says how many orders are tried.
+``tests/support/schedules.py`` says how many orders are tried.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from gates import Gate
-from next_leader import next_leader
-from waiting import eventually
+from support.raft_peers import next_leader
+from support.schedules import scaled
+from support.spark_gates import Gate
+from support.waiting import eventually
 from written_rows import markers_of, rows_of
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
-SEEDS = int(os.environ.get("RAFT_SPARK_SEEDS", "10"))
+SEEDS = scaled(4, 200)
 FAULTS = (
     "fail_task",
     "kill_worker",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from scripted_cluster import ScriptedCluster
+    from support.scripted_peers import ScriptedCluster
 
 pytestmark = pytest.mark.spark
 
@@ -165,7 +165,7 @@ def test_no_cluster_fails_before_any_task(spark: SparkSession, peers: ScriptedCl
 def test_the_log_of_real_peers(spark: SparkSession, tmp_path: Path) -> None:
     """Real peers' 20,000 entries are read in four ranges; the compacted log is refused, skipped, and read with its
     snapshot."""
-    from raft_cluster import RaftCluster, why_not
+    from support.raft_peers import RaftCluster, why_not
 
     if (reason := why_not()) is not None:
         pytest.skip(reason)

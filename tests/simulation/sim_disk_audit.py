@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
-from sim_disk import SimulatedDisk
+from support.disks import SimulatedDisk
 
 from statestore_client.server.journal import (
     ALL_STREAMS,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from sim_disk import SimulatedDisk, SimulatedFile
 from sim_disk_audit import SmallStore
+from support.disks import SimulatedDisk, SimulatedFile
 
 from statestore_client.server.journal import Changes, Stream, WriteBatch
 

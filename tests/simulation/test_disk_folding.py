@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sim_disk import SimulatedDisk, SimulatedFile
-from waiting import eventually
+from support.disks import SimulatedDisk, SimulatedFile
+from support.waiting import eventually
 
 from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage

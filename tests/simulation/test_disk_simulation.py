@@ -8,8 +8,8 @@ from contextlib import suppress
 from zlib import crc32
 
 import pytest
-from sim_disk import SimulatedDisk, SimulatedFile
 from sim_disk_audit import DiskAuditError, Life, SmallStore, content_of, run
+from support.disks import SimulatedDisk, SimulatedFile
 
 from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.runtime.storage import contents, frames

@@ -1,23 +1,18 @@
 """Thousands of schedules of failures, each from its seed: nothing that must hold is broken, and bugs would be seen.
 
-``STATESTORE_SEED`` is the first seed and ``STATESTORE_SCHEDULES`` the number of schedules. One schedule alone is run
-with a trace of all that happens in it.
+``tests/support/schedules.py`` says how many there are, and how one is repeated; one alone prints what happens in it.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from schedules import on_all_cores
-from seeded_schedules import printed_by_two_processes
 from sim_schedule import Outcome, run_schedule
+from support.schedules import SCALE, printed_by_two_processes, run_schedules
 
 from statestore_client.core import locks, watches
 from statestore_client.core.locks import LockTerms
@@ -25,43 +20,31 @@ from statestore_client.core.watches import WatchTable
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.store import store
 
-_SEED = int(os.environ.get("STATESTORE_SEED", "1"))
-_SCHEDULES = int(os.environ.get("STATESTORE_SCHEDULES", "10000"))
-_CHUNK = 50
 #: A bug that is not seen in so many schedules is not seen.
 _MUTANT_SCHEDULES = 400
 
 
-def _run_all() -> Iterator[Outcome]:
-    if _SCHEDULES == 1:
-        return iter([run_schedule(_SEED, trace=True)])
-    return on_all_cores(run_schedule, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK)
+def _run(seed: int) -> Outcome:
+    return run_schedule(seed, trace=SCALE == 0)
 
 
-def _replay(outcome: Outcome) -> str:
-    command = f"STATESTORE_SEED={outcome.seed} STATESTORE_SCHEDULES=1 python -m pytest tests/simulation -k schedules -s"
-    return f"{outcome.violations[0]}\n    replay: {command}"
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> None:
+def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, object], None]) -> None:
     """In every schedule tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher is
     up to date in the end."""
-    began = time.monotonic()
-    failed: list[Outcome] = []
-    totals: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    for outcome in _run_all():
-        if outcome.violations:
-            failed.append(outcome)
-        totals.update(
-            schedules=1, commands=outcome.commands, grants=outcome.grants, refused_writes=outcome.refused_writes
-        )
-        faults.update(outcome.faults)
-    took = time.monotonic() - began
-    figures(f"{dict(totals)}, seeds {_SEED} to {_SEED + _SCHEDULES - 1}, {took:.0f} s; faults: {dict(faults)}")
-    assert not failed, f"{len(failed)} schedules failed:\n" + "\n".join(_replay(outcome) for outcome in failed[:5])
+    run_schedules(
+        "clients and a store",
+        _run,
+        record_property,
+        long=100_000,
+        violation=lambda outcome: next(iter(outcome.violations), None),
+        counts=lambda outcome: {
+            "commands": outcome.commands,
+            "grants": outcome.grants,
+            "refused writes": outcome.refused_writes,
+            **outcome.faults,
+        },
+    )
 
 
 def test_a_seed_always_gives_the_same_schedule() -> None:

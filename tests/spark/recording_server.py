@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client.server import EmbeddedServer
 from statestore_client.wire.commands import Command, Get, Set

@@ -19,10 +19,9 @@ import pytest
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
 
 from flights.drivers import Driver
-from java_home import require_java
 from recording_server import RecordingServer, process_of
-from spark_processes import IMPATIENT, executor_of, executors_of, has_ended, kill_all, signal_all
-from waiting import eventually
+from support.spark import IMPATIENT, executor_of, executors_of, has_ended, kill_all, require_java, signal_all
+from support.waiting import eventually
 
 import statestore_client
 from raft_client import RaftClient

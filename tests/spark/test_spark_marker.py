@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_world import DELETED, Row, World
+from support.schedules import scaled
 
 from statestore_client.errors import SettingsError
 from statestore_client.spark.marker import Marker
 from statestore_client.wire.commands import Command, Del, Set
 
-_EXAMPLES = int(os.environ.get("STATESTORE_PIPELINES", "200"))
+_EXAMPLES = scaled(200, 20_000)
 _SEEDS = 5 * _EXAMPLES
 
 _rows = st.lists(

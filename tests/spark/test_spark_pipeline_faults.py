@@ -1,7 +1,7 @@
 """Drivers, their workers and the state store as real processes that are killed, frozen and full, under load.
 
 Events go into a log of three peers all the time. In the end the state is the fold of the log by index, and the marker
-has counted each event once: nothing is lost, nothing doubled. ``STATESTORE_PIPELINE_SEEDS`` says how many orders of
+has counted each event once: nothing is lost, nothing doubled. ``tests/support/schedules.py`` says how many orders of
 faults are tried.
 """
 
@@ -21,13 +21,14 @@ from random import Random
 from typing import Self
 
 import pytest
+from support.schedules import scaled
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
 
 from flights.drivers import Driver
-from java_home import require_java
-from ports import reserved_port
-from waiting import eventually
+from support.ports import reserved_port
+from support.spark import require_java
+from support.waiting import eventually
 
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster, Fsync
@@ -37,7 +38,7 @@ from statestore_client.errors import StateStoreError
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
 HERE = Path(__file__).parent
-SEEDS = int(os.environ.get("STATESTORE_PIPELINE_SEEDS", "1"))
+SEEDS = scaled(1, 200)
 #: For which the server is full (seconds).
 FULL_S = 30.0 if SEEDS > 1 else 8.0
 MARKER = "pipelines/faults/marker"

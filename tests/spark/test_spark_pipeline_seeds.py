@@ -2,7 +2,8 @@
 
 Each seed has events and a pipeline of its own, and two drivers, which are threads here. A worker is stopped in the
 middle of its writes; a fault happens then, and the worker goes on. What takes the death of a Java process is in
-test_spark_pipeline_faults.py and test_spark_executors.py. ``STATESTORE_SPARK_SEEDS`` says how many orders are tried.
+test_spark_pipeline_faults.py and test_spark_executors.py. ``tests/support/schedules.py`` says how many orders are
+tried.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 import pytest
-from next_leader import next_leader
 from recording_server import RecordingServer, process_of
-from waiting import eventually
+from support.raft_peers import next_leader
+from support.schedules import scaled
+from support.waiting import eventually
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams need PySpark 4.2")
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
-SEEDS = int(os.environ.get("STATESTORE_SPARK_SEEDS", "10"))
+SEEDS = scaled(4, 200)
 FAULTS = (
     "kill_worker",
     "lose_leadership",

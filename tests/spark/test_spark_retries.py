@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client import ConnectionSettings, ConnectRefusedError, SettingsError, StateStoreClient, TransportError
 from statestore_client.server import EmbeddedServer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft_log_image import ImageReader, steps_of
+from support.raft_disks import ImageReader, steps_of
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, SnapshotMeta

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Self
 
 import zmq
-from waiting import until
+from support.waiting import until
 
 from raft_client.wire.cluster_queries import RequestLogInfo
 from raft_client.wire.hello import Hello, hello_in_reply

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
 from raw_watcher import RawWatcher
-from waiting import until
+from support.ports import reserved_port
+from support.waiting import until
 
 from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, Peer, SnapshotChunk, new_request_id
 from raft_client.errors import StorageFullError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
-from curve_files import add_client, add_peer, make_keys, settings_for
-from ports import reserved_port
-from waiting import eventually, until
+from support.keys import add_client, add_peer, make_keys, settings_for
+from support.ports import reserved_port
+from support.waiting import eventually, until
 
 from raft_client import (
     AsyncRaftClient,

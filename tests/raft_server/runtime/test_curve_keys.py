@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
-from curve_files import add_client, add_peer, make_keys
+from support.keys import add_client, add_peer, make_keys
 
 from raft_client import RaftClient, SettingsError
 from raft_client.server.runtime.curve_keys import CurveKeys

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
-from waiting import eventually
+from support.ports import reserved_port
+from support.waiting import eventually
 
 from raft_client import InvalidArgumentError, RaftClient, RaftError, StorageOwnerError, TransportError
 from raft_client.server import BroadcastStateMachine, EmbeddedPeer

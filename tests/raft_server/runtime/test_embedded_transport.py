@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from curve_files import make_keys, settings_for
-from waiting import eventually
+from support.keys import make_keys, settings_for
+from support.waiting import eventually
 
 from raft_client import AsyncRaftClient, ConfigError, KeyValueCodec, NoLeaderError, Peer, RaftClient
 from raft_client.errors import InvalidArgumentError, TransportError

@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 
 import attrs
 import pytest
-from peer_processes import SERVE
-from ports import reserved_port
+from support.ports import reserved_port
+from support.raft_peers import SERVE
 
 from raft_client import AsyncRaftClient, RaftClient
 from raft_client.server.machines.key_value import KeyValueStateMachine

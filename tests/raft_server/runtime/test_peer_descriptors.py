@@ -9,8 +9,8 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
-from peer_processes import Peers
-from waiting import eventually
+from support.raft_peers import Peers
+from support.waiting import eventually
 
 from raft_client import RaftClient
 

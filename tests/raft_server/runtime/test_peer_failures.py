@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from waiting import until
+from support.waiting import until
 
 from raft_client import AsyncRaftClient, LogEntry, NoLeaderError, Peer
 from raft_client.errors import StorageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import zmq
-from waiting import until
+from support.waiting import until
 
 from raft_client import Peer
 from raft_client.server.machines.broadcast import BroadcastStateMachine

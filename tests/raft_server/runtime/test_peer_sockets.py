@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 import zmq
-from waiting import eventually
+from support.waiting import eventually
 
 from raft_client.server.runtime.sockets import PeerSockets
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from raw_watcher import RawWatcher, shown
-from waiting import eventually, until
+from support.waiting import eventually, until
 
 from raft_client import AsyncRaftClient, KeyValueCodec, RaftClient, WatchEvent
 from raft_client.codecs import Change, ChangeKind

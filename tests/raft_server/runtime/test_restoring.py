@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from ports import reserved_port
-from waiting import until
+from support.ports import reserved_port
+from support.waiting import until
 
 from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, Peer
 from raft_client.errors import StorageError

@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-from scripted_cluster import ScriptedCluster
-from waiting import eventually
+from support.scripted_peers import ScriptedCluster
+from support.waiting import eventually
 
 from raft_client import AsyncRaftClient, HandOverError, RaftClient
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster

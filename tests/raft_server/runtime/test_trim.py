@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from scripted_cluster import ScriptedCluster
-from waiting import until
+from support.scripted_peers import ScriptedCluster
+from support.waiting import until
 
 from raft_client import (
     AsyncRaftClient,

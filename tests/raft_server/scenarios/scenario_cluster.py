@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 import attrs
-from raft_simulated_disk import SimulatedLog
 from scenario_words import WALL_S, job_words, log_words, message_words, peers_of, place
+from support.raft_disks import SimulatedLog
 
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import (

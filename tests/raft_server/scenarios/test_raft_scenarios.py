@@ -22,8 +22,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from raft_trace_model import first_broken
 from scenario_commands import Scenario
+from support.raft_trace_model import first_broken
 
 from raft_client.server.node import election, following
 from raft_client.server.node.commit import Commit

@@ -19,7 +19,7 @@ from peers_node_peer import NodePeer
 from peers_process import SimulatedPeer
 from peers_profile import IDENT, Profile, peers_of
 from peers_world import PeerClock, World
-from raft_simulated_disk import SimulatedLog
+from support.raft_disks import SimulatedLog
 
 from raft_client.server.node.ready import ReadGranted
 from raft_client.server.node.stored_log import Configuration

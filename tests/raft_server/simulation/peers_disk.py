@@ -13,10 +13,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, ParamSpec, TypeVar
 
-from faulty_disk import CrashError, FaultyDisk
 from peers_profile import IDENT
-from raft_log_image import Image
-from raft_simulated_disk import DamagedLogError, SimulatedLog
+from support.disks import CrashError, FaultyDisk
+from support.raft_disks import DamagedLogError, Image, SimulatedLog
 
 from raft_client.errors import StorageDamagedError, StorageError, StorageVersionError
 from raft_client.server.node.ready import Persist

@@ -12,8 +12,7 @@ from random import Random
 import attrs
 from peers_audit import Audit
 from peers_world import WALL_START_S
-from raft_log_image import Image
-from raft_simulated_disk import SimulatedLog
+from support.raft_disks import Image, SimulatedLog
 
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry

@@ -16,7 +16,7 @@ import attrs
 from peers_audit import Audit
 from peers_network import Frames, Network
 from peers_world import World
-from raft_simulated_disk import SimulatedLog
+from support.raft_disks import SimulatedLog
 
 from raft_client.errors import RaftError
 from raft_client.server.node.ready import Persist

@@ -15,7 +15,7 @@ from peers_dealers import Dealers
 from peers_network import Frames, Network
 from peers_reports import PeerReports
 from peers_world import PeerClock, World
-from raft_simulated_disk import DamagedLogError, SimulatedLog
+from support.raft_disks import DamagedLogError, SimulatedLog
 
 from raft_client.errors import ProtocolError
 from raft_client.server.node.node import RaftNode

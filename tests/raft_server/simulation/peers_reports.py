@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from peers_audit import Audit, TermAt
 from peers_world import World
-from raft_simulated_disk import SimulatedLog
+from support.raft_disks import SimulatedLog
 
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role

@@ -1,12 +1,12 @@
 """Schedules in which bits flip under the real log of a peer that runs or is down.
 
 The peer notices, and serves and votes from nothing else than what was written; the others lose nothing. What is damaged
-and not read is noticed by nobody. ``RAFT_FLIP_SCHEDULES`` is the number of schedules, ``RAFT_SEED`` the first seed.
+and not read is noticed by nobody. ``tests/support/schedules.py`` says how many schedules there
+are, and how one is repeated.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
@@ -16,15 +16,14 @@ import attrs
 import pytest
 from peers_deviations import Deviation
 from peers_disk import FILE_KINDS, DiskBackedLog
-from peers_schedule import Plan, run
+from peers_schedule import Outcome, Plan, run
+from support.schedules import SCALE, run_schedules
 from test_peers_disks import plan_with_failures
 
 from raft_client.server.runtime.storage import owner, segment_format, segment_index, snapshot_file
 
-_SEED = int(os.environ.get("RAFT_SEED", "1"))
-_SCHEDULES = int(os.environ.get("RAFT_FLIP_SCHEDULES", "60"))
 #: Within these each mutant is found.
-_LIMIT = int(os.environ.get("RAFT_MUTANT_LIMIT", "4000"))
+_LIMIT = 4000
 _FLIPS = 3
 #: How often bits of each kind of file flip: a damaged log is the rule.
 _KINDS = ("log", "log", "log", "index", "index", "snapshot", "snapshot", "meta")
@@ -56,30 +55,29 @@ def plan_with_flips(seed: int, kinds: Sequence[str] = _KINDS) -> Plan | None:
     return attrs.evolve(schedule, profile=profile, deviations=deviations)
 
 
-def first_violation(count: int, kinds: Sequence[str] = _KINDS, begin: int = _SEED) -> tuple[Plan, str, int] | None:
-    """And how many schedules it took."""
-    tried = 0
-    for seed in range(begin, begin + 4 * count):
-        schedule = plan_with_flips(seed, kinds)
-        if schedule is None:
-            continue
-        tried += 1
-        if (violation := run(schedule).violation) is not None:
-            return schedule, violation, tried
-        if tried == count:
-            break
-    return None
+def _run_with_flips(seed: int, kinds: Sequence[str] = _KINDS) -> Outcome | None:
+    schedule = plan_with_flips(seed, kinds)
+    return None if schedule is None else run(schedule)
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_what_a_damaged_peer_says_is_what_was_written(
-    logs: list[DiskBackedLog], figures: Callable[[str], None]
+    logs: list[DiskBackedLog], record_property: Callable[[str, object], None], figures: Callable[[str], None]
 ) -> None:
     """Nothing that was acknowledged is lost, the rules of Raft hold, and the other peers go on."""
-    assert first_violation(_SCHEDULES) is None
+    run_schedules(
+        "peers with flipped bits",
+        _run_with_flips,
+        record_property,
+        long=10_000,  # half of them have peers enough
+        violation=lambda outcome: None if outcome is None else outcome.violation,
+        here=True,  # ``logs`` are of this process
+    )
     flipped = sum((log.flipped for log in logs), Counter[str]())
     noticed = sum((log.noticed for log in logs), Counter[str]())
-    figures(f"{_SCHEDULES} schedules; bits {dict(flipped)}; ended at {dict(noticed)}")
+    figures(f"bits {dict(flipped)}; ended at {dict(noticed)}")
+    if SCALE < 1:
+        return  # too few for all kinds
     assert set(flipped) == set(FILE_KINDS)
     assert {"start log", "start meta"} <= set(noticed)
     assert any(each.startswith("read ") for each in noticed)
@@ -104,7 +102,9 @@ def test_a_checksum_that_is_not_verified_is_found(
     From the seed 1 on it takes 3, 145, 70 and 27 schedules; the search begins nearer.
     """
     monkeypatch.setattr(module, "zlib", SimpleNamespace(crc32=lambda *_: 0))
-    found = first_violation(_LIMIT, [kind], begin)
-    assert found is not None
-    schedule, violation, tried = found
-    figures(f"found by schedule {tried}, seed {schedule.seed}: {violation[:200]}")
+    for seed in range(begin, begin + _LIMIT):
+        outcome = _run_with_flips(seed, [kind])
+        if outcome is not None and outcome.violation is not None:
+            figures(f"found by seed {seed}: {outcome.violation[:200]}")
+            return
+    pytest.fail("no schedule saw it")

@@ -1,13 +1,11 @@
 """The simulation is worth something: peers that are broken in the ways of published bugs are found.
 
 Each mutant is one mistake that a Raft implementation has had, or that somebody could make in ours.
-``RAFT_MUTANT_LIMIT`` is how many schedules may be needed.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +13,7 @@ import attrs
 import pytest
 from peers_process import SimulatedPeer
 from peers_schedule import plan, run, shrink
-from raft_log_image import Image
-from raft_simulated_disk import DamagedLogError, SimulatedLog
+from support.raft_disks import DamagedLogError, Image, SimulatedLog
 
 from raft_client.server.node import following, quorum, reads
 from raft_client.server.node.commit import Commit
@@ -34,7 +31,7 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.transfer import Transfer
 
-_LIMIT = int(os.environ.get("RAFT_MUTANT_LIMIT", "4000"))
+_LIMIT = 4000
 #: Deviations that are left of a schedule that finds a mutant: few enough to be read.
 _SHRUNK = 10
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -1,51 +1,36 @@
 """Thousands of schedules of failures, each from its seed, with the real node: nothing that must hold is broken.
 
-``RAFT_SEED`` is the first seed and ``RAFT_SCHEDULES`` the number of schedules. A schedule that fails is cut down to the
-deviations that it needs, and printed; ``PYTHONPATH=tests python tests/raft_server/simulation/peers_schedule.py SEED``
+``tests/support/schedules.py`` says how many there are. One that fails is cut down to the deviations that it needs;
+``PYTHONPATH=tests python tests/raft_server/simulation/peers_schedule.py SEED``
 traces it.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from peers_schedule import Outcome, plan, run, shrink
-from schedules import on_all_cores
-from seeded_schedules import printed_by_two_processes
-
-_SEED = int(os.environ.get("RAFT_SEED", "1"))
-_SCHEDULES = int(os.environ.get("RAFT_SCHEDULES", "20000"))
-_CHUNK = 200
-_SHOWN = 5
+from support.schedules import printed_by_two_processes, run_schedules
 
 
-def _run(seed: int) -> tuple[int, Outcome]:
-    return seed, run(plan(seed))
+def _run(seed: int) -> Outcome:
+    return run(plan(seed))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_schedules_keep_what_must_hold(figures: Callable[[str], None]) -> None:
+def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, object], None]) -> None:
     """Safety at every step, durability to the end, and a commit soon after everything healed."""
-    began = time.monotonic()
-    totals: Counter[str] = Counter()
-    failed: list[int] = []
-    slowest = 0.0
-    for seed, outcome in on_all_cores(_run, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
-        totals.update(schedules=1, messages=outcome.messages, entries=outcome.applied, elections=outcome.leaders)
-        slowest = max(slowest, outcome.came_right_s)
-        if outcome.violation is not None:
-            failed.append(seed)
-    took = time.monotonic() - began
-    figures(f"{dict(totals)}, seeds from {_SEED}, {took:.0f} s; the slowest came right after {slowest:.1f} s")
-    shrunk = [shrink(plan(seed)) for seed in failed[:_SHOWN]]
-    report = "\n".join(f"{each}\n    {run(each).violation}" for each in shrunk)
-    assert not failed, f"{len(failed)} schedules failed:\n{report}"
+    run_schedules(
+        "peers of the log",
+        _run,
+        record_property,
+        long=100_000,
+        violation=lambda outcome: outcome.violation,
+        counts=lambda each: {"messages": each.messages, "entries": each.applied, "elections": each.leaders},
+        explain=lambda seed: f"seed {seed}, {shrink(plan(seed))}",
+    )
 
 
 #: An id of an entry that a snapshot replaced was remembered; a message arrived at the process after the one that it was

@@ -11,8 +11,7 @@ from peers_history import invent_history
 from peers_network import Network, Weather
 from peers_profile import invent_profile, peers_of
 from peers_world import World
-from raft_log_image import steps_of
-from raft_simulated_disk import DamagedLogError, SimulatedLog
+from support.raft_disks import DamagedLogError, SimulatedLog, steps_of
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta

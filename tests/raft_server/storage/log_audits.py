@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 
-from faulty_disk import CrashError, FaultyDisk
 from log_history import History, ViolationError
 from log_model import check_log
+from support.disks import CrashError, FaultyDisk
 
 from raft_client.errors import StorageDamagedError, StorageError
 from raft_client.server.runtime.storage.inspection import inspect_folder

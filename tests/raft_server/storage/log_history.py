@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import attrs
-from faulty_disk import FaultyDisk
 from log_model import OWNER, LogModel, check_log
+from support.disks import FaultyDisk
 
 from raft_client.errors import StorageError
 from raft_client.server.node.ready import Persist

@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_disk import SimulatedDisk
+from support.disks import SimulatedDisk
 
 from raft_client.errors import StorageDamagedError
 from raft_client.server.node.ready import Persist

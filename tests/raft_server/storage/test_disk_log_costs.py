@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_jobs import START, entries, entry, open_log, request_id, snapshot, write
-from sim_disk import SimulatedDisk
+from support.disks import SimulatedDisk
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState

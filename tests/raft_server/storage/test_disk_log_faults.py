@@ -7,10 +7,10 @@ import random
 
 import attrs
 import pytest
-from faulty_disk import FaultyDisk
 from log_audits import check_flips, damaged, fail_everywhere, fail_syncs, flips, lived
 from log_history import History
 from log_model import check_log
+from support.disks import FaultyDisk
 
 from raft_client.errors import StorageError, StorageFullError
 from raft_client.server.node.ready import Persist

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faulty_disk import FaultyDisk
 from log_audits import check_flips, crash_everywhere, fail_syncs, tear_everywhere
 from log_history import ViolationError
+from support.disks import FaultyDisk
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import SnapshotMeta

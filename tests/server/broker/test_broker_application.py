@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from broker_driver import World
+from support.broker_driver import World
 
 from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
 from statestore_client.server.broker import Deliver, Effect, Kick, Route

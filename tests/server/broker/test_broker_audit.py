@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from broker_driver import World
+from support.broker_driver import World
 
 from statestore_client.server.broker.session.session import Session
 from statestore_client.server.broker.state import Expulsion, State

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker_driver import Client, World
-from durable_driver import DAY, DurableWorld, texts_in
+from support.broker_driver import Client, World
+from support.durable_broker import DAY, DurableWorld, texts_in
 
 from statestore_client.mqtt.packets import (
     Connack,

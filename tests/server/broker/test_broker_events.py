@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from broker_driver import Allowed, Client, World
+from support.broker_driver import Allowed, Client, World
 
 from statestore_client.mqtt.packets import (
     Disconnect,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker_driver import Client, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
     Auth,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import attrs
-from broker_driver import Allowed, Client, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.broker_driver import Allowed, Client, World
 from test_broker_fuzz import CONNECTS, PACKETS
 
 from statestore_client.mqtt.packets import (

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from random import Random
 
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import SiteSettings

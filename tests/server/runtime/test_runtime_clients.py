@@ -10,8 +10,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from runtime_tools import TIMEOUT_S, Paho, Wire, in_threads, needs_mosquitto
-from waiting import eventually
+from support.server_clients import TIMEOUT_S, Paho, Wire, in_threads, needs_mosquitto
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import Connack, Pingresp, ReasonCode
 from statestore_client.server import EmbeddedServer

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
-from waiting import until
+from support.keys import Certificates
+from support.waiting import until
 
 from statestore_client.mqtt.packets import Connect, encode
 from statestore_client.server import ServerTls

@@ -8,7 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from site_nodes import nodes
-from waiting import until
+from support.waiting import until
 
 from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.wire.kvstore.client_messages import ChangePeer

@@ -17,7 +17,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from site_nodes import Node, nodes
-from waiting import until
+from support.waiting import until
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.area import Area

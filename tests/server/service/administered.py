@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from broker_driver import World
+from support.broker_driver import World
 
 from statestore_client.mqtt.packets import (
     Puback,

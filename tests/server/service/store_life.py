@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from durable_driver import BOOT, MemoryStorage
+from support.durable_broker import BOOT, MemoryStorage
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.bridge.names import RESERVED_BYTES

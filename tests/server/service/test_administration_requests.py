@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from administered import DAY, Administered, administered_world
-from broker_driver import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.broker_driver import Client
 
 from statestore_client.mqtt.packets import (
     Connect,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from durable_driver import texts_in
-from served_world import ServedWorld
 from service_driver import Server, handle, version
 from store_life import WALL_MS, Life, living
+from support.durable_broker import texts_in
+from support.durable_store import ServedWorld
 
 from statestore_client.mqtt.packets import Puback
 from statestore_client.server.broker import Route

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from durable_driver import MemoryStorage
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.durable_broker import MemoryStorage
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.mqtt.packets import Publish, PublishProperties

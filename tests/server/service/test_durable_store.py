@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from durable_driver import BOOT, MemoryStorage
 from store_life import WALL_MS, Life
+from support.durable_broker import BOOT, MemoryStorage
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import World
-from durable_driver import DurableWorld
 from service_driver import Server
+from support.broker_driver import World
+from support.durable_broker import DurableWorld
 
 from statestore_client.mqtt.packets import Disconnect, Publish, PublishProperties, ReasonCode, Will
 from statestore_client.wire.topics import COMMAND_TOPIC, notification_topic

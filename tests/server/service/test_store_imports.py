@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from durable_driver import MemoryStorage
 from store_life import ASKED, WALL_MS, Life, refusal, value
+from support.durable_broker import MemoryStorage
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker.application import Deliver, Deny, Route, Series

@@ -14,9 +14,9 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from ports import reserved_port
-from runtime_tools import Paho, Wire
-from waiting import eventually
+from support.ports import reserved_port
+from support.server_clients import Paho, Wire
+from support.waiting import eventually
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from runtime_tools import Paho, Wire
-from waiting import eventually
+from support.server_clients import Paho, Wire
+from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.errors import InvalidArgumentError

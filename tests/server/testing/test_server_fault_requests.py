@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from faulty import NOBODY, connected_wire, faulty_server, is_cut, resumed
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import NOBODY, Wire, connected_wire, faulty_server, is_cut, resumed
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Connack,

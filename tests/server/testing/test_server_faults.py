@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from faulty import NOBODY, connected_wire, faulty_server, is_cut, resumed
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import NOBODY, Wire, connected_wire, faulty_server, is_cut, resumed
+from support.waiting import eventually
 
 from statestore_client import RequestTimeoutError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError

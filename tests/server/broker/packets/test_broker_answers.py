@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import Wire
+from support.server_clients import Wire
 
 from statestore_client.server import EmbeddedServer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broker_driver import Client, World
+from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import Allowed, Client
-from durable_driver import DAY, DurableWorld, messages_in
+from support.broker_driver import Allowed, Client
+from support.durable_broker import DAY, DurableWorld, messages_in
 
 from statestore_client.mqtt.packets import Disconnect, Will, WillProperties
 from statestore_client.server.broker import Admitted

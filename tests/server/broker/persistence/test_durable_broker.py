@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from durable_driver import DAY, DurableWorld, MemoryStorage, messages_in, texts_in
+from support.durable_broker import DAY, DurableWorld, MemoryStorage, messages_in, texts_in
 
 from statestore_client.mqtt.packets import (
     Puback,

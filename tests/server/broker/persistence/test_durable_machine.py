@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_driver import Client
-from durable_driver import DurableWorld
-from durable_program import NAMES, STEPS, TOPICS, UNEVEN_S, Program, broker_state, is_calm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.broker_driver import Client
+from support.durable_broker import NAMES, STEPS, TOPICS, UNEVEN_S, DurableWorld, Program, broker_state, is_calm
 
 from statestore_client.mqtt.packets import Connect
 from statestore_client.server.broker.session.awaited import GRACE_S

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from broker_driver import Allowed
-from durable_driver import BOOT, DAY, DurableWorld
-from followers import batch_of
+from support.broker_driver import Allowed
+from support.durable_broker import BOOT, DAY, DurableWorld
+from support.durable_store import batch_of
 
 from statestore_client.server.broker import Admitted, Broker
 from statestore_client.server.broker.admission import Credentials

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from durable_driver import DAY, DurableWorld, messages_in
+from support.durable_broker import DAY, DurableWorld, messages_in
 
 from statestore_client.mqtt.packets import (
     Disconnect,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from broker_driver import Client, World
-from durable_driver import DAY, DurableWorld
+from support.broker_driver import Client, World
+from support.durable_broker import DAY, DurableWorld
 
 from statestore_client.mqtt.packets import (
     Connack,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from broker_driver import Client, World
+from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
     Connect,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import Client, World
+from support.broker_driver import Client, World
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_driver import Client, World
+from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import Connack, Connect, ReasonCode
 from statestore_client.server.broker import Admitted, Credentials

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import World
-from durable_driver import DAY
 from full_queues import DROPS, away, back, codes, made_world
+from support.broker_driver import World
+from support.durable_broker import DAY
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_driver import Client, World
-from durable_driver import DAY, DurableWorld
 from full_queues import DROPS, Desk, away, back, codes, made_world
+from support.broker_driver import Client, World
+from support.durable_broker import DAY, DurableWorld
 
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_driver import Client, World
+from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
     MQTT_3_1_1,

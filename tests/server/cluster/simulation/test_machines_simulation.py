@@ -1,21 +1,17 @@
 """Schedules of failures for the real machines of replicated servers: broker, store, journal, gate, lives, standby.
 
-``CLUSTER_MACHINE_SCHEDULES`` is the number of schedules, ``CLUSTER_SEED`` the first seed. Clients send with QoS 2,
+``tests/support/schedules.py`` says how many there are, and how one is repeated. Clients send with QoS 2,
 write keys, and come and go with wills. Sockets are simulated, and so is the log; all else is what a server runs.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from machines_schedule import MachineOutcome, run_machines
-from schedules import on_all_cores
-from seeded_schedules import printed_by_two_processes
+from machines_schedule import run_machines
+from support.schedules import printed_by_two_processes, run_schedules
 
 from statestore_client.server.broker.persistence.durable_session import SessionPersister
 from statestore_client.server.broker.persistence.persister import BrokerPersistence
@@ -29,37 +25,24 @@ from statestore_client.server.service.service import StateStoreService
 
 Patch = pytest.MonkeyPatch
 
-_SEED = int(os.environ.get("CLUSTER_SEED", "1"))
-_SCHEDULES = int(os.environ.get("CLUSTER_MACHINE_SCHEDULES", "1000"))
-_CHUNK = 25
 #: A mistake that is not seen in so many schedules is not seen.
 _MOST = 400
 
 
-def _replay(outcome: MachineOutcome) -> str:
-    command = f"CLUSTER_SEED={outcome.seed} CLUSTER_MACHINE_SCHEDULES=1 python -m pytest {Path(__file__).name} -k all"
-    return f"{outcome.violations[0]}\n    replay: {command}"
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_all_clients_find_what_they_must(figures: Callable[[str], None]) -> None:
+def test_all_clients_find_what_they_must(record_property: Callable[[str, object], None]) -> None:
     """Each message of QoS 2 comes exactly once and in order, each will once and none for a client that was back in
     time, no session is lost, a write has one answer, versions do not go back, a read gives what was acknowledged last,
     snapshots have what the log has, and in the end all servers have the same.
     """
-    began = time.monotonic()
-    totals: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    failed: list[MachineOutcome] = []
-    for outcome in on_all_cores(run_machines, range(_SEED, _SEED + _SCHEDULES), at_once=_CHUNK):
-        totals.update(schedules=1, messages=outcome.messages, wills=outcome.wills, epochs=outcome.epochs)
-        faults.update(outcome.faults)
-        if outcome.violations:
-            failed.append(outcome)
-    took = time.monotonic() - began
-    figures(f"{dict(totals)}, seeds from {_SEED}, {took:.0f} s; faults: {dict(faults)}")
-    assert not failed, f"{len(failed)} schedules failed:\n" + "\n".join(map(_replay, failed[:5]))
+    run_schedules(
+        "replicated machines",
+        run_machines,
+        record_property,
+        long=20_000,
+        violation=lambda outcome: next(iter(outcome.violations), None),
+        counts=lambda each: {"messages": each.messages, "wills": each.wills, "epochs": each.epochs, **each.faults},
+    )
 
 
 def test_a_seed_always_gives_the_same_schedule() -> None:

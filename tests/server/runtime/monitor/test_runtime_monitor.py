@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from certificates import Certificates
 from monitor_requests import ask, events_of
-from waiting import eventually
+from support.keys import Certificates
+from support.waiting import eventually
 
 from statestore_client import FencingTokenRequiredError, FencingTokenTooOldError, StateStoreClient
 from statestore_client.errors import SettingsError

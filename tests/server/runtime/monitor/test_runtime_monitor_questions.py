@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from monitor_requests import act, answer, ask
-from waiting import eventually
+from support.waiting import eventually
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import StateStoreClient

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 import pytest
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import Wire
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Connack,

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import Wire
+from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.mqtt.packets import (

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import Connect, ConnectProperties, Disconnect
 from statestore_client.server import BrokerLimits, EmbeddedServer

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
 from refusal_lines import LINES, PAUSE_S, Log, guess
-from runtime_tools import TIMEOUT_S, Wire
-from waiting import eventually
+from support.keys import Certificates
+from support.server_clients import TIMEOUT_S, Wire
+from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, NotAuthorizedError, QuotaExceededError, StateStoreClient
 from statestore_client.mqtt.packets import (

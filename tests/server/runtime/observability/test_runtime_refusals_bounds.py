@@ -6,8 +6,8 @@ import logging
 import random
 
 from refusal_lines import BYSTANDER, GUESSER, LINES, PAUSE_S, Log, guess
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import Wire
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Connack,

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import attrs
-from waiting import until
+from support.waiting import until
 
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, StorageLimits
 from statestore_client import AsyncStateStoreClient

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from replicated_processes import ReplicatedServer
 from replicated_servers import KEY, Servers, replication, servers
-from waiting import until
+from support.server_processes import ReplicatedServer
+from support.waiting import until
 
 from raft_client import AsyncRaftClient, CompactionError
 from statestore_client.cli import exits

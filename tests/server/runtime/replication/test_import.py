@@ -15,8 +15,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from replicated_servers import KEY, Servers, replication, servers
-from runtime_tools import Paho
-from waiting import until
+from support.server_clients import Paho
+from support.waiting import until
 
 from raft_client import AsyncRaftClient, RaftSettings
 from raft_client import errors as raft_errors

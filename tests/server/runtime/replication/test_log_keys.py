@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from curve_files import add_client, make_keys
-from ports import reserved_ports
-from waiting import eventually
+from support.keys import add_client, make_keys
+from support.ports import reserved_ports
+from support.waiting import eventually
 from zmq.utils import z85
 
 from raft_client import RaftClient, RaftError, RaftSettings

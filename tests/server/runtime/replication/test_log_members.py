@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ports import reserved_ports
-from waiting import eventually
+from support.ports import reserved_ports
+from support.waiting import eventually
 
 from statestore_client.curve_keys import KeyPair
 from statestore_client.server import EmbeddedServer, LogKeys, ReplicaSettings

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgpack
 import pytest
-from replicated_processes import ReplicatedServer
 from replicated_servers import Servers, replication, servers
-from waiting import until
+from support.server_processes import ReplicatedServer
+from support.waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import StorageLimits

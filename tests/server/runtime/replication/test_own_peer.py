@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ports import reserved_ports
-from waiting import eventually
+from support.ports import reserved_ports
+from support.waiting import eventually
 
 from raft_client.server import BroadcastStateMachine, EmbeddedPeer
 from statestore_client import (

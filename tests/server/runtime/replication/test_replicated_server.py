@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from certificates import Certificates
 from replicated_servers import KEY, replication, servers
-from waiting import until
+from support.keys import Certificates
+from support.waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine

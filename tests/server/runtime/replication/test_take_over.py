@@ -10,10 +10,10 @@ from collections.abc import Callable
 from click.testing import CliRunner
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from ports import reserved_port
 from replicated_servers import Servers, replication, servers
-from runtime_tools import Paho, Wire
-from waiting import until
+from support.ports import reserved_port
+from support.server_clients import Paho, Wire
+from support.waiting import until
 
 from statestore_client.cli.app import cli
 from statestore_client.mqtt.packets import Will

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_tools import Paho, Wire
-from waiting import eventually
+from support.server_clients import Paho, Wire
+from support.waiting import eventually
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runtime_tools import TIMEOUT_S, Wire
-from waiting import eventually
+from support.server_clients import TIMEOUT_S, Wire
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Auth,

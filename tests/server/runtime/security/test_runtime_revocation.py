@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
-from runtime_tools import Wire
-from waiting import eventually
+from support.keys import Certificates
+from support.server_clients import Wire
+from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError, SettingsError

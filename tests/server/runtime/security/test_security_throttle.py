@@ -7,8 +7,8 @@ import random
 import threading
 from contextlib import ExitStack
 
-from runtime_tools import TIMEOUT_S, Wire
-from waiting import eventually, until
+from support.server_clients import TIMEOUT_S, Wire
+from support.waiting import eventually, until
 
 from statestore_client.mqtt.packets import Connack, ConnectProperties, ReasonCode
 from statestore_client.server import BrokerLimits, EmbeddedServer

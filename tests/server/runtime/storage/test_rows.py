@@ -7,13 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_driver import MemoryStorage
-from durable_program import NAMES, STEPS
-from followers import Follower
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_program import WORK_STEPS, ServedProgram, server_state
-from served_world import ServedWorld
+from support.durable_broker import NAMES, STEPS, MemoryStorage
+from support.durable_store import WORK_STEPS, Follower, ServedProgram, ServedWorld, server_state
 
 from statestore_client.server.cluster.batches import pack_batch
 from statestore_client.server.cluster.entries import Part

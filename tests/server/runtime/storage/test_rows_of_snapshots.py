@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from broker_driver import Client
-from durable_driver import DAY
-from followers import Follower
-from served_world import ServedWorld
+from support.broker_driver import Client
+from support.durable_broker import DAY
+from support.durable_store import Follower, ServedWorld
 
 from statestore_client.mqtt.packets import Publish, Will
 from statestore_client.server.journal import Stream, StreamTables, Subject, WriteBatch, unseal

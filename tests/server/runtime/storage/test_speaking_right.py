@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from durable_driver import DurableWorld
+from support.durable_broker import DurableWorld
 
 from statestore_client.mqtt.packets import MQTT_5_0, Connect, Pingreq, Pingresp, encode
 from statestore_client.server.broker import Connection

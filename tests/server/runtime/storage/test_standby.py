@@ -11,13 +11,10 @@ import itertools
 from typing import Any
 
 import pytest
-from durable_driver import BOOT
-from durable_program import NAMES, STEPS, UNEVEN_S, is_calm
-from followers import Follower
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served_program import WORK_STEPS, ServedProgram, server_state, visible_state
-from served_world import ServedWorld
+from support.durable_broker import BOOT, NAMES, STEPS, UNEVEN_S, is_calm
+from support.durable_store import WORK_STEPS, Follower, ServedProgram, ServedWorld, server_state, visible_state
 
 from statestore_client.server.broker.session.awaited import GRACE_S
 from statestore_client.server.journal import (

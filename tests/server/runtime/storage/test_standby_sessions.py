@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from broker_driver import Client
-from durable_driver import DAY
-from followers import Follower, batch_of
-from served_world import ServedWorld
+from support.broker_driver import Client
+from support.durable_broker import DAY
+from support.durable_store import Follower, ServedWorld, batch_of
 
 from statestore_client.mqtt.packets import Unsubscribe, Will
 from statestore_client.server.journal import DamagedRecordError, Stream

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.errors import (
     DataDamagedError,

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from runtime_tools import TIMEOUT_S, Wire
-from waiting import eventually
+from support.server_clients import TIMEOUT_S, Wire
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import ConnectProperties, Puback, Publish, Suback, Subscribe, Subscription
 from statestore_client.server import EmbeddedServer

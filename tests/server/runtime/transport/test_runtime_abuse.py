@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Paho, Wire, serves
-from waiting import eventually
+from support.server_clients import CONNECT_AND_PING, TIMEOUT_S, Paho, Wire, serves
+from support.waiting import eventually
 
 from statestore_client.mqtt.packets import (
     Connack,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
-from ports import reserved_port
-from runtime_tools import Wire
-from websocket_wire import RawWebSocket
+from support.keys import Certificates
+from support.ports import reserved_port
+from support.server_clients import Wire
+from support.websocket_wire import RawWebSocket
 
 from statestore_client import StateStoreClient
 from statestore_client.errors import SettingsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from runtime_tools import Paho, Wire
-from websocket_wire import RawWebSocket
+from support.server_clients import Paho, Wire
+from support.websocket_wire import RawWebSocket
 
 from statestore_client.mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import BrokerLimits, EmbeddedServer

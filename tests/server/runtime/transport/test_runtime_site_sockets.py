@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 import zmq
-from waiting import eventually
+from support.waiting import eventually
 
 from statestore_client.server.runtime.transport.site_sockets import Came, ConnectionChanged, SiteSockets
 

@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from certificates import Certificates
-from runtime_tools import TIMEOUT_S, Wire, needs_mosquitto
-from waiting import eventually
+from support.keys import Certificates
+from support.server_clients import TIMEOUT_S, Wire, needs_mosquitto
+from support.waiting import eventually
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Publish

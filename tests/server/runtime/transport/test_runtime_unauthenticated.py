@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
-from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Wire
-from waiting import eventually
-from websocket_wire import BINARY, RawWebSocket, frame, handshake
+from support.keys import Certificates
+from support.server_clients import CONNECT_AND_PING, TIMEOUT_S, Wire
+from support.waiting import eventually
+from support.websocket_wire import BINARY, RawWebSocket, frame, handshake
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import (

@@ -8,11 +8,11 @@ import time
 
 import paho.mqtt.client as paho
 import pytest
-from certificates import Certificates
-from runtime_tools import CONNECT_AND_PING, TIMEOUT_S, Paho
-from shells import Shell
+from support.keys import Certificates
+from support.server_clients import CONNECT_AND_PING, TIMEOUT_S, Paho
+from support.shells import Shell
+from support.websocket_wire import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawWebSocket, frame, handshake
 from web_server import raw_websocket, web_server, ws_port
-from websocket_wire import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawWebSocket, frame, handshake
 
 from statestore_client.mqtt.packets import (
     Connack,

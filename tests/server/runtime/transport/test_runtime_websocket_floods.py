@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 
 import pytest
-from runtime_tools import Wire
-from waiting import eventually
+from support.server_clients import Wire
+from support.waiting import eventually
+from support.websocket_wire import BINARY, CONTINUATION, PING, PONG, RawWebSocket, frame, handshake
 from web_server import raw_websocket, web_server, ws_port
-from websocket_wire import BINARY, CONTINUATION, PING, PONG, RawWebSocket, frame, handshake
 
 from statestore_client.mqtt.packets import (
     Connack,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from runtime_tools import serves
-from waiting import eventually
-from websocket_wire import RawWebSocket
+from support.server_clients import serves
+from support.waiting import eventually
+from support.websocket_wire import RawWebSocket
 
 from statestore_client.server import BrokerLimits, EmbeddedServer
 

@@ -15,7 +15,8 @@ acknowledged     what a client is told is committed, with its id, and at one pla
 reads            a read sees what was acknowledged before it was asked for, and what is applied where it is served
 ===============  =====================================================================================================
 
-``python tests/raft_trace_model.py FILE ...`` checks the traces of ``zmqraft serve --trace FILE``, one for each peer.
+``python tests/support/raft_trace_model.py FILE ...`` checks the traces of ``zmqraft serve --trace FILE``, one for each
+peer.
 
 Source: Ongaro and Ousterhout, *In Search of an Understandable Consensus Algorithm*, figure 3; Ongaro's thesis, §4.3.
 """

@@ -1,4 +1,6 @@
-"""Clients for tests of the running server: paho, mosquitto's programs, and bare sockets."""
+"""Clients for tests of a running server: paho, mosquitto's programs, bare sockets; servers with faults; and commands
+that are held up on purpose.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,30 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import paho.mqtt.client as paho
 import pytest
-from replicated_processes import ReplicatedServer
+from support.server_processes import ReplicatedServer
 
-from statestore_client.mqtt.packets import Connack, Connect, Packet, PacketDecoder, Pingreq, Pingresp, encode
+from statestore_client.mqtt.packets import (
+    Connack,
+    Connect,
+    ConnectProperties,
+    Packet,
+    PacketDecoder,
+    Pingreq,
+    Pingresp,
+    encode,
+)
 from statestore_client.server import EmbeddedServer
+
+# -- runtime tools -----------------------------------------------------------------------------------------------------
+
+# Clients for tests of the running server: paho, mosquitto's programs, and bare sockets.
+
 
 needs_mosquitto = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
@@ -190,3 +206,66 @@ def serves(server: EmbeddedServer) -> bool:
             return False
         probe.send(Pingreq())
         return isinstance(probe.receive(), Pingresp)
+
+
+# -- gate --------------------------------------------------------------------------------------------------------------
+
+# A server that stands still until it is told to go on.
+
+
+class Gate:
+    """``EmbeddedServer(authorize=gate)`` answers no request before ``gate.open()``, or 10 seconds."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+
+    def __call__(self, _client_id: str, _command: Any) -> bool:
+        self.reached.set()
+        return self._open.wait(10)
+
+    def open(self) -> None:
+        self._open.set()
+
+    def shut(self) -> None:
+        """Stand still again, from the next request on."""
+        self._open.clear()
+
+
+# -- faulty ------------------------------------------------------------------------------------------------------------
+
+# A server on which things go wrong on purpose, and a client of it: fixtures and helpers for the tests of faults.
+
+
+NOBODY = 0x10  # the PUBACK of a message that nobody subscribed to
+
+
+@pytest.fixture(name="server")
+def faulty_server() -> Iterator[EmbeddedServer]:
+    """With faults."""
+    with EmbeddedServer(faults=True) as running:
+        yield running
+
+
+@pytest.fixture(name="wire")
+def connected_wire(server: EmbeddedServer) -> Iterator[Wire]:
+    """A client with a session that lasts."""
+    with Wire(server) as connected:
+        connected.connect("c", properties=ConnectProperties(session_expiry=600))
+        yield connected
+
+
+def is_cut(wire: Wire) -> bool:
+    """Whether the link breaks without a word."""
+    try:
+        return wire.rest() == []
+    except ConnectionError:
+        return True
+
+
+def resumed(server: EmbeddedServer) -> Wire:
+    wire = Wire(server)
+    connack = wire.connect("c", clean_start=False, properties=ConnectProperties(session_expiry=600))
+    assert isinstance(connack, Connack)
+    assert connack.session_present
+    return wire

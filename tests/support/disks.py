@@ -1,10 +1,5 @@
-"""A disk in memory that does what disks do: it forgets what was not synced, tears it, fails, is full, changes bits.
-
-What a program reads is the cache. What a power failure leaves is on the disk: what was synced, and of the rest any
-sectors, with zeros where a file grew and its content did not follow. Names behave alike: those that came, went or
-changed since the last sync of the directory are there up to a point, in order.
-
-After a sync that failed, the cache says that everything is there, and the disk never hears of it again (as Linux does).
+"""Simulated disks in memory: one that forgets, tears, fails and is full, and one that counts what is done to it and
+fails at the n-th operation.
 """
 
 from __future__ import annotations
@@ -14,7 +9,17 @@ import os
 import random
 from collections.abc import Callable
 
-__all__ = ["SimulatedDisk", "SimulatedFile"]
+# -- sim disk ----------------------------------------------------------------------------------------------------------
+
+# A disk in memory that does what disks do: it forgets what was not synced, tears it, fails, is full, changes bits.
+#
+# What a program reads is the cache. What a power failure leaves is on the disk: what was synced, and of the rest any
+# sectors, with zeros where a file grew and its content did not follow. Names behave alike: those that came, went or
+# changed since the last sync of the directory are there up to a point, in order.
+#
+# After a sync that failed, the cache says that everything is there, and the disk never hears of it again (as on
+# Linux).
+
 
 _SECTOR = 512
 
@@ -178,3 +183,97 @@ class SimulatedDisk:
             other.files[name] = copied
         other._kept = dict(other.files)
         return other
+
+
+# -- faulty disk -------------------------------------------------------------------------------------------------------
+
+# The simulated disk, counting what is done to it: before any single operation the process may end, or it fails.
+
+
+class CrashError(BaseException):
+    """The process is gone: no handler of exceptions sees it."""
+
+
+class FaultyDisk(SimulatedDisk):
+    """``operations`` counts changes, syncs, and reads. The one with the number ``crash_at`` does not come to pass, nor
+    does any behind it; that with the number ``fail_at`` raises ``error``, after half of it was done.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+        self.crash_at: int | None = None
+        self.fail_at: int | None = None
+        self.error = 0
+        self.log: list[str] = []
+
+    def step(self, what: str) -> bool:
+        """Note an operation; whether it is to fail."""
+        self.log.append(what)
+        number, self.operations = self.operations, self.operations + 1
+        if self.crash_at is not None and number >= self.crash_at:
+            raise CrashError
+        return number == self.fail_at
+
+    def check(self, what: str) -> None:
+        if self.step(what):
+            self.fail()
+
+    def fail(self) -> None:
+        raise OSError(self.error, os.strerror(self.error))
+
+    def heal(self) -> None:
+        """The machine starts again."""
+        self.crash_at = self.fail_at = None
+
+    def names(self) -> set[str]:
+        self.check("names")
+        return super().names()
+
+    def open(self, name: str, *, create: bool = False) -> SimulatedFile:
+        self.check(f"{'create' if create else 'open'} {name}")
+        file = super().open(name, create=create)
+        file.__class__ = _FaultyFile
+        file.name = name  # type: ignore[attr-defined]
+        return file
+
+    def replace(self, name: str, by: str) -> None:
+        self.check(f"replace {name}")
+        super().replace(name, by)
+
+    def remove(self, name: str) -> None:
+        self.check(f"remove {name}")
+        super().remove(name)
+
+    def sync(self) -> None:
+        self.check("sync of the directory")
+        super().sync()
+
+    def image(self) -> dict[str, bytes]:
+        """All files as a program reads them."""
+        return {name: bytes(file.cache) for name, file in self.files.items()}
+
+
+class _FaultyFile(SimulatedFile):
+    _disk: FaultyDisk
+    name: str
+
+    def read(self, count: int, offset: int) -> bytes:
+        self._disk.check(f"read {self.name}")
+        return super().read(count, offset)
+
+    def write(self, data: bytes, offset: int) -> None:
+        if self._disk.step(f"write {self.name}"):
+            super().write(data[: len(data) // 2], offset)
+            self._disk.fail()
+        super().write(data, offset)
+
+    def sync(self) -> None:
+        if self._disk.step(f"sync {self.name}"):
+            self.waiting.clear()
+            self._disk.fail()
+        super().sync()
+
+    def truncate(self, size: int) -> None:
+        self._disk.check(f"truncate {self.name}")
+        super().truncate(size)

@@ -14,7 +14,7 @@ from random import Random
 from typing import ClassVar
 
 import attrs
-from ports import reserved_port, reserved_ports
+from support.ports import reserved_port, reserved_ports
 
 from statestore_client.server.runtime.replication.internal_handshake import ClientHello
 from statestore_client.server.runtime.replication.liveness import dial

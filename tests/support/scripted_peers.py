@@ -1,7 +1,5 @@
-"""Peers in this process that speak the protocol over real sockets, and do what a test wants.
-
-They share one log and agree by magic; a test elects, freezes, kills and restarts them. The frames are written and read
-by hand, after the published protocol and the facts of the Node peers; nothing of the package under test is used.
+"""Peers in this process that speak the protocol of ØMQ Raft over real sockets, and do what a test wants; and logs of
+theirs that were compacted.
 """
 
 from __future__ import annotations
@@ -19,9 +17,16 @@ from typing import Any, Self
 
 import msgpack
 import zmq
-from waiting import eventually
 
-__all__ = ["ScriptedCluster", "ScriptedPeer"]
+from support.waiting import eventually
+
+# -- scripted cluster --------------------------------------------------------------------------------------------------
+
+# Peers in this process that speak the protocol over real sockets, and do what a test wants.
+#
+# They share one log and agree by magic; a test elects, freezes, kills and restarts them. The frames are written and
+# read by hand, after the published protocol and the facts of the Node peers; nothing of the package is used.
+
 
 CONFIG, LOG_INFO, UPDATE, PEERS, ENTRIES, BROADCAST = b"\x5e", b"\x25", b"\x3d", b"\x26", b"\x3c", b"\x2a"
 _PULSE_S = 0.1
@@ -301,3 +306,29 @@ class ScriptedCluster:
         for peer in self.peers.values():
             peer.give_up_ports()
         self._context.destroy(linger=0)
+
+
+# -- compacted ---------------------------------------------------------------------------------------------------------
+
+# A scripted log that was compacted: a snapshot of the first entries, and the entries after it. Bytes by hand.
+
+
+def compact(peers: ScriptedCluster, index: int, snapshot: bytes) -> None:
+    """The entries up to ``index`` are only in ``snapshot`` from now on, which comes in chunks of five bytes."""
+    offsets: dict[bytes, int] = {}  # of the snapshots under way: request id -> where the next chunk starts
+
+    def answer(arguments: Frames) -> list[Frames]:
+        request_id = peers.seen[-1][1]
+        previous, count, start = (int.from_bytes(b"".join(arguments[n : n + 1]), "little") for n in range(3))
+        if arguments[1:2] and not count and arguments[1]:
+            offsets.pop(request_id, None)
+            return []
+        if previous >= index and request_id not in offsets:
+            return [[b"\x01", b"\xc0", uint(len(peers.log)), *peers.log[previous:]]]
+        offset = offsets.pop(request_id, start)
+        chunk = snapshot[offset : offset + 5]
+        if offset + len(chunk) < len(snapshot):
+            offsets[request_id] = offset + len(chunk)
+        return [[b"\x03", msgpack.packb([offset, len(snapshot), 1]), uint(index), chunk]]
+
+    peers.script("1", ENTRIES, answer)

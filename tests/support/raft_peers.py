@@ -1,8 +1,5 @@
-"""A cluster of real ØMQ Raft peers: the npm package zmq-raft, each peer a process on free ports of 127.0.0.1.
-
-The package is installed once, into ``$STATESTORE_ZMQ_RAFT`` or a folder in the user's cache. That needs node, npm, a
-C++ compiler, pkg-config and libzmq's headers (Debian: ``nodejs npm g++ make pkg-config libzmq3-dev``).
-Nothing here uses the package under test: what is asked of the peers is asked with hand-made frames.
+"""Clusters of real ØMQ Raft peers, each a process on ports of 127.0.0.1 that can be killed: npm zmq-raft, ours, or
+both.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +19,30 @@ from typing import Any, Final, Self
 
 import msgpack
 import zmq
-from ports import reserved_port
-from tool_cache import tool_folder
 
-__all__ = ["RaftCluster", "install_zmq_raft", "why_not"]
+from raft_client.server import EmbeddedCluster
+from support.ports import reserved_port
+
+# -- tool cache --------------------------------------------------------------------------------------------------------
+
+# Where tests keep what they build from other projects' packages: outside the clone, once for all clones.
+
+
+def tool_folder(variable: str, name: str) -> Path:
+    """The folder that the environment variable names, or ``name`` in the user's cache."""
+    chosen = os.environ.get(variable)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(chosen) if chosen else cache / "statestore-client-tests" / name
+
+
+# -- raft cluster ------------------------------------------------------------------------------------------------------
+
+# A cluster of real ØMQ Raft peers: the npm package zmq-raft, each peer a process on free ports of 127.0.0.1.
+#
+# The package is installed once, into ``$STATESTORE_ZMQ_RAFT`` or a folder in the user's cache. That needs node, npm, a
+# C++ compiler, pkg-config and libzmq's headers (Debian: ``nodejs npm g++ make pkg-config libzmq3-dev``).
+# Nothing here uses the package under test: what is asked of the peers is asked with hand-made frames.
+
 
 _VERSION: Final = "0.5.0"
 #: zeromq 5.2 of the package's own wish does not build on present Node; "debug" is missing among its dependencies.
@@ -256,3 +274,94 @@ class RaftCluster:
 
     def _logs(self) -> str:
         return "\n".join(f"--- {f.name}\n{f.read_text()[-2000:]}" for f in sorted(self._directory.glob("*.log")))
+
+
+# -- peer processes ----------------------------------------------------------------------------------------------------
+
+# Peers of this package as processes of their own: ``zmqraft serve``.
+
+
+SERVE = [sys.executable, "-m", "raft_client.cli", "serve"]
+
+
+class Peers:
+    """Three peers with fixed addresses; each can be ended and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.urls = {name: f"tcp://127.0.0.1:{reserved_port()}" for name in ("1", "2", "3")}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        return ",".join(self.urls.values())
+
+    def command(self, name: str, *more: str) -> list[str]:
+        members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
+        return [*SERVE, "--id", name, *members, "--data", str(self.directory / name), *more]
+
+    def start(self, name: str, *more: str) -> None:
+        process = self.running[name] = subprocess.Popen(self.command(name, *more), stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
+
+    def end(self, name: str, number: signal.Signals) -> int:
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code = process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
+
+    def kill_all(self) -> None:
+        """Whatever still runs."""
+        for name in list(self.running):
+            self.end(name, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_all()
+
+
+# -- mixed cluster -----------------------------------------------------------------------------------------------------
+
+# A cluster of Node peers (npm zmq-raft) and ours, each a process of its own that can be killed.
+
+
+class MixedCluster(RaftCluster):
+    """As :class:`RaftCluster`; the peers of ``ours`` are ``zmqraft serve``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        ours: set[str],
+        size: int = 3,
+        environment: Callable[[str], Mapping[str, str]] = lambda _peer: {},
+    ) -> None:
+        super().__init__(directory, size=size, environment=environment)
+        self.ours = ours
+
+    def launch(self, peer: str) -> None:
+        """Start a peer without waiting."""
+        if peer not in self.ours:
+            super().launch(peer)
+            return
+        members = [f"--peer={member}={self.urls[member]}" for member in self._members]
+        command = [sys.executable, "-m", "raft_client.cli", "serve", "--id", peer, *members, "--verbose"]
+        command += ["--machine", "broadcast", "--publish", self.pub_urls[peer], "--data", str(self._directory / peer)]
+        self._run(peer, command)
+
+
+# -- next leader -------------------------------------------------------------------------------------------------------
+
+# Log peers that die one after the other.
+
+
+def next_leader(cluster: EmbeddedCluster) -> None:
+    """Kill the leader, and before that start the one that was killed before, so that a majority is left."""
+    for peer in {peer.id for peer in cluster.peers} - set(cluster.running):
+        cluster.restart(peer)
+    cluster.kill(cluster.leader())

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final, Self, TypeVar
 
 import zmq
-from ports import reserved_port
+from support.ports import reserved_port
 
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, SiteClient, Value
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints

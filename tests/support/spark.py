@@ -1,18 +1,69 @@
-"""The processes of a Spark driver, as Linux lists them in /proc: Java, executors, and what runs Python for them.
-
-A driver that was started in a session of its own has all of them there, also when their parents have died. Each
-executor starts one process for Python, which starts the workers.
-"""
+"""What tests of Spark need: Java, a session of Spark Connect, and the processes of a driver with its executors."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["IMPATIENT", "executor_of", "executors_of", "has_ended", "kill_all", "session_of", "signal_all"]
+import pytest
+
+from statestore_client.spark import JavaNotFoundError, find_java_home, register
+from statestore_client.spark.session import _CONFIG, _end_java, _environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# -- java home ---------------------------------------------------------------------------------------------------------
+
+# Tests of Spark are skipped where there is no Java.
+
+
+def require_java() -> None:
+    """Skip the test that calls it, with what is missing."""
+    try:
+        find_java_home()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+
+
+# -- connect session ---------------------------------------------------------------------------------------------------
+
+# A Spark Connect server in a Java process of this run, and a session of it.
+
+
+@contextlib.contextmanager
+def connect_session(name: str, *, cores: str, config: Mapping[str, str]) -> Iterator[SparkSession]:
+    """What ``local_session`` is, with Spark Connect in between. The server listens on 127.0.0.1:15002."""
+    from pyspark.sql import SparkSession
+
+    wanted = {**_CONFIG, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.log.level": "OFF", **config}
+    with _environment():
+        builder = SparkSession.builder.remote(f"local[{cores}]").appName(name)
+        for key, value in wanted.items():
+            builder = builder.config(key, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PySpark gives the server's settings to the session once more, in vain
+            spark = builder.getOrCreate()
+        register(spark)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+            _end_java()
+
+
+# -- spark processes ---------------------------------------------------------------------------------------------------
+
+# The processes of a Spark driver, as Linux lists them in /proc: Java, executors, and what runs Python for them.
+#
+# A driver that was started in a session of its own has all of them there, also when their parents have died. Each
+# executor starts one process for Python, which starts the workers.
+
 
 #: Of Spark: two executors, of which one that says nothing is soon taken for dead, and one that has nothing to do is
 #: taken away. Workers outlive their executor; the folder of ``lonely_daemon`` has to be in PYTHONPATH.
@@ -33,7 +84,7 @@ IMPATIENT = {
     "spark.dynamicAllocation.initialExecutors": "2",
     "spark.dynamicAllocation.maxExecutors": "2",
     "spark.dynamicAllocation.executorIdleTimeout": "10s",
-    "spark.python.daemon.module": "lonely_daemon",
+    "spark.python.daemon.module": "support.lonely_daemon",
 }
 _PROC = Path("/proc")
 

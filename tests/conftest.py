@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,18 +56,30 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests have to say in figures: counts, seeds, times."""
-    lines = [
-        f"{report.nodeid.partition('@')[0]}: {text}"
-        for reports in terminalreporter.stats.values()
+    """What tests have to say in figures, a table of simulated schedules, and in the last line what was skipped."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    found = [
+        (report.nodeid.partition("@")[0], name, value)
         for report in reports
-        for name, text in getattr(report, "user_properties", ())
-        if name == "figures" and report.when == "call"
+        for name, value in getattr(report, "user_properties", ())
+        if report.when == "call"
     ]
-    if lines:
+    if figures := [f"{nodeid}: {text}" for nodeid, name, text in found if name == "figures"]:
         terminalreporter.section("figures")
-        for line in lines:
+        for line in figures:
             terminalreporter.write_line(line)
+    if rows := [json.loads(row) for _, name, row in found if name == "schedules"]:
+        terminalreporter.section("simulated schedules")
+        form = "{:<26} {:>9} {:>26} {:>7} {:>5}  {}".format
+        terminalreporter.write_line(form("kind", "schedules", "seeds", "seconds", "found", "what happened in them"))
+        for *row, totals in sorted(rows):
+            terminalreporter.write_line(form(*row, ", ".join(f"{name} {count}" for name, count in totals.items())))
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ())
+    )
+    if reasons:
+        counts = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"{reasons.total()} skipped ({counts})")
 
 
 @pytest.fixture

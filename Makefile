@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-versions dist test-spark test-long fuzz demo demo-ha bench docs lint twins clean
+.PHONY: help test test-ci test-long test-versions test-spark dist demo demo-ha bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(BIN)/tox: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet 'tox>=4.11'
+	$(BIN)/python -m pip install --quiet 'tox>=4.11' 'tox-uv>=1.25'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 …'; exit 1; }
@@ -25,8 +25,14 @@ $(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-test: $(BIN)/tox  ## lint, type check, documentation, tests on the built wheel
-	$(BIN)/tox run -e lint,docs,py
+test: $(BIN)/tox  ## the quick tests, on the built wheel: some minutes, and what is missing on this machine is skipped
+	$(BIN)/tox run -e py
+
+test-ci: $(BIN)/tox  ## all that the quick tests leave out: faults, Spark, other software, the documentation's code; and more schedules
+	STATESTORE_TEST_SCALE=$${STATESTORE_TEST_SCALE:-1} $(BIN)/tox run -e py -- -m 'ci or scaled' --durations 40 --durations-min 5 $(CURDIR)/tests
+
+test-long: $(BIN)/tox  ## hours: up to 100,000 simulated schedules of each kind, 500 kills, 1,000 histories of failovers, 200 orders of faults in Spark
+	STATESTORE_TEST_SCALE=10 $(BIN)/tox run -e py -- -m scaled --timeout 7200 $(CURDIR)/tests
 
 # tox does not look into pyenv by itself, whose commands python3.12 and so on are scripts.
 test-versions: export PATH := $(PATH):$(shell echo $$(pyenv root 2>/dev/null)/versions/3.1[1-4].*/bin | tr ' ' ':')
@@ -39,12 +45,6 @@ dist: $(BIN)/tox  ## wheel and source distribution into dist/, the same from eac
 
 test-spark: $(BIN)/tox  ## the Spark tests on PySpark 4.1, 4.2 and 4.3, and once over Spark Connect
 	$(BIN)/tox run -e spark41,spark42,spark43,connect
-
-test-long: $(BIN)/tox test-spark  ## also 100,000 simulated schedules of each kind, five contenders on one lock for a minute, 500 kills of a durable server, and of log peers, 500 faults and 1,000 histories of failovers under a check for linearizability, 200 schedules of lost Spark tasks and 60 kills of Spark drivers and executors, 200 orders of faults around two of Spark's drivers, and around a stream of each kind in one session, ten minutes of writes to a cluster
-	STATESTORE_SCHEDULES=100000 KVSTORE_SCHEDULES=100000 CLUSTER_SCHEDULES=100000 CLUSTER_MACHINE_SCHEDULES=20000 CLUSTER_MUTANT_LIMIT=2000 RAFT_SCHEDULES=100000 RAFT_DISK_SCHEDULES=5000 RAFT_FLIP_SCHEDULES=5000 RAFT_TRACES=10000 STATESTORE_CONTENDERS_S=60 STATESTORE_KILLS=500 STATESTORE_FAILOVERS=300 STATESTORE_FAILOVER_HISTORIES=1000 STATESTORE_CLUSTER_ROUNDS=20 STATESTORE_SOAK_S=600 STATESTORE_PIPELINES=20000 STATESTORE_PIPELINE_SEEDS=200 STATESTORE_SPARK_SEEDS=200 RAFT_KILLS=500 RAFT_FAULTS=500 RAFT_SPARK_SEEDS=200 RAFT_SPARK_KILLS=20 $(BIN)/tox run -e py -- $(CURDIR)/tests/simulation $(CURDIR)/tests/server/kvstore/simulation $(CURDIR)/tests/server/cluster/simulation $(CURDIR)/tests/raft_server/simulation $(CURDIR)/tests/faults/test_faults_contenders.py $(CURDIR)/tests/faults/test_faults_kill.py $(CURDIR)/tests/faults/test_faults_failover.py $(CURDIR)/tests/faults/test_faults_failover_linearizability.py $(CURDIR)/tests/faults/test_faults_cluster.py $(CURDIR)/tests/faults/test_faults_soak.py $(CURDIR)/tests/faults/test_faults_raft_kill.py $(CURDIR)/tests/faults/test_faults_raft_linearizability.py $(CURDIR)/tests/raft_spark/test_raft_spark_attempts.py $(CURDIR)/tests/raft_spark/test_raft_spark_kills.py $(CURDIR)/tests/raft_spark/test_raft_spark_seeds.py $(CURDIR)/tests/spark/test_spark_marker.py $(CURDIR)/tests/spark/test_spark_pipeline_faults.py $(CURDIR)/tests/spark/test_spark_pipeline_seeds.py
-
-fuzz: $(BIN)/tox  ## ten million spoiled packets to the codec, a million to the broker; crowds of ten thousand
-	STATESTORE_FUZZ=10000000 STATESTORE_CROWDS=full $(BIN)/tox run -e py -- $(CURDIR)/tests/conformance/test_mqtt_fuzz.py $(CURDIR)/tests/faults/test_faults_crowds.py
 
 demo: $(VENV)/.demo  ## flights from a replicated log through Spark into the state store; drivers are killed and frozen, and nothing is lost
 	cd examples && ../$(BIN)/python -m flights

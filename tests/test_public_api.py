@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import re
 import subprocess
 import sys
@@ -122,28 +121,6 @@ def test_everything_public_is_there() -> None:
         assert getattr(statestore_client, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         statestore_client.Nonsense  # noqa: B018 - reading it is the test
-
-
-def _modules() -> list[str]:
-    """Every module of the package that needs nothing optional."""
-    found = pkgutil.walk_packages(statestore_client.__path__, "statestore_client.")
-    optional = ("statestore_client.spark", "statestore_client.cli", "statestore_client.server")
-    return sorted(m.name for m in found if not m.name.startswith(optional))
-
-
-@pytest.mark.parametrize("name", _modules())
-def test_each_module_says_what_it_exports(name: str) -> None:
-    """Each module has an ``__all__`` that is sorted, constants and classes before functions, and every name in it
-    exists."""
-    module = importlib.import_module(name)
-    exported = getattr(module, "__all__", None)
-    assert module.__doc__
-    if name.rpartition(".")[2] in ("sync", "aio", "wire", "kvstore", "core", "mqtt") and exported is None:
-        return  # a folder's page, with nothing to export
-    assert exported is not None, name
-    order = sorted(exported, key=lambda n: (0 if n.isupper() else 1 if n[0].isupper() else 2, n))
-    assert exported == order, name
-    assert all(hasattr(module, n) for n in exported)
 
 
 @pytest.mark.parametrize(

@@ -176,11 +176,16 @@ class AsyncLock:
                 lease._supersede()  # noqa: SLF001 - the two classes are one idea
                 self._lease = None
             grant: Grant | None = await run_steps(steps, self._engine)
-            return None if grant is None else self._hold(grant)
+            return None if grant is None else await self._hold(grant)
 
-    def _hold(self, grant: Grant) -> AsyncLease:
+    async def _hold(self, grant: Grant) -> AsyncLease:
         lease = self._lease = AsyncLease(
             self._engine, self._terms, grant, self._leases, renew=self._renew, request_timeout=self._request_timeout
         )
-        lease._keep(grant)  # noqa: SLF001 - the two classes are one idea
+        try:
+            lease._keep(grant)  # noqa: SLF001 - the two classes are one idea
+        except BaseException:  # no room for what renews it, say
+            self._lease = None
+            await lease.release()
+            raise
         return lease

@@ -3,7 +3,8 @@
 * A calling thread writes its request to the socket itself, and reads the answer, if nobody else reads.
 * A calling thread enforces its own deadline, so that it holds even while the network thread is busy connecting.
 
-The connection, the network thread and the rules of the lock are in :mod:`statestore_client.sync.link`.
+The connection and the network thread are in :mod:`statestore_client.sync.link`, the rules for signals in
+:mod:`statestore_client.sync.section`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand
 from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.request import Request
+from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
 from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.link import Link
@@ -26,7 +29,10 @@ from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["Engine"]
+__all__ = ["ON_ITS_WAY", "Engine"]
+
+#: What a lasting command (a release) returns that could not wait for its answer.
+ON_ITS_WAY: Final = DeleteResult(1, None)
 
 
 class Engine:
@@ -43,18 +49,20 @@ class Engine:
         """Start the network thread and wait until requests can leave."""
         self._check_thread()
         link, waiter = self._link, Waiter()
-        with link.lock, link.change:
+
+        def begin() -> None:
+            link.start()
             link.waiting.add(waiter)
             self._machine.open(waiter)
-            link.start()
             link.perform()
+
         try:
+            link.run(begin, _deadline(timeout))
             if not waiter.wait(timeout):
                 raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
             link.waiting.discard(waiter)
-            with link.lock, link.change:
-                self._machine.cancel_open(waiter)
+            link.section.later(lambda: self._machine.cancel_open(waiter))
         if waiter.error is not None:
             raise waiter.error
 
@@ -66,38 +74,56 @@ class Engine:
         fencing_token: HlcTimestamp | None = None,
         lasting: bool = False,
     ) -> Any:
-        """Send one command and wait for its result. A lasting one goes on its way also if the caller is interrupted."""
+        """Send one command and wait for its result.
+
+        A lasting one goes on its way also if the caller is interrupted; and if the caller has interrupted this client
+        at work, or is its network thread, it leaves when that work is done. :data:`ON_ITS_WAY` is returned then.
+        """
+        link, waiter = self._link, Waiter()
+        if lasting and (link.section.is_interrupted or link.thread is threading.current_thread()):
+            self._send_later(command, waiter, timeout, fencing_token)
+            return ON_ITS_WAY
         self._check_usable()
         deadline = _deadline(timeout)
-        link, waiter = self._link, Waiter()
         request = None
         try:
-            with link.lock, link.change:
-                link.waiting.add(waiter)
-                link.loan.take(waiter)
-                request = self._machine.submit(
-                    command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token
-                )
-                link.perform()
+            link.section.enter(waiter, deadline)
+            link.waiting.add(waiter)
+            link.loan.take(waiter)
+            request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+            link.perform()
+            link.section.leave()
             return self._await(waiter, deadline)
-        except BaseException:
+        except BaseException as error:
+            link.abandon(waiter, error)
             link.give_back(waiter)
-            if request is not None and not lasting:  # KeyboardInterrupt, say; harmless when the request is done
-                with link.lock, link.change:
-                    self._machine.cancel(request, self._now())
-                    link.perform()
+            if request is not None and waiter.is_pending() and not lasting:  # KeyboardInterrupt, say
+                cancelled = request
+                link.run(lambda: self._cancel(cancelled))
             raise
         finally:
             link.waiting.discard(waiter)
 
+    def _cancel(self, request: Request) -> None:
+        self._machine.cancel(request, self._now())
+        self._link.perform()
+
+    def _send_later(
+        self, command: Command, waiter: Waiter, timeout: float | None, fencing_token: HlcTimestamp | None = None
+    ) -> None:
+        def send() -> None:
+            self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+            self._link.perform()
+
+        self.check_process()
+        self._link.section.later(send)
+
     def post(self, command: Command, *, patience: float, timeout: float) -> None:
         """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
-        self._check_usable()
-        link, waiter = self._link, Waiter()
-        with link.lock, link.change:
-            self._machine.submit(command, waiter, self._now(), timeout=timeout)
-            link.perform()
-        waiter.wait(patience)
+        waiter = Waiter()
+        self._send_later(command, waiter, timeout)
+        if not (self._link.section.is_interrupted or self._link.thread is threading.current_thread()):
+            waiter.wait(patience)
 
     def call_many(
         self,
@@ -121,23 +147,28 @@ class Engine:
         try:
             while chunk := list(islice(source, 2 * window - batch.outstanding)):
                 deadline = _deadline(timeout)  # of the last one that is sent now
-                with link.lock, link.change:
-                    link.loan.take(batch)
-                    self._submit_chunk(chunk, batch, timeout, fencing_token)
-                    link.perform()
-                self._await_batch(batch, deadline, window)
-            with link.lock, link.change:
+                link.section.enter(batch, deadline)
                 link.loan.take(batch)
-            self._await_batch(batch, deadline, 0)
-        except BaseException:
-            link.give_back(batch)
-            with link.lock, link.change:
-                self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+                self._submit_chunk(chunk, batch, timeout, fencing_token)
                 link.perform()
+                link.section.leave()
+                self._await_batch(batch, deadline, window)
+            link.section.enter(batch, deadline)
+            link.loan.take(batch)
+            link.section.leave()
+            self._await_batch(batch, deadline, 0)
+        except BaseException as error:
+            link.abandon(batch, error)
+            link.give_back(batch)
+            link.run(lambda: self._cancel_batch(batch))
             raise
         finally:
             link.waiting.discard(batch)
         return batch.outcomes
+
+    def _cancel_batch(self, batch: Batch) -> None:
+        self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+        self._link.perform()
 
     def _submit_chunk(
         self,
@@ -160,11 +191,14 @@ class Engine:
         """Watch ``key``; returns when no later change can be missed."""
         self._check_usable()
         link, waiter = self._link, Waiter()
-        with link.lock, link.change:
+
+        def begin() -> None:
             link.waiting.add(waiter)
             self._machine.watch(key, observer, waiter, self._now(), options)
             link.perform()
+
         try:
+            link.run(begin, _deadline(timeout))
             if not waiter.wait(timeout):
                 raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
             if waiter.error is not None:
@@ -176,18 +210,19 @@ class Engine:
             link.waiting.discard(waiter)
 
     def unwatch(self, key: bytes, observer: Observer) -> None:
-        """Stop watching."""
-        if os.getpid() != self._pid:
-            return
-        with self._link.lock, self._link.change:
+        """Stop watching. Never waits: a garbage collector may call it."""
+
+        def end() -> None:
             self._machine.unwatch(key, observer, self._now())
             self._link.caught_up(observer)
 
+        if os.getpid() == self._pid:
+            self._link.section.later(end)
+
     def caught_up(self, observer: Observer) -> None:
-        """A watch that was full has room again: acknowledge what waited for it."""
+        """A watch that was full has room again: acknowledge what waited for it. Never waits."""
         self.check_process()
-        with self._link.lock, self._link.change:
-            self._link.caught_up(observer)
+        self._link.section.later(lambda: self._link.caught_up(observer))
 
     def worker(self, work: Callable[[], None], name: str) -> Worker:
         """Somebody who works beside the callers, once started; a thread of its own."""
@@ -202,7 +237,7 @@ class Engine:
         if os.getpid() == self._pid:
             self._link.close()
         else:
-            self._link.abandon()
+            self._link.drop()
 
     def end(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""

@@ -2,11 +2,14 @@
 
 Rules:
 
-* One lock guards the machine and the driver. It is never held while user code runs or anything blocks.
-* Listeners run in the network thread, without the lock. They may read and close the client; what waits for the network
-  would wait for itself, and is refused.
-* The link belongs to the process that opened it. In a forked child nothing touches the socket, the lock (its holder may
-  not exist there) or the selector (the kernel shares it with the parent).
+* One section guards the machine and the driver (:mod:`statestore_client.sync.section`). No user code runs in it, and
+  nothing in it blocks.
+* A thread that a signal handler interrupts while it waits is outside: what the handler calls is served, and reads the
+  answers of the call below as well.
+* Listeners run in the network thread, outside the section. They may read and close the client; what waits for the
+  network would wait for itself, and is refused.
+* The link belongs to the process that opened it. In a forked child nothing touches the socket, the section (its thread
+  may not exist there) or the selector (the kernel shares it with the parent).
 * The network thread reads, unless a calling thread that waits for an answer has borrowed the socket
   (:mod:`statestore_client.sync.socket_loan`).
 """
@@ -15,25 +18,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener
-from statestore_client.errors import ConnectionLostError, StateStoreError
+from statestore_client.errors import BusyError, ConnectionLostError, StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import call_back
+from statestore_client.sync.section import Section
 from statestore_client.sync.socket_loan import SocketLoan
 from statestore_client.sync.waiters import Batch, Waiter
 
 __all__ = ["Link"]
+
+T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 
@@ -46,10 +53,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class Link:
-    """The connection of one client. ``actions`` and ``loan`` are used with ``lock`` held.
-
-    Calling threads change them within ``change``, too.
-    """
+    """The connection of one client. ``actions`` and ``loan`` are used inside ``section``."""
 
     def __init__(
         self,
@@ -68,8 +72,7 @@ class Link:
         self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
-        self.lock: threading.Lock = threading.Lock()
-        self.change: _Change = _Change(self)
+        self.section: Section = Section()
         self.actions: ActionRunner[SyncDriver] = ActionRunner(
             settings, client_id, complaint=connector.complaint, on_open=self._open, on_state=self._to_tell.append
         )
@@ -86,63 +89,98 @@ class Link:
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
 
+    def run(self, work: Callable[[], T], deadline: float = math.inf) -> T:
+        """Do ``work`` inside the section. Of a call that does more than that, :meth:`abandon` is the handler."""
+        entry = object()
+        try:
+            self.section.enter(entry, deadline)
+            result = work()
+            self.section.leave()
+        except BaseException as error:
+            self.abandon(entry, error)
+            raise
+        return result
+
+    def abandon(self, entry: object, error: BaseException) -> None:
+        """An exception ended what this entry did: repair what it left half done, and leave the section."""
+        if self.section.was_inside(entry):
+            try:
+                if not isinstance(error, StateStoreError):
+                    self.interrupted()
+            finally:
+                self.section.leave()
+
     def start(self) -> None:
-        """Start the network thread, unless there is one. With the lock held."""
+        """Start the network thread, unless there is one; inside.
+
+        Raises :class:`BusyError` if the system has no room for a thread; it may be tried again.
+        """
         if self.thread is not None or self._machine.state is ConnectionState.CLOSED:
             return
-        self._waker = socket.socketpair()
-        for end in self._waker:
+        waker = socket.socketpair()
+        for end in waker:
             end.setblocking(False)
-        self.thread = threading.Thread(
-            target=self._run, args=self._waker, name=f"statestore {self._client_id}", daemon=True
-        )
-        self.thread.start()
+        thread = threading.Thread(target=self._run, args=waker, name=f"statestore {self._client_id}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            for end in waker:
+                end.close()
+            raise BusyError(f"no thread could be started for the network: {error} (is there a limit?)") from error
+        self._waker, self.thread = waker, thread
 
     def perform(self) -> None:
-        """Carry out what the machine wants, and write. With the lock held."""
+        """Carry out what the machine wants, and write; inside."""
         if self.loan.reader is None and threading.current_thread() is not self.thread:
             self.loan.end_parking()  # somebody who does not read himself waits for something
         self.actions.perform()
         self._flush()
 
     def caught_up(self, observer: Observer) -> None:
-        """A watch that was full has room again, or has ended. With the lock held."""
+        """A watch that was full has room again, or has ended; inside."""
         self.actions.caught_up(observer)
         self.perform()
 
     def expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
-        with self.lock, self.change:
-            self._machine.tick(self.now())
-            self.perform()
-            self._wake()  # the connection may have been given up, and the network thread has to take the news
+        self.run(self._expire)
+
+    def _expire(self) -> None:
+        self._machine.tick(self.now())
+        self.perform()
+        self._wake()  # the connection may have been given up, and the network thread has to take the news
 
     def read(self, reader: object, is_pending: Callable[[], bool], deadline: float) -> None:
         """Read while ``is_pending``, if it is this reader that has borrowed the socket, and give it back.
 
-        Or less, when there is something that the network thread has to see to.
+        Or less, when there is something that the network thread has to see to. After an exception, the caller abandons
+        the entry of this reader.
         """
-        loan = self.loan
+        loan, section = self.loan, self.section
         fileno = loan.lent_to(reader)
         try:
             while fileno is not None and is_pending() and (remaining := deadline - time.monotonic()) > 0:
                 # In slices: another thread may have brought the outcome, by closing the client for one.
                 slice_s = ACK_DELAY_S if self.actions.unflushed_acks else _SLICE_S
                 loan.poller.wait_for_input(fileno, min(remaining, slice_s))
-                with self.lock, self.change:
-                    if not loan.renew():
-                        return
+                section.enter(reader)
+                goes_on = loan.renew()
+                if goes_on:
                     self._take_events()
-                    if not is_pending() or not loan.may_go_on():
-                        return
+                    goes_on = is_pending() and loan.may_go_on()
+                section.leave()
+                if not goes_on:
+                    break
+        except BaseException as error:
+            self.abandon(reader, error)
+            raise
         finally:
             self.give_back(reader)
 
     def give_back(self, reader: object) -> None:
         """If it has the socket still: for calls that end before they read."""
         if self.loan.reader is reader:
-            with self.lock, self.change:
-                self.loan.give_back()
+            self.run(self.loan.give_back)
 
     def interrupted(self) -> None:
         """An exception has left a change of this thread half done, so that nothing in it can be relied upon.
@@ -163,33 +201,36 @@ class Link:
         self._wake()
 
     def close(self) -> None:
-        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow."""
-        with self.lock:
-            self._machine.close(self.now())
-            self.perform()
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow.
+
+        Never waits: on top of a frame that is inside, this happens when that one leaves.
+        """
+        self.section.later(self._close)
         self._connector.close()
         self._wake()
 
+    def _close(self) -> None:
+        self._machine.close(self.now())
+        self.perform()
+
     def join(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
-        if self.thread is None or self.thread is threading.current_thread():
+        if self.thread is None or self.thread is threading.current_thread() or self.section.is_interrupted:
             return
-        with self.lock:
-            if self._connecting is not None:
-                return  # that cannot be interrupted; the thread ends when it is over
+        if self._connecting is not None:
+            return  # that cannot be interrupted; the thread ends when it is over
         self.thread.join(_CLOSE_TIMEOUT_S)
         if self.thread.is_alive():
-            with self.lock:
-                self.abandon()
+            self.section.later(self.drop)
             self._wake()
             self.thread.join(_CLOSE_TIMEOUT_S)
 
-    def abandon(self) -> None:
+    def drop(self) -> None:
         """Give up this process's descriptor of the connection."""
         if self.actions.driver is not None:
             self.actions.driver.abort()
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------------------------------
 
     def _open(self, action: Open) -> None:
         self._to_connect = self._connector.open(clean_start=action.clean_start)
@@ -235,18 +276,18 @@ class Link:
                         waker_out.recv(4096)
             except BaseException:
                 logger.exception("the network thread of client %s failed", self._client_id)
-                with self.lock:
+                with self.section:
                     self._machine.close(self.now())
                     self.perform()
                 raise
             finally:
-                with self.lock:
+                with self.section:
                     self.loan.selector = None
 
     def _rounds(self) -> Iterator[float]:
         """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
         while True:
-            with self.lock:
+            with self.section:
                 self._machine.tick(self.now())
                 if self.loan.lasts():
                     self.perform()  # who borrowed the socket reads
@@ -258,8 +299,8 @@ class Link:
             if to_connect is not None:
                 self._connect(to_connect)
                 continue
-            with self.lock:
-                # Under the lock: another thread may close the driver, and the descriptor would be gone or another's.
+            with self.section:
+                # Inside: another thread may close the driver, and the descriptor would be gone or another's.
                 self.loan.watch()
                 timeout = self._sleep_for()
                 is_over = self._machine.state is ConnectionState.CLOSED
@@ -269,7 +310,7 @@ class Link:
 
     def _connect(self, driver: SyncDriver) -> None:
         driver.connect()
-        with self.lock:
+        with self.section:
             self._connecting = None
             if driver is not self._given_up:
                 self.actions.driver = driver
@@ -289,28 +330,13 @@ class Link:
         return max(0.0, loan.looked_after_at - moment)
 
     def _tell(self) -> None:
-        """Log and report state changes, outside the lock: a listener may call the client."""
+        """Log and report state changes, outside the section: a listener may call the client."""
         if not self._to_tell:
             return
-        with self.lock:
+        with self.section:
             changes = self._to_tell.copy()
             self._to_tell.clear()
         for change in changes:
             self._log.note(change)
             if self._on_state is not None:
                 call_back(f"the state listener of client {self._client_id}", self._on_state, change.state, change.error)
-
-
-class _Change:
-    """Entered under the lock by calling threads: signal handlers raise their exceptions between any two lines."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, StateStoreError):
-            self._link.interrupted()

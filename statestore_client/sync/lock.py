@@ -181,5 +181,10 @@ class Lock:
         lease = self._lease = Lease(
             self._engine, self._terms, grant, self._leases, renew=self._renew, request_timeout=self._request_timeout
         )
-        lease._keep(grant)  # noqa: SLF001 - the two classes are one idea
+        try:
+            lease._keep(grant)  # noqa: SLF001 - the two classes are one idea
+        except BaseException:  # no room for what renews it, say
+            self._lease = None
+            lease.release()
+            raise
         return lease

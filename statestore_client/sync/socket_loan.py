@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import selectors
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Final
@@ -33,7 +34,7 @@ _PARK_S: Final = 0.005
 
 
 class SocketLoan:
-    """The socket of one client's connection. Used with the link's lock held.
+    """The socket of one client's connection. Used inside the link's section.
 
     :param to_tell: state changes that the network thread has still to tell.
     :param waiting: those whom calling threads wait for.
@@ -41,8 +42,8 @@ class SocketLoan:
     """
 
     __slots__ = (
-        "_actions", "_ends_at", "_lent", "_returned_at", "_to_tell", "_waiting", "_wake", "_watched", "looked_after_at",
-        "poller", "reader", "selector",
+        "_actions", "_ends_at", "_lent", "_returned_at", "_thread", "_to_tell", "_waiting", "_wake", "_watched",
+        "looked_after_at", "poller", "reader", "selector",
     )  # fmt: skip
 
     def __init__(
@@ -62,10 +63,11 @@ class SocketLoan:
         self.looked_after_at: float = 0.0
         #: The waiter of the call whose thread reads, from :meth:`take` to :meth:`give_back`.
         self.reader: object | None = None
-        #: What that thread sleeps on, without the lock.
+        #: What that thread sleeps on, outside the section.
         self.poller: InputPoller = InputPoller()
         self._lent: tuple[SyncDriver, int] | None = None  # with its descriptor; without a reader, it is parked
         self._ends_at = 0.0
+        self._thread = 0  # of the reader
         self._returned_at = 0.0  # when a reader last gave it back
         self._watched: tuple[SyncDriver, int, int] | None = None  # what the selector waits for
 
@@ -129,9 +131,17 @@ class SocketLoan:
 
         Later, the answer would wake the network thread.
         """
-        if self.reader is None and self._is_to_be_had():
-            self._ends_at = time.monotonic() + _LOAN_S
-            self.reader = reader
+        if self.reader is None:
+            if not self._is_to_be_had():
+                return
+        elif self._thread == threading.get_ident() and self._is_to_be_had():
+            # A signal handler's call, on top of the one that reads: it reads for both. That one may be in the poller.
+            self.poller = InputPoller()
+        else:
+            return
+        self._ends_at = time.monotonic() + _LOAN_S
+        self.reader = reader
+        self._thread = threading.get_ident()
 
     def _is_to_be_had(self) -> bool:
         if self._lent is not None:
@@ -151,7 +161,7 @@ class SocketLoan:
         return True
 
     def lent_to(self, reader: object) -> int | None:
-        """The descriptor that this reader has borrowed, if it is this one. May be asked without the lock."""
+        """The descriptor that this reader has borrowed, if it is this one. May be asked outside the section."""
         lent = self._lent  # read once: the network thread may end the loan meanwhile
         return None if lent is None or self.reader is not reader else lent[1]
 

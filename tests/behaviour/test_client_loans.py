@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.waiting import eventually
@@ -27,26 +27,33 @@ def quiet(store: StateStoreClient) -> Link:
     link = store._engine._link
 
     def is_quiet() -> bool:
-        with link.lock:
+        with link.section:
             return link.loan.is_watched and not link.loan.is_lent
 
     eventually(is_quiet)
     return link
 
 
+def in_another_thread(function: Callable[..., object], *arguments: object) -> None:
+    """A call on top of one of the same thread would read for both."""
+    thread = threading.Thread(target=function, args=arguments)
+    thread.start()
+    thread.join()
+
+
 def test_one_call_at_a_time_has_the_socket(store: StateStoreClient) -> None:
     """One call at a time has the socket; a second call waits without it, and the next one may have it again."""
     link = quiet(store)
-    with link.lock:
+    with link.section:
         link.loan.take("first")
-        link.loan.take("second")
+        in_another_thread(link.loan.take, "second")
         assert link.loan.lent_to("first") is not None
         assert link.loan.lent_to("second") is None
         assert not link.loan.is_watched
     link.give_back("second")
     assert link.loan.reader == "first"
     link.give_back("first")
-    with link.lock:
+    with link.section:
         assert link.loan.is_watched
         link.loan.take("second")
         assert link.loan.lent_to("second") is not None
@@ -57,10 +64,10 @@ def test_a_loan_that_nobody_is_heard_of_ends_by_itself(store: StateStoreClient) 
     """The loan of a caller that falls silent ends by itself, and the network thread reads what other callers wait
     for."""
     link = quiet(store)
-    with link.lock:
-        link.loan.take("silent")
+    with link.section:
+        in_another_thread(link.loan.take, "silent")
     assert store.set("k", b"1", timeout=TIMEOUT_S).applied
-    with link.lock:
+    with link.section:
         assert not link.loan.renew()
         assert link.loan.lent_to("silent") is None
     link.give_back("silent")
@@ -86,7 +93,7 @@ def test_a_caller_reads_while_the_network_thread_is_busy() -> None:
 def test_an_interrupted_change_takes_the_socket_back(store: StateStoreClient) -> None:
     """After an interrupted change its caller reads no more from the socket, and the next call uses a new connection."""
     link = quiet(store)
-    with link.lock:
+    with link.section:
         link.loan.take("interrupted")
         link.interrupted()
         assert not link.loan.renew()
@@ -118,7 +125,7 @@ def test_a_connection_that_was_being_made_when_a_change_was_interrupted_is_given
         opening.start()
         assert reached.wait(TIMEOUT_S)
         link = store._engine._link
-        with link.lock:
+        with link.section:
             link.interrupted()
         opening.join()
         go_on.set()

@@ -325,7 +325,7 @@ def test_a_fork_while_a_thread_holds_the_lock_does_not_hang_the_child(via: str) 
     with EmbeddedServer() as server, StateStoreClient(server.url + via) as store, store.watch("k") as events:
         lock = store.lock("l")
         lock.acquire()
-        with store._engine._link.lock:
+        with store._engine._link.section:
             in_child(lambda: use_everything(store, events, lock))
         assert store.set("k", b"parent").applied
         assert events.get(timeout=5).value == b"parent"

@@ -1,10 +1,12 @@
 """What the blocking client asks of its machines: calls, streams and watches, from any thread.
 
-How the callers' threads carry it out between them: :mod:`raft_client.sync.socket_reader`, with the rules of the lock.
+How the callers' threads carry it out between them: :mod:`raft_client.sync.socket_reader`. What ends something
+never waits: a garbage collector may call it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -50,23 +52,26 @@ class Engine:
     def open(self) -> None:
         """Make what calls need. Nothing is connected before the first call."""
         self.check_process()
-        with self._sockets.lock:
-            if not self._sockets.open():
-                return
+        if not self._sockets.run(self._sockets.open):
+            return
         self._listeners.open()
         self._heartbeat.start()
 
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""
         self._check_usable()
-        waiter = Waiter()
-        with self._sockets.lock:
-            request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout, target=target)
-            self._sockets.perform()
+        waiter, sockets, now = Waiter(), self._sockets, time.monotonic()
+        request = None
         try:
-            self._sockets.wait(waiter)
+            sockets.section.enter(waiter, math.inf if timeout is None else now + timeout)
+            request = self.machine.submit(call, waiter, now, timeout=timeout, target=target)
+            sockets.perform()
+            sockets.section.leave()
+            sockets.wait(waiter)
         except BaseException:  # KeyboardInterrupt, say; harmless when the request is done
-            self.cancel(request)
+            sockets.abandon(waiter)
+            if request is not None:
+                self.cancel(request)
             raise
         if waiter.error is not None:
             raise waiter.error
@@ -85,19 +90,21 @@ class Engine:
             while chunk := list(islice(source, in_flight - batch.outstanding)):
                 self._submit_chunk(chunk, batch, timeout, in_flight)
                 self._sockets.wait(batch)
-            with self._sockets.lock:
-                batch.expect(0)
+            self._sockets.run(lambda: batch.expect(0))
             self._sockets.wait(batch)
         except BaseException:
-            with self._sockets.changing():
-                self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, time.monotonic())
+            self._sockets.later(
+                lambda: self.machine.cancel_all(
+                    lambda waiter: isinstance(waiter, BatchSlot) and waiter.batch is batch, time.monotonic()
+                )
+            )
             raise
         return batch.outcomes
 
     def _submit_chunk(
         self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
     ) -> None:
-        with self._sockets.changing():
+        def submit() -> None:
             now = time.monotonic()
             for call in chunk:
                 slot = batch.slot()
@@ -107,12 +114,13 @@ class Engine:
                     self.machine.submit(call, slot, now, timeout=timeout)
             batch.expect(in_flight - 1)
 
+        self._sockets.run(submit)
+
     def start(self, call: Call) -> tuple[Request, StreamWaiter]:
         """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
         self._check_usable()
         waiter = StreamWaiter()
-        with self._sockets.changing():
-            request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
+        request = self._sockets.run(lambda: self.machine.submit(call, waiter, time.monotonic(), timeout=None))
         return request, waiter
 
     def wait(
@@ -124,26 +132,30 @@ class Engine:
         """
         timeout = timeout if deadline is None else None
         self._check_usable()
+
+        def stop_time() -> None:
+            self.machine.set_timeout(request, None, 0.0)
+            waiter.ready = waiter.is_over
+
         try:
-            with self._sockets.lock:
-                self.machine.set_timeout(request, timeout, time.monotonic())
+            self._sockets.run(lambda: self.machine.set_timeout(request, timeout, time.monotonic()))
             self._sockets.wait(waiter, deadline)
         finally:  # after Ctrl-C too: nobody waits, so no time runs
-            with self._sockets.lock:
-                self.machine.set_timeout(request, None, 0.0)
-                waiter.ready = waiter.is_over
+            self._sockets.later(stop_time)
 
     def take(self, request: Request, call: EntriesStream) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
         self.check_process()
-        with self._sockets.lock:
+
+        def take() -> EntryBatch | None:
             now = time.monotonic()
             batch = call.next_batch(now)
             verdict = call.resume()
             if verdict is not None:
                 self._actions.resume(request, verdict, now)
-                self._sockets.perform()
-        return batch
+            return batch
+
+        return self._sockets.run(take)
 
     def abandon(self, request: Request, last: list[bytes]) -> None:
         """As :meth:`cancel`, at the next opportunity, and without a lock: for the garbage collector."""
@@ -152,53 +164,61 @@ class Engine:
     def attach(self, machine: StreamMachine) -> StreamRunner:
         """Give a subscription a home. It has been started."""
         self._check_usable()
-        with self._sockets.changing():
-            return self._runners.add(machine)
+        return self._sockets.run(lambda: self._runners.add(machine))
 
     def watch(
         self, codec: EntryCodec, consumer: ReadySignal, make: Callable[[Watches], WatchState]
     ) -> tuple[StreamRunner, Watches, WatchState]:
         """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._check_usable()
-        with self._sockets.changing():
+
+        def begin() -> tuple[StreamRunner, Watches, WatchState]:
             runner, watches = self._runners.watches(codec, self.user_code.codec)
             runner.at(time.monotonic())
             watch = make(watches)
             runner.consumers[watch] = consumer
             return runner, watches, watch
 
+        return self._sockets.run(begin)
+
     def unwatch(self, runner: StreamRunner, watches: Watches, watch: WatchState) -> None:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
-            with self._sockets.changing():
+
+            def end() -> None:
                 runner.at(time.monotonic())
                 watches.cancel(watch)
+
+            self._sockets.later(end)
 
     def watch_counts(self) -> WatchCounts:
         """Of all watches that have not ended."""
         self.check_process()
-        with self._sockets.lock:
-            return self._runners.watch_counts()
+        return self._sockets.run(self._runners.watch_counts)
 
     def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self.check_process()
-        with self._sockets.lock:
+
+        def act() -> T:
             now = time.monotonic()
             runner.at(now)
-            result = action(now)
-            self._sockets.perform()
-        return result
+            return action(now)
+
+        return self._sockets.run(act)
 
     def detach(self, runner: StreamRunner) -> None:
         """End a machine. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self.user_code.check()
-            with self._sockets.changing():
+
+            def end() -> None:
                 runner.machine.close()
                 runner.settle(time.monotonic())
                 self._runners.remove(runner)
+
+            self._sockets.later(end)
 
     def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
         """Wait until ``signal`` is ready, at most for this many seconds."""
@@ -209,16 +229,14 @@ class Engine:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
             self.user_code.check()
-            with self._sockets.changing():
-                self.machine.cancel(request, time.monotonic(), last=last)
+            self._sockets.later(lambda: self.machine.cancel(request, time.monotonic(), last=last))
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
         """As :meth:`cancel`, for a stream: whoever waits for it is woken."""
         if os.getpid() == self._pid:
             self.user_code.check()  # first: a condition that closes entries holds the lock, also when they have ended
             self.cancel(request, last)
-            with self._sockets.lock:
-                waiter.reject(ClientClosedError("these entries are closed"))
+            self._sockets.later(lambda: waiter.reject(ClientClosedError("these entries are closed")))
 
     def close(self) -> None:
         """Reject what waits, and close the sockets."""

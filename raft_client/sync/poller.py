@@ -32,6 +32,14 @@ class _PollPoller:
         """
         return self._poll.poll(seconds * 1000 + 0.999 if seconds > 0.0 else 0)
 
+    def on_top(self) -> _PollPoller:
+        """One for a call on top of another that waits: a poll object takes one call at a time."""
+        other = _PollPoller()
+        other.owners = self.owners
+        for descriptor in self.owners:
+            other._poll.register(descriptor, select.POLLIN)
+        return other
+
     def close(self) -> None:
         self.owners.clear()
 
@@ -53,6 +61,9 @@ class _SelectorPoller:
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         return [(key.fd, mask) for key, mask in self._selector.select(max(seconds, 0.0))]
+
+    def on_top(self) -> _SelectorPoller:
+        return self
 
     def close(self) -> None:
         self.owners.clear()

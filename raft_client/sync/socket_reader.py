@@ -6,11 +6,12 @@ and never waits for a thread switch.
 
 Rules:
 
-* ``lock`` guards the machine and the sockets. It is never held while anything blocks, nor while user code runs but for
-  the codecs and conditions of watches; one of these that calls the client is refused (:mod:`raft_client.user_code`).
+* ``section`` guards the machine and the sockets (:mod:`raft_client.sync.section`). Nothing in it blocks, and no user
+  code runs in it but the codecs and conditions of watches; one of these that calls the client is refused
+  (:mod:`raft_client.user_code`).
 * ``_reading`` is held by the thread that reads. A thread that leaves while it is free wakes another one; so somebody
-  reads as long as anybody waits.
-* Code that touches a socket empties it before releasing the lock (see :mod:`raft_client.links`).
+  reads as long as anybody waits. A signal handler's call on top of the one that reads does so for both.
+* Code that touches a socket empties it before leaving the section (see :mod:`raft_client.links`).
 * The engine belongs to the process that opened it. In a forked child every call raises; nothing touches the sockets.
 """
 
@@ -20,37 +21,41 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from raft_client.action_runner import ActionRunner
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
 from raft_client.sync.listeners import Listeners
 from raft_client.sync.poller import Poller, make_poller
+from raft_client.sync.section import Section
 from raft_client.sync.waiters import ReadySignal
 
 __all__ = ["SocketReader"]
+
+T = TypeVar("T")
 
 #: Nobody sleeps longer (seconds): whatever goes wrong with a wake-up call, it does not stop the program for good.
 _LONGEST_SLEEP_S: Final = 5.0
 
 
 class SocketReader:
-    """The sockets of one client, and the threads that wait. ``actions`` is used with ``lock`` held."""
+    """The sockets of one client, and the threads that wait. ``actions`` is used inside ``section``."""
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self.actions: ActionRunner = ActionRunner(settings, listeners.note)
-        self.lock: threading.Lock = threading.Lock()
+        self.section: Section = Section()
         self._listeners = listeners
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
+        self._is_read = False  # a moment later than the lock is taken, and a moment earlier than it is free
         self._waiting: set[ReadySignal] = set()
         self._poller: Poller | None = None
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
         self._wakes_at: float | None = None  # until when the thread that reads sleeps; None: it does not
 
     def open(self) -> bool:
-        """Make what waiting needs; False when it is there. With the lock held."""
+        """Make what waiting needs; False when it is there. Inside."""
         if self.actions.links is not None:
             return False
         self.actions.machine.check_open()
@@ -63,18 +68,30 @@ class SocketReader:
         return True
 
     def close(self) -> None:
-        """Reject what waits, and close the sockets."""
-        with self.changing():
-            self.actions.close_machines(time.monotonic())
+        """Reject what waits, and close the sockets.
+
+        On top of a frame that is inside, or of the thread that reads, that happens when these leave.
+        """
+        self.section.later(self._reject)
         self._wake_reader()
-        with self._reading, self.lock:
-            if self._poller is None or self._waker is None:
-                return
-            self.actions.close_links()
-            self._poller.close()
-            for end in self._waker:
-                end.close()
-            self._poller = self._waker = None
+        if self.section.is_interrupted:
+            self.section.later(self._close)
+            return
+        with self._reading:
+            self.section.later(self._close)
+
+    def _reject(self) -> None:
+        self.actions.close_machines(time.monotonic())
+        self.perform()
+
+    def _close(self) -> None:
+        if self._poller is None or self._waker is None:
+            return
+        self.actions.close_links()
+        self._poller.close()
+        for end in self._waker:
+            end.close()
+        self._poller = self._waker = None
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -83,72 +100,90 @@ class SocketReader:
 
         Nobody else looks: a reader that polls, and never waits, must hear of something, too.
         """
+        reading = self._reading
+        is_on_top = reading._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - of a frame that reads
         try:
             while not signal.ready:
-                if self._reading.acquire(blocking=False):
-                    try:
-                        self._read_sockets(signal, deadline)
-                    finally:
-                        self._reading.release()
+                if reading.acquire(blocking=False):
+                    self._is_read = True
+                    self._read_sockets(signal, deadline, is_on_top=is_on_top)
+                    self._is_read = is_on_top
+                    reading.release()
                 else:
                     self._sleep(signal, deadline)
                 if deadline is not None and time.monotonic() >= deadline:
                     break
+        except BaseException:
+            self.abandon(signal)
+            raise
         finally:
+            if is_on_top:
+                self._wake_reader()  # what the frame below waits for may have come
+            elif reading._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - an exception came
+                self._is_read = False
+                while reading._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                    reading.release()
             if self._waiting:
                 self._hand_over()
 
     def _sleep(self, signal: ReadySignal, deadline: float | None) -> None:
         """Leave the sockets to the thread that reads."""
-        with self.lock:
-            signal.prepare_sleep()
-            self._waiting.add(signal)
+        signal.prepare_sleep()
+        self._waiting.add(signal)
         try:
             # Looked at after having been added: a thread that stops reading later than that wakes somebody.
-            if not signal.ready and self._reading.locked():
+            if not signal.ready and self._is_read:
                 signal.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
-            with self.lock:
-                self._waiting.discard(signal)
+            self._waiting.discard(signal)
 
     def _hand_over(self) -> None:
         """A thread that leaves sees to it that somebody reads; also one that is woken with nothing to wait for."""
-        with self.lock:
-            if self._waiting and not self._reading.locked():
-                next(iter(self._waiting)).wake()
+        if not self._is_read:
+            for signal in self._waiting.copy():
+                signal.wake()
+                return
 
-    def _read_sockets(self, signal: ReadySignal, deadline: float | None) -> None:
-        """Read until ``signal`` is ready. The path of every answer: what it need not call, it does not."""
-        poller, actions = self._poller, self.actions
+    def _read_sockets(self, signal: ReadySignal, deadline: float | None, *, is_on_top: bool) -> None:
+        """Read until ``signal`` is ready. The path of every answer: what it need not call, it does not.
+
+        After an exception, the caller abandons the entry of this signal.
+        """
+        poller, actions, section = self._poller, self.actions, self.section
         if poller is None:
             return  # closed meanwhile, and so the signal is ready
         owners = poller.owners
+        if is_on_top:
+            poller = poller.on_top()
         while True:
-            with self.lock:
-                if signal.ready:
-                    return
-                now = time.monotonic()
-                until = self._next_look(now)
-                if deadline is not None and deadline < until:
-                    until = deadline
-                self._wakes_at = until
+            section.enter(signal)
+            if signal.ready:
+                section.leave()
+                return
+            now = time.monotonic()
+            until = self._next_look(now)
+            if deadline is not None and deadline < until:
+                until = deadline
+            self._wakes_at = until
+            section.leave()
             try:
                 events = poller.wait(until - now)
             finally:
                 self._wakes_at = None
-            with self.lock:
-                now = time.monotonic()
-                for descriptor, _ in events:
-                    if descriptor in owners:  # not so if its link was closed in this very turn
-                        link = owners[descriptor]
-                        if link is None:  # the waker
-                            self._empty_waker()
-                        else:
-                            actions.readable(descriptor, link, now)
-                if now >= until:
-                    actions.tick(now)
-                if actions.machine.actions or actions.runners.members:
-                    self.perform()
+            section.enter(signal)
+            now = time.monotonic()
+            for descriptor, _ in events:
+                if descriptor in owners:  # not so if its link was closed in this very turn
+                    link = owners[descriptor]
+                    if link is None:  # the waker
+                        self._empty_waker()
+                    else:
+                        actions.readable(descriptor, link, now)
+            if now >= until:
+                actions.tick(now)
+            if actions.machine.actions or actions.runners.members:
+                self.perform()
+            section.leave()
             if self._listeners.news:
                 self._listeners.log()
             if deadline is not None and now >= deadline:
@@ -170,21 +205,43 @@ class SocketReader:
             with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
                 self._waker[0].send(b"\0")
 
-    # -- the sockets, under the lock -----------------------------------------------------------------------------------
+    # -- the sockets, inside -------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Change the machines, and carry out what follows."""
-        with self.lock:
-            yield
+    def run(self, work: Callable[[], T]) -> T:
+        """Do ``work`` inside the section, and carry out what follows from it."""
+        entry = object()
+        try:
+            self.section.enter(entry)
+            result = work()
             self.perform()
+            self.section.leave()
+        except BaseException:
+            self.abandon(entry)
+            raise
         if self._listeners.news:
             self._listeners.log()
+        return result
+
+    def later(self, work: Callable[[], object]) -> None:
+        """The same, without waiting: on top of a frame that is inside it is done when that one leaves."""
+
+        def do() -> None:
+            work()
+            self.perform()
+
+        self.section.later(do)
+        if self._listeners.news and not self.section.is_interrupted:
+            self._listeners.log()
+
+    def abandon(self, entry: object) -> None:
+        """An exception ended what this entry did: leave the section."""
+        if self.section.was_inside(entry):
+            self.section.leave()
 
     def perform(self) -> None:
-        """Carry out what the machines want, until they want nothing more. With the lock held."""
+        """Carry out what the machines want, until they want nothing more; inside."""
         self.actions.perform()
-        wakes_at = self._wakes_at  # read once: the thread that reads clears it without the lock
+        wakes_at = self._wakes_at  # read once: the thread that reads clears it outside
         if wakes_at is not None and self._next_look(wakes_at - _LONGEST_SLEEP_S) < wakes_at:
             self._wake_reader()
 

@@ -1,8 +1,9 @@
-"""What a calling thread sleeps on. The engine's lock is held wherever something is handed in."""
+"""What a calling thread sleeps on. Outcomes are handed in inside the engine's section; anyone may wake."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 from raft_client.errors import BusyError, RaftError
@@ -28,7 +29,7 @@ class ReadySignal:
         self.ready: bool = False
 
     def prepare_sleep(self) -> None:
-        """What :meth:`sleep` needs; with the engine's lock held, so that no wake-up is missed."""
+        """What :meth:`sleep` needs; ``ready`` is looked at after it, so that no outcome is missed."""
         if self._gate is None:
             self._gate = threading.Lock()
             self._gate.acquire()
@@ -36,7 +37,8 @@ class ReadySignal:
     def wake(self) -> None:
         """Let the thread look again."""
         if self._gate is not None and self._gate.locked():
-            self._gate.release()
+            with suppress(RuntimeError):  # another thread has woken it at this moment
+                self._gate.release()
 
     def notify(self) -> None:
         """Say that there is something, and wake the thread."""

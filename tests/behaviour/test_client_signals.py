@@ -5,14 +5,8 @@ Each test runs a program of its own that must end by itself within a time, becau
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
-
-#: Far more than any of them takes, also on a busy machine.
-_TIMEOUT_S = 60
+from support.programs import run_program
 
 _HEAD = """
 import gc, os, signal, threading, time
@@ -21,24 +15,12 @@ from statestore_client.server import EmbeddedServer
 """
 
 
-def _run(program: str, *options: str) -> str:
-    """The program's output. A program that hangs, or fails, fails the test with what it said."""
-    command = [sys.executable, "-X", "faulthandler", *options, "-c", _HEAD + textwrap.dedent(program)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            output, _ = process.communicate(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-            pytest.fail(f"hangs: {output}")
-    assert process.returncode == 0, output
-    return output
-
-
 @pytest.mark.parametrize("driver", ["native", "paho"])
 def test_a_signal_handler_may_set_while_its_thread_sets(driver: str) -> None:
     """A handler's call is served or refused at once, other threads go on, and the call below it has its own answer."""
-    output = _run(f"""
+    output = run_program(
+        _HEAD,
+        f"""
         served, refused, longest = [], [], 0.0
         def handler(*_):
             global longest
@@ -69,13 +51,16 @@ def test_a_signal_handler_may_set_while_its_thread_sets(driver: str) -> None:
         assert served and len(served) + len(refused) > 100, (served, refused)
         assert longest < 4, longest
         print("fine", len(served), len(refused))
-    """)
+    """,
+    )
     assert "fine" in output
 
 
 def test_a_signal_handler_may_release_a_lease_at_any_moment() -> None:
     """A release in a handler returns in time, whatever its thread was doing, and the lock is free a moment later."""
-    output = _run("""
+    output = run_program(
+        _HEAD,
+        """
         released = []
         def handler(*_):
             released.append(lease.release(timeout=2))
@@ -90,13 +75,16 @@ def test_a_signal_handler_may_release_a_lease_at_any_moment() -> None:
                 other.lock("lock", holder=f"o{number}", lease=30).acquire(timeout=5).release()
         assert released == [True] * 60, released
         print("fine")
-    """)
+    """,
+    )
     assert "fine" in output
 
 
 def test_dropped_watches_and_leases_in_cycles_hang_nobody() -> None:
     """The collector closes generators that watch or hold a lock, wherever it runs, and all threads go on."""
-    output = _run("""
+    output = run_program(
+        _HEAD,
+        """
         class Cycle:
             pass
         def watching(key):
@@ -132,13 +120,16 @@ def test_dropped_watches_and_leases_in_cycles_hang_nobody() -> None:
                 assert not thread.is_alive()
             assert all(counts), counts
         print("fine")
-    """)
+    """,
+    )
     assert "fine" in output
 
 
 def test_a_handler_may_close_the_client() -> None:
     """Closing in a handler ends the call below with ClosedError, or before it begins, and the program goes on."""
-    output = _run("""
+    output = run_program(
+        _HEAD,
+        """
         from statestore_client import ClosedError, ConnectionLostError
         with EmbeddedServer() as server:
             for number in range(40):
@@ -154,13 +145,16 @@ def test_a_handler_may_close_the_client() -> None:
                 timer.join()
                 store.close()
         print("fine")
-    """)
+    """,
+    )
     assert "fine" in output
 
 
 def test_a_thread_that_cannot_be_started_leaves_nothing_behind() -> None:
     """Opening fails with the reason, may be tried again, and closing works; a lock that cannot be kept is free."""
-    output = _run("""
+    output = run_program(
+        _HEAD,
+        """
         start = threading.Thread.start
         def refuse(thread):
             raise RuntimeError("can't start new thread")
@@ -197,5 +191,6 @@ def test_a_thread_that_cannot_be_started_leaves_nothing_behind() -> None:
             other.close()
             threading.Thread.start = start
         print("fine")
-    """)
+    """,
+    )
     assert "fine" in output

@@ -157,9 +157,9 @@ def read_url(url: str) -> Found:
     if websocket and parts.path:
         values["websocket_path"] = parts.path
     if parts.username is not None:
-        values["username"] = unquote(parts.username)
+        values["username"] = _unquoted("user name", parts.username)
     if parts.password is not None:
-        values["password"] = unquote(parts.password)
+        values["password"] = _unquoted("password", parts.password)
     if others:
         values["alternates"] = tuple(write_address(*read_address(text, default_port)) for text in others)
     for name, text in parse_qsl(parts.query, keep_blank_values=True):
@@ -167,6 +167,13 @@ def read_url(url: str) -> Found:
             raise SettingsError(f"{_without_secrets(url)!r} is not a valid URL: {_ENCODE_PASSWORDS}")
         values[name] = text
     return values, {}
+
+
+def _unquoted(what: str, text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise SettingsError(f"the {what} of the URL is not UTF-8 once its %XX are bytes; encode it as UTF-8") from None
 
 
 def _first_address(url: str) -> tuple[str, list[str]]:

@@ -36,12 +36,33 @@ def _non_empty(_instance: ConnectionSettings, _attribute: attrs.Attribute[str], 
         raise SettingsError(f"{_attribute.name} must be a non-empty text, not {value!r}")
 
 
+def _text_or_none(_instance: ConnectionSettings, attribute: attrs.Attribute[str | None], value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise SettingsError(f"{attribute.name} must be a text or None, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"{attribute.name} has a lone surrogate in it, which is not a character") from None
+    if "\0" in value:
+        raise SettingsError(f"{attribute.name} must not have a NUL in it")
+
+
+def _path(_instance: ConnectionSettings, attribute: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise SettingsError(f"{attribute.name} must be a text that begins with '/', not {value!r}")
+
+
 def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | None], value: str | None) -> None:
     if value is None:
         return
-    if not isinstance(value, str) or not value or any(c in value for c in "+#\0"):
+    if not isinstance(value, str) or not value or any(c in value for c in "+#"):
         # The client id becomes part of topics, where '+' and '#' would be wildcards.
-        raise SettingsError(f"client_id must be a non-empty text without '+', '#' and NUL, not {value!r}")
+        raise SettingsError(f"client_id must be a non-empty text without '+' and '#', not {value!r}")
+    if any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in value):
+        # Brokers may close the connection without a word (MQTT 5.0, 1.5.4).
+        raise SettingsError(f"client_id must be a text without control characters, not {value!r}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -155,20 +176,20 @@ class ConnectionSettings:
     client_id: str | None = attrs.field(default=None, validator=_client_id)
     tls: bool = False
     websocket: bool = False
-    websocket_path: str = "/mqtt"
-    username: str | None = None
-    password: str | None = attrs.field(default=None, repr=False)
+    websocket_path: str = attrs.field(default="/mqtt", validator=_path)
+    username: str | None = attrs.field(default=None, validator=_text_or_none)
+    password: str | None = attrs.field(default=None, repr=False, validator=_text_or_none)
     #: Needs a username. Read again at each connect, so that a rotated password is picked up; so are the files below.
-    password_file: str | None = None
+    password_file: str | None = attrs.field(default=None, validator=_text_or_none)
     #: The authorities to trust: a file of certificates, or a directory of such files. Default: the system's.
-    tls_ca_file: str | None = None
-    tls_ca_dir: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
-    tls_key_password_file: str | None = None
+    tls_ca_file: str | None = attrs.field(default=None, validator=_text_or_none)
+    tls_ca_dir: str | None = attrs.field(default=None, validator=_text_or_none)
+    tls_cert_file: str | None = attrs.field(default=None, validator=_text_or_none)
+    tls_key_file: str | None = attrs.field(default=None, validator=_text_or_none)
+    tls_key_password_file: str | None = attrs.field(default=None, validator=_text_or_none)
     #: A Kubernetes service account token, presented by MQTT 5's enhanced authentication (method ``K8S-SAT``), and again
     #: when the file changes. With the native driver only.
-    sat_file: str | None = None
+    sat_file: str | None = attrs.field(default=None, validator=_text_or_none)
     #: The longest silence before the client sends a PINGREQ.
     keep_alive: float = attrs.field(default=60.0, validator=_seconds(1, 65_535))
     #: How long the broker keeps our session after the link broke. In-flight requests survive a shorter outage.

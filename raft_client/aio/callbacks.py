@@ -35,8 +35,8 @@ class Worker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, in a later turn of the loop."""
-        self._task = asyncio.create_task(self._work(), name=self._name)
+        """Begin, in a later turn of the loop, whatever task factory it has."""
+        self._task = asyncio.Task(self._work(), loop=asyncio.get_running_loop(), name=self._name)
 
     @property
     def is_current(self) -> bool:

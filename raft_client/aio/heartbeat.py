@@ -27,7 +27,9 @@ class Heartbeat:
 
     def start(self) -> None:
         if self._settings.heartbeat is not None and self._task is None:
-            self._task = asyncio.create_task(self._run(self._settings.heartbeat), name="raft heartbeat")
+            self._task = asyncio.Task(
+                self._run(self._settings.heartbeat), loop=asyncio.get_running_loop(), name="raft heartbeat"
+            )
 
     def stop(self) -> None:
         """End the questions."""

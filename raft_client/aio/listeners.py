@@ -30,7 +30,7 @@ class Listeners:
     def open(self) -> None:
         """The client is open: changes may come."""
         if self._task is None and any(self._listeners):
-            self._task = asyncio.create_task(self._run(), name="raft listeners")
+            self._task = asyncio.Task(self._run(), loop=asyncio.get_running_loop(), name="raft listeners")
 
     def note(self, change: StateChanged) -> None:
         """Tell the log, and the listeners in the order in which things happened."""

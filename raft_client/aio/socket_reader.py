@@ -16,6 +16,7 @@ from typing import Final
 
 from raft_client.action_runner import ActionRunner
 from raft_client.aio.listeners import Listeners
+from raft_client.errors import BusyError
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
 
@@ -40,7 +41,13 @@ class SocketReader:
         self.actions.machine.check_open()
         if self.actions.links is not None:
             return False
-        self.loop = asyncio.get_running_loop()
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise BusyError(
+                "no asyncio event loop runs here; under trio, use RaftClient in a thread (trio.to_thread.run_sync), or "
+                "run the program on asyncio"
+            ) from None
         self.actions.open(self._watch, self._unwatch)
         return True
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
 
+from raft_client._common.signals import handle_signals
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
 from raft_client.cli.peer_options import cluster_option, members_option
@@ -178,9 +178,7 @@ def _collect_seldom() -> None:
 
 async def _serve(peer: RaftPeer, metrics: tuple[str, int] | None) -> int:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set})
     try:
         await peer.start()
     except TransportError as error:

@@ -28,6 +28,10 @@ __all__ = ["Engine"]
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 
+_NO_LOOP: Final = (
+    "no asyncio event loop runs here; under trio, use StateStoreClient in a thread (trio.to_thread.run_sync), or run the "
+    "program on asyncio"
+)
 _ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and close it there, one client per loop"
 
 
@@ -44,7 +48,10 @@ class Engine:
     async def open(self, timeout: float | None) -> None:
         """Start to connect and wait until requests can leave."""
         self.check_process()
-        self._link.loop = self._link.loop or asyncio.get_running_loop()
+        try:
+            self._link.loop = self._link.loop or asyncio.get_running_loop()
+        except RuntimeError:
+            raise BusyError(_NO_LOOP) from None
         waiter = Waiter(self._usable_loop())
         self._machine.open(waiter)
         self._link.perform()

@@ -20,8 +20,8 @@ class Tasks:
         self._enders: set[asyncio.Task[Any] | None] = set()  # wait in end()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Begin; what it raises is logged."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        """Begin in a later turn of the loop, whatever task factory it has; what it raises is logged."""
+        task = asyncio.Task(work, loop=asyncio.get_running_loop(), name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import click
 
+from raft_client._common.signals import handle_signals
 from statestore_client.cli import exits
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
 from statestore_client.cli.option_types import Seconds
@@ -98,8 +98,7 @@ async def _replay(path: Path, port: int) -> None:
     except InvalidArgumentError as error:
         raise click.UsageError(f"--replay {path}: {error}") from error
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set})
     endpoint = HttpEndpoint(pages.respond, connections=_CONNECTIONS)
     try:
         server = await loop.create_server(endpoint, "127.0.0.1", port)

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import errno
 import logging
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common.signals import handle_signals
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_line
 from statestore_client.cli.replica_options import replica_of, replica_options
@@ -42,7 +42,7 @@ from statestore_client.server.runtime.server import Server
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 __all__ = ["serve"]
 
@@ -142,13 +142,7 @@ def _is_not_to_be_had(error: BaseException | None) -> bool:
 
 async def _serve(server: Server) -> None:
     stop = asyncio.Event()
-    handlers: dict[signal.Signals, Callable[[], None]] = {
-        signal.SIGTERM: stop.set,
-        signal.SIGINT: stop.set,
-        signal.SIGHUP: server.reload,
-    }
-    for number, handler in handlers.items():
-        asyncio.get_running_loop().add_signal_handler(number, handler)
+    handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set, "SIGHUP": server.reload})
     starting, ending = asyncio.ensure_future(server.start()), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)

@@ -173,6 +173,8 @@ class Exchange:
 
     def cancel(self, request: Request, now: Instant) -> None:
         """Forget a request whose caller no longer waits. A reply that still comes is counted as late."""
+        if request.stage is Stage.DONE:
+            return
         if request.stage is Stage.QUEUED:
             self._queue.remove(request)
         self._finish(request)
@@ -258,12 +260,14 @@ class Exchange:
 
     def resume(self, now: Instant) -> None:
         """Connected: publish again what the broker of the old session did not acknowledge, in the original order; and
-        what reads, whose answers a broker that was restarted has forgotten.
+        then what reads, whose answers a broker that was restarted has forgotten. These are new publications, which must
+        not come between the others ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
         """
         self.open = True
         self.last_connection_error = None
         requests = self._by_correlation.values()
-        self._to_resend = deque(r for r in requests if r.stage is Stage.SENT or isinstance(r.command, _READS))
+        self._to_resend = deque(r for r in requests if r.stage is Stage.SENT)
+        self._to_resend.extend(r for r in requests if r.stage is not Stage.SENT and isinstance(r.command, _READS))
         self.transmit(now)
 
     def _publish_again(self, request: Request, now: Instant) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from statestore_client.mqtt.opening import Opening, OpenSocket
+from statestore_client.mqtt.opening import Opening, OpenSocket, in_own_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,7 +28,7 @@ def dial(host: str, port: int, deadline: float, open_socket: OpenSocket | None =
         with Opening(open_socket, host, port, _left(deadline)) as opening:
             sock = opening.wait()
     else:
-        sock = _dial_any(socket.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM), deadline)
+        sock = _dial_any(_look_up(host, port), deadline)
     return _prepared(sock, is_blocking=True)
 
 
@@ -40,9 +40,21 @@ async def dial_async(
         with Opening(open_socket, host, port, _left(deadline)) as opening:
             sock = await opening.wait_async()
     else:
-        addresses = await loop.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM)
+        addresses = _numeric(host, port) or await in_own_thread(_look_up, host, port)
         sock = await _dial_any_async(loop, addresses, deadline)
     return _prepared(sock, is_blocking=False)
+
+
+def _look_up(host: str, port: int) -> Sequence[_Address]:
+    return socket.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM)
+
+
+def _numeric(host: str, port: int) -> Sequence[_Address]:
+    """The address of a host that needs no look-up; nothing for a name."""
+    try:
+        return socket.getaddrinfo(_encoded(host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        return ()
 
 
 def _encoded(host: str) -> str | bytes:

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, cast
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
@@ -21,7 +21,7 @@ from statestore_client.mqtt.native_driver import (
     NativeDriver,
     drop_sent,
 )
-from statestore_client.mqtt.opening import OpenSocket
+from statestore_client.mqtt.opening import OpenSocket, in_own_thread
 from statestore_client.mqtt.tls import client_context
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event
@@ -84,7 +84,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
 
     async def _open(self, began: float) -> None:
         settings = self._settings
-        context = await asyncio.to_thread(client_context, settings) if settings.tls else None
+        context = await in_own_thread(client_context, settings) if settings.tls else None
         deadline = began + settings.connect_timeout
         sock = await dial_async(self._loop, settings.host, settings.port, deadline, self._open_socket)
         self._socket = sock
@@ -150,8 +150,8 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes nothing else
-        self._transport = transport
+        # Of any loop: uvloop's transports inherit from none of asyncio's classes.
+        self._transport = transport = cast("asyncio.Transport", transport)
         self._connected.add(self)
         transport.set_write_buffer_limits(_TLS_WRITE_BUFFER if self._settings.tls else 0)
         if HAS_SENDMSG and not self._settings.tls and isinstance(self._loop, asyncio.SelectorEventLoop):

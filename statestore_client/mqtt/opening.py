@@ -1,4 +1,6 @@
-"""A call of the user's ``open_socket``, which may block for ever, come too late, raise anything, or return anything."""
+"""Calls that may block, in threads of their own: look-ups of names, TLS files, and the user's ``open_socket``, which
+may also come too late, raise anything, or return anything.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,16 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from statestore_client.errors import SettingsError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["OpenSocket", "Opening"]
+__all__ = ["OpenSocket", "Opening", "in_own_thread"]
+
+T = TypeVar("T")
 
 #: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.
 OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
@@ -101,6 +105,32 @@ class Opening:
         with self._lock:
             self._is_left = True
             _close(self._outcome)
+
+
+async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Call what may block, in a thread of its own. The loop's default executor is the application's: its jobs may fill
+    it for minutes. A caller that is cancelled walks away.
+    """
+    import asyncio  # not for the blocking client
+
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def finish(set_outcome: Callable[[Any], None], value: object) -> None:
+        if not outcome.done():
+            set_outcome(value)
+
+    def run() -> None:
+        end: tuple[Callable[[Any], None], object]
+        try:
+            end = (outcome.set_result, function(*arguments))
+        except Exception as error:  # noqa: BLE001 - it goes to the caller
+            end = (outcome.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(finish, *end)
+
+    threading.Thread(target=run, name="statestore connect", daemon=True).start()
+    return await outcome
 
 
 def _close(outcome: object) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from statestore_client.mqtt.opening import in_own_thread
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.wire.messages import Event
 
@@ -54,7 +55,7 @@ class PahoAioDriver:
 
     async def connect(self) -> None:
         if self._driver.connect_blocks:
-            await asyncio.to_thread(self._connect_in_thread)
+            await in_own_thread(self._connect_in_thread)
         else:
             self._driver.connect()
         self._fileno = self._driver.fileno()

@@ -235,4 +235,5 @@ def _close(entry: _Entry) -> None:
 
 #: The pool of this process.
 POOL: Final = ClientPool()
-os.register_at_fork(after_in_child=POOL.forget)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=POOL.forget)

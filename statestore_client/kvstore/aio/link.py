@@ -62,7 +62,7 @@ class SiteLink(SiteSocket):
                 self._context.term()
                 self._context = None
                 raise
-            self._reader = loop.create_task(self._read())
+            self._reader = asyncio.Task(self._read(), loop=loop)  # not eager, whatever task factory the loop has
         elif self._loop is not loop:
             raise BusyError("this client belongs to the event loop that it was first used in")
 
@@ -113,7 +113,7 @@ class CallbackWorker:
     """Calls the application's function in a task of its own, until there is nothing more to tell."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work())
+        self._task = asyncio.Task(work(), loop=asyncio.get_running_loop())  # not eager: it is told from its caller
 
     async def stop(self) -> None:
         """Also if it is the function itself that asks for it."""

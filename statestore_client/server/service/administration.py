@@ -148,6 +148,10 @@ class _Request:
             raise InvalidArgumentError("the request is not JSON") from None
         if not isinstance(fields, dict):
             raise InvalidArgumentError("the request is not a JSON object")
+        try:
+            encode_json(fields)
+        except UnicodeEncodeError:  # JSON has escapes for halves of a character
+            raise InvalidArgumentError("the request has a lone surrogate in it, which is no character") from None
         return cls(fields)
 
     def text(self, name: str, default: str | None = None) -> str:

@@ -13,6 +13,7 @@ broker, whose operator names keys and may let clients ask (facts, 1.7).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -21,8 +22,6 @@ from statestore_client.errors import InvalidArgumentError, RequestSyntaxError
 from statestore_client.server.store.glob import Glob, compile_glob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from statestore_client.wire.commands import Set
 
 __all__ = ["KEEP_ALL", "Persistence"]
@@ -42,6 +41,8 @@ class Persistence:
     @classmethod
     def of(cls, words: str | Iterable[str]) -> Persistence:
         """``all``, ``asked``, ``none``, a pattern, or several of them. Raises InvalidArgumentError."""
+        if not isinstance(words, Iterable):
+            raise InvalidArgumentError(f"persist is all, asked, none, or patterns of keys, not {words!r}")
         chosen = (words,) if isinstance(words, str) else tuple(words)
         alone = [word for word in chosen if word in ("all", "none")]
         if not chosen or (alone and len(set(chosen)) > 1):

@@ -251,6 +251,11 @@ def _check_message(payload: object, qos: object, retain: object, properties: Pub
     """The encoder looks at values, and takes it for granted that they are of their types."""
     if not isinstance(payload, (bytes, bytearray, memoryview, str)):
         raise InvalidArgumentError(f"payload must be bytes or a text, not {type(payload).__name__}")
+    if isinstance(payload, str):
+        try:
+            payload.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgumentError("payload has a lone surrogate in it, which is not a character") from None
     check_number("qos", qos, 0, 2)
     check_flag("retain", retain)
     check_kind("message_expiry", properties.message_expiry, int, wanted="a whole number of seconds")

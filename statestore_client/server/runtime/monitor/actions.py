@@ -43,6 +43,7 @@ class Actions:
         try:
             asked = json.loads(body)
             action, what = str(asked["action"]), str(asked["what"])
+            what.encode()  # a lone surrogate is no character
         except (ValueError, TypeError, KeyError, RecursionError):
             raise InvalidArgumentError('an action is {"action": ..., "what": ...}') from None
         active = self._parts.active()

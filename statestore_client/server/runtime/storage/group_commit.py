@@ -87,7 +87,7 @@ class GroupCommit:
         self._is_awaited = False  # whether what is said depends on the batch that is on its way
         self._is_scheduled = False
         self._is_over = False
-        self._resting: asyncio.Future[None] | None = None  # somebody waits for that
+        self._resting: set[asyncio.Future[None]] = set()  # those who wait for that
         self._timer: asyncio.TimerHandle | None = None
         self._time_timer = loop.call_later(_TIME_S, self._note_time)
 
@@ -101,11 +101,15 @@ class GroupCommit:
         return not (self._is_writing or self._is_scheduled or self._silent or self._journal)
 
     async def wait_idle(self) -> None:
-        """Until it is."""
+        """Until it is, or it is closed. Any number of tasks may wait."""
         while not (self.is_idle or self._is_over):
-            self._resting = self._loop.create_future()
-            self.flush()
-            await self._resting
+            rest = self._loop.create_future()
+            self._resting.add(rest)
+            try:
+                self.flush()
+                await rest
+            finally:
+                self._resting.discard(rest)
 
     def flush(self) -> None:
         """Write and send what there is, now or soon."""
@@ -143,6 +147,7 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._wake()
 
     def _seal(self, broker: Broker) -> list[OutputCommitConnection]:
         sealed = []
@@ -173,8 +178,9 @@ class GroupCommit:
         self._wake()
 
     def _wake(self) -> None:
-        if self._resting is not None and not self._resting.done():
-            self._resting.set_result(None)
+        for rest in self._resting:
+            if not rest.done():
+                rest.set_result(None)
 
     def _write(self) -> None:
         self._is_scheduled = False

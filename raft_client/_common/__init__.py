@@ -1,0 +1,1 @@
+"""What the servers, commands and Spark rooms of both packages need. Clients import nothing from here."""

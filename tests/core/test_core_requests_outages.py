@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
 from machine_driver import MachineDriver
 
-from statestore_client.core.actions import Disconnect, Drop, Publish, Reject
+from statestore_client.core.actions import Disconnect, Drop, Publish
+from statestore_client.core.deadlines import Deadlines
+from statestore_client.core.request import Request, Stage
 from statestore_client.errors import (
     CallbackReplacedError,
     ClosedError,
@@ -99,23 +105,68 @@ def test_all_requests_of_one_kind_are_cancelled_together() -> None:
     assert [i for i in range(6) if driver.outcomes[i]] == [1, 3, 5]
 
 
+# -- deadlines in order ------------------------------------------------------------------------------------------------
+
+_steps = st.lists(st.tuples(st.sampled_from(["add", "add", "finish", "due"]), st.integers(0, 40)), max_size=60)
+
+
+def request(deadline: float) -> Request:
+    return Request(Get(b"k"), "w", deadline, None, None)
+
+
+@given(_steps)
+def test_they_come_up_in_order_and_once(steps: list[tuple[str, int]]) -> None:
+    """The first deadline is that of a request without an answer, and each such request is handed out at its time."""
+    deadlines = Deadlines()
+    live: list[Request] = []
+    for name, number in steps:
+        if name == "add":
+            live.append(request(number))
+            deadlines.add(live[-1])
+        elif name == "finish" and live:
+            live.pop(number % len(live)).stage = Stage.DONE
+        elif name == "due":
+            due = deadlines.take_due(number)
+            assert [one.deadline for one in due] == sorted(one.deadline for one in live if one.deadline <= number)
+            live = [one for one in live if one not in due]
+        assert deadlines.first() == min((one.deadline for one in live), default=None)
+
+
+def test_answered_ones_do_not_pile_up_behind_one_that_is_not() -> None:
+    """A request with a long time limit holds about a thousand of them at most; one without a limit is not kept."""
+    deadlines = Deadlines()
+    deadlines.add(request(math.inf))
+    assert (len(deadlines), deadlines.first()) == (0, None)
+    deadlines.add(request(1.0))
+    for _ in range(5000):
+        done = request(2.0)
+        deadlines.add(done)
+        done.stage = Stage.DONE
+        assert len(deadlines) < 1030
+    assert deadlines.first() == 1.0
+    deadlines.clear()
+    assert deadlines.first() is None
+
+
 # -- reconnecting ------------------------------------------------------------------------------------------------------
 
 
 def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
     """After a resumed session only unacknowledged requests are repeated, in order, with their old stamp and remaining
-    time."""
+    time, and as the same deliveries, so that the driver knows their packet ids (MQTT-4.4.0-1)."""
     driver = MachineDriver().ready()
     for i in range(3):
         driver.submit(Set(b"k", b"%d" % i), i)
-    first = [p.message for p in driver.published]
+    first = list(driver.published)
     driver.puback(driver.on_the_wire[1])
     driver.lose()
     driver.reconnect()
-    again = [p.message for p in driver.on_the_wire]
-    assert [m.correlation_data for m in again] == [first[0].correlation_data, first[2].correlation_data]
-    assert [m.user_properties for m in again] == [first[0].user_properties, first[2].user_properties]
-    assert all(m.message_expiry_s == 10 for m in again)
+    again = list(driver.on_the_wire)
+    assert [p.again for p in first + again] == [False] * 3 + [True] * 2
+    assert [p.delivery_id for p in again] == [first[0].delivery_id, first[2].delivery_id]
+    assert [p.message.correlation_data for p in again] == [first[i].message.correlation_data for i in (0, 2)]
+    assert [p.message.user_properties for p in again] == [first[i].message.user_properties for i in (0, 2)]
+    assert all(p.message.message_expiry_s == 10 for p in again)
     driver.reply(first[1], b"+OK\r\n")
     driver.reply(again[1], b"+OK\r\n")
     assert driver.outcome(1).applied
@@ -214,21 +265,6 @@ def test_unknown_pubacks_change_nothing() -> None:
     driver.lose()
     driver.reconnect()
     assert len(driver.on_the_wire) == 1
-
-
-def test_what_is_sent_again_keeps_its_delivery() -> None:
-    """A repeated request keeps its delivery, so that the driver knows it and its packet id (MQTT-4.4.0-1)."""
-    driver = MachineDriver().ready()
-    driver.submit(SET, "w")
-    (first,) = driver.on_the_wire
-    driver.lose()
-    driver.reconnect()
-    (second,) = driver.on_the_wire
-    assert (first.again, second.again) == (False, True)
-    assert second.delivery_id == first.delivery_id
-    driver.lose()
-    driver.reconnect(session_present=False)
-    assert driver.on_the_wire == []
 
 
 # -- silent links ------------------------------------------------------------------------------------------------------
@@ -334,25 +370,18 @@ def test_closing_answers_everybody() -> None:
 
 
 def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
-    """When the client ends, each caller gets an error of its own: a shared instance would mix up the threads'
-    tracebacks."""
+    """When the client ends, each caller gets the reason as an error of its own: a shared instance would mix up the
+    threads' tracebacks."""
     driver = MachineDriver().ready()
+    driver.submit(SET, 0)
     driver.lose(ConnectionLostError("taken over"), fatal=True)
+    assert "taken over before the answer came" in str(driver.outcome(0))
     driver.submit(SET, 1)
     driver.submit(SET, 2)
     one, two = driver.outcome(1), driver.outcome(2)
     assert type(one) is type(two) is ConnectionLostError
     assert str(one) == str(two) == "taken over"
     assert one is not two
-
-
-def test_rejections_say_why_the_client_ended() -> None:
-    """Requests in flight when the client ends name its reason."""
-    driver = MachineDriver().ready()
-    driver.submit(SET, "w")
-    actions = driver.lose(ConnectionLostError("taken over"), fatal=True)
-    assert any(isinstance(a, Reject) for a in actions)
-    assert "taken over before the answer came" in str(driver.outcome("w"))
 
 
 def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:

@@ -213,7 +213,7 @@ _steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)  # shared machines pause
+@settings(max_examples=200)  # shared machines pause
 @given(_steps, st.integers(1, 4), st.integers(1, 6))
 def test_nothing_is_lost_and_the_window_holds(
     steps: list[tuple[str, int, int]], receive_maximum: int, max_in_flight: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore_client.errors import ConnectionLostError, ConnectRefusedError
@@ -310,7 +310,6 @@ def test_a_session_reads_as_the_standard_says() -> None:
     assert "server shutting down (0x8B), x" in str(end.error)
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.lists(st.integers(1, 40), max_size=60))
 @example([1] * len(SESSION))
 def test_any_portions_give_the_same_events(portions: list[int]) -> None:
@@ -339,7 +338,6 @@ def test_a_connection_may_die_anywhere(cut: int) -> None:
     assert events[-1] is why
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.binary(max_size=200))
 def test_noise_never_escapes_as_an_exception(noise: bytes) -> None:
     """Whatever a broker sends, nothing is raised, and the connection is open or has ended with a Closed event."""

@@ -54,7 +54,7 @@ def test_a_large_message_is_received_where_it_stays() -> None:
     assert decoder.feed(SMALL) == [IncomingMessage("a", b"x", None, (), 10)]
 
 
-@settings(deadline=None, max_examples=50)  # shared machines pause
+@settings(max_examples=50)  # shared machines pause
 @given(publish_5_0, st.integers(65_000, 200_000), st.lists(st.integers(1, 90_000), min_size=1, max_size=5))
 def test_where_the_stream_is_cut_makes_no_difference(like: Publish, size: int, steps: list[int]) -> None:
     """Wherever the stream is cut, a message with any properties comes out the same."""

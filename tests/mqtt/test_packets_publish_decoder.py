@@ -80,7 +80,7 @@ def check_stream(packets: list[bytes]) -> None:
             return  # the streams are broken
 
 
-@settings(deadline=None, max_examples=400)  # shared machines pause
+@settings(max_examples=400)  # shared machines pause
 @given(st.lists(alike, min_size=2, max_size=8))
 @example([Publish("a", properties=PublishProperties(user_properties=(("k", v),))) for v in ("1", "2", "é", "3")])
 def test_messages_of_one_peer_read_as_the_strict_way_reads_them(packets: list[Publish]) -> None:
@@ -88,7 +88,7 @@ def test_messages_of_one_peer_read_as_the_strict_way_reads_them(packets: list[Pu
     check_stream([encode(packet, 5) for packet in packets])
 
 
-@settings(deadline=None, max_examples=400)  # shared machines pause
+@settings(max_examples=400)  # shared machines pause
 @given(st.lists(alike | publish_5_0, min_size=1, max_size=6), st.data())
 def test_damaged_messages_are_refused_as_the_strict_way_refuses_them(
     packets: list[Publish], data: st.DataObject
@@ -97,7 +97,7 @@ def test_damaged_messages_are_refused_as_the_strict_way_refuses_them(
     check_stream([damaged(encode(packet, 5), data) for packet in packets])
 
 
-@settings(deadline=None, max_examples=200)  # shared machines pause
+@settings(max_examples=200)  # shared machines pause
 @given(alike, st.binary(min_size=1, max_size=12), st.data())
 def test_noise_in_the_place_of_what_changes(packet: Publish, noise: bytes, data: st.DataObject) -> None:
     """A timestamp that is not UTF-8 or has U+0000 is refused, although the rest of the message is well known."""
@@ -123,7 +123,6 @@ def test_the_ends_of_strings_are_checked_in_known_messages_too() -> None:
         assert outcome[0] == 0x81
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.integers(65_000, 300_000), st.integers(1, 200_000), publish_5_0)
 def test_large_messages_in_any_pieces(size: int, step: int, like: Publish) -> None:
     """A large message in any pieces is read, with the small message after it in the last piece."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packet_strategies import packets_3_1_1, packets_5_0, publish_5_0
 from strict_publish import by_the_letter, strict
@@ -31,7 +31,6 @@ def error_of(decoder: PacketDecoder, data: bytes) -> PacketError | None:
     return None
 
 
-@settings(deadline=None)  # shared machines pause
 @given(packets_5_0)
 def test_round_trip_5_0(packet: Packet) -> None:
     """Every packet of 5.0 survives encoding and decoding, and its bytes are stable."""
@@ -40,14 +39,12 @@ def test_round_trip_5_0(packet: Packet) -> None:
     assert encode(decode(data, 5)[0], 5) == data
 
 
-@settings(deadline=None)  # shared machines pause
 @given(packets_3_1_1)
 def test_round_trip_3_1_1(packet: Packet) -> None:
     """Every packet of 3.1.1 survives encoding and decoding."""
     assert decode(encode(packet, 4), 4) == [packet]
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.lists(packets_5_0, max_size=5), st.lists(st.integers(0, 2000), max_size=12))
 def test_chunks_do_not_matter(packets: list[Packet], cuts: list[int]) -> None:
     """A stream gives the same packets however it is cut."""
@@ -61,7 +58,6 @@ def test_chunks_do_not_matter(packets: list[Packet], cuts: list[int]) -> None:
     assert decoder.buffered == 0
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.lists(packets_3_1_1, max_size=5))
 def test_bytes_one_by_one(packets: list[Packet]) -> None:
     """A stream that arrives byte by byte gives the same packets."""
@@ -71,7 +67,6 @@ def test_bytes_one_by_one(packets: list[Packet]) -> None:
     assert found == packets
 
 
-@settings(deadline=None)  # shared machines pause
 @given(st.binary(max_size=60), st.sampled_from([None, 4, 5]))
 @example(b"\x30\x00", 5)
 @example(b"\x30\x01\x00", 5)
@@ -84,7 +79,6 @@ def test_noise_only_raises_packet_error(data: bytes, version: int | None) -> Non
         assert error.offset in range(len(data) + 1)
 
 
-@settings(deadline=None)  # shared machines pause
 @given(packets_5_0, st.data())
 def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataObject) -> None:
     """A real packet with a few bytes changed never raises anything but PacketError."""
@@ -97,7 +91,6 @@ def test_damaged_packets_only_raise_packet_error(packet: Packet, data: st.DataOb
         assert error.offset in range(len(stream) + 1)
 
 
-@settings(deadline=None)  # shared machines pause
 @given(publish_5_0, st.data())
 def test_a_publish_is_read_as_the_strict_way_reads_it(packet: Publish, data: st.DataObject) -> None:
     """A PUBLISH is read as by the strict path, also if it is damaged or another packet follows it."""
@@ -116,7 +109,6 @@ def test_a_publish_is_read_as_the_strict_way_reads_it(packet: Publish, data: st.
         assert PacketDecoder(version=5, max_packet_size=LIMIT).feed(bytes(raw)) == [expected]
 
 
-@settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
 def test_the_second_message_is_read_by_the_template_of_the_first(packet: Publish) -> None:
     """A second message with the same properties is read by the template of the first one, unless they are long."""
@@ -129,7 +121,6 @@ def test_the_second_message_is_read_by_the_template_of_the_first(packet: Publish
     assert templates._misses == (0 if not size else 1 if size <= 512 else 2)
 
 
-@settings(deadline=None)  # shared machines pause
 @given(publish_5_0)
 def test_properties_are_written_in_the_order_of_the_table(packet: Publish) -> None:
     """The properties of a PUBLISH, put together from parts, have the bytes that the table writes as a whole."""

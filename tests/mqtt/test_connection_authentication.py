@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from statestore_client.errors import ConnectRefusedError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected
@@ -69,15 +68,6 @@ def test_challenges_are_answered_until_connack() -> None:
     connection.receive(CONNACK, 100.0)
     assert connection.take_events() == [Connected(session_present=False)]
     assert authenticator.challenges == [None, b"a", b"a", b"z"]
-
-
-def test_a_refusal_ends_it() -> None:
-    """CONNACK 0x8C, bad authentication method, is final."""
-    connection, _ = started()
-    connection.receive(bytes.fromhex("20 03 00 8c 00"), 100.0)
-    event = end_of(connection)
-    assert isinstance(event.error, ConnectRefusedError)
-    assert event.fatal
 
 
 def test_a_new_conversation_on_a_standing_connection() -> None:

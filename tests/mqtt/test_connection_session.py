@@ -8,6 +8,7 @@ import pytest
 
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
+from statestore_client.mqtt.qos import next_packet_id
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
@@ -259,6 +260,14 @@ def test_goodbye_ends_the_session_here_too() -> None:
     connection.publish(1, message())
     connection.disconnect()
     assert not session.in_flight
+
+
+def test_packet_identifiers_go_round_and_skip_those_in_use() -> None:
+    """After identifier 65,535 comes 1, and never 0; SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0,
+    2.2.1)."""
+    assert next_packet_id(0, {}) == 1
+    assert next_packet_id(65_535, {}) == 1
+    assert next_packet_id(65_534, {65_535: "publish", 2: "publish"}, {1: "subscribe"}) == 3
 
 
 def test_subscriptions_and_publications_share_identifiers() -> None:

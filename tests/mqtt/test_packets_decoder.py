@@ -172,16 +172,6 @@ def test_padded_remaining_length_is_allowed_in_3_1_1() -> None:
     assert PacketDecoder(version=4, max_packet_size=100).feed(bytes.fromhex("C08000")) == [Pingreq()]
 
 
-def test_repeated_strings_are_one_object() -> None:
-    """Topics and user properties that repeat are the same objects in every message."""
-    data = bytes.fromhex("300A 0001 61 06 26 0001 6B 0000")
-    first, second = PacketDecoder(version=5, max_packet_size=100).feed(data * 2)
-    assert isinstance(first, Publish)
-    assert isinstance(second, Publish)
-    assert first.topic is second.topic
-    assert first.properties.user_properties[0] is second.properties.user_properties[0]
-
-
 def test_long_property_blocks() -> None:
     """A property block beyond the size limit of the fast path gives the same values."""
     value = b"v" * 5000

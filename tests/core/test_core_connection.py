@@ -66,29 +66,24 @@ def test_a_session_that_is_present_is_not_subscribed_again() -> None:
     assert any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=False))
 
 
-def test_a_lost_session_is_told_once_when_the_connection_stands() -> None:
+def test_a_lost_session_is_told_once_when_the_connection_stands(driver: MachineDriver) -> None:
     """A lost session is reported once when a connection stands, even if the connection that found it out broke
     before."""
-    driver = MachineDriver().ready()
-    driver.lose()
-    driver.reconnect(session_present=True)
+    driver.cut(session_present=True)
     assert driver.states[-1] == (ConnectionState.CONNECTED, None)
     driver.lose()
     driver.at(driver.machine.next_deadline() or 0)
     driver.receive(Connected(False))
-    driver.lose()
-    driver.reconnect(session_present=True)
+    driver.cut(session_present=True)
     state, error = driver.states[-1]
     assert state is ConnectionState.CONNECTED
     assert isinstance(error, SessionLostError)
-    driver.lose()
-    driver.reconnect(session_present=True)
+    driver.cut(session_present=True)
     assert driver.states[-1] == (ConnectionState.CONNECTED, None)
 
 
-def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
+def test_after_a_failed_attempt_nobody_knows_what_the_session_has(driver: MachineDriver) -> None:
     """After a failed attempt everything is subscribed to again: its CONNECT may have begun a new session unnoticed."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.lose()
     driver.at(driver.machine.next_deadline() or 0)
@@ -102,9 +97,8 @@ def test_after_a_failed_attempt_nobody_knows_what_the_session_has() -> None:
     assert not any(isinstance(a, Subscribe) for a in driver.reconnect(session_present=True))
 
 
-def test_an_own_attempt_that_arrives_late_ends_nothing() -> None:
+def test_an_own_attempt_that_arrives_late_ends_nothing(driver: MachineDriver) -> None:
     """An abandoned attempt of our own that takes the session over late does not end the client."""
-    driver = MachineDriver().ready()
     driver.lose()
     driver.at(driver.machine.next_deadline() or 0)
     driver.lose(ConnectionLostError("no CONNACK"))
@@ -224,9 +218,8 @@ def test_a_short_suback_does_not_count_as_granted() -> None:
     assert driver.receive(Subscribed(99, (0,))) == []
 
 
-def test_attempts_come_later_and_later_until_a_connection_lasts() -> None:
+def test_attempts_come_later_and_later_until_a_connection_lasts(driver: MachineDriver) -> None:
     """Attempts come at growing intervals; once a connection has lasted five seconds the next one is made at once."""
-    driver = MachineDriver().ready()
     for n in range(4):
         driver.lose()
         delay = (driver.machine.next_deadline() or 0) - driver.time
@@ -237,9 +230,8 @@ def test_attempts_come_later_and_later_until_a_connection_lasts() -> None:
     assert driver.machine.next_deadline() == driver.time
 
 
-def test_the_state_is_told_when_it_changes_and_when_an_attempt_fails() -> None:
+def test_the_state_is_told_when_it_changes_and_when_an_attempt_fails(driver: MachineDriver) -> None:
     """A new state is reported when it changes and when an attempt fails, with each new reason for being suspended."""
-    driver = MachineDriver().ready()
     driver.lose(ConnectionLostError("cut"))
     for reason in ("no route", "refused"):
         driver.at(driver.machine.next_deadline() or 0)
@@ -264,9 +256,8 @@ def test_the_state_is_told_when_it_changes_and_when_an_attempt_fails() -> None:
         "",
     ],
 )
-def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> None:
+def test_messages_on_other_topics_are_acknowledged_and_dropped(driver: MachineDriver, topic: str) -> None:
     """A message on an unknown topic is acknowledged and dropped, so that the broker does not send it for ever."""
-    driver = MachineDriver().ready()
     seen = driver.watch(b"k", "watch")
     driver.suback()
     message = IncomingMessage(topic, b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n", None, (), 5)
@@ -276,9 +267,8 @@ def test_messages_on_other_topics_are_acknowledged_and_dropped(topic: str) -> No
     assert driver.machine.exchange.stats.late_or_unknown_replies == 1
 
 
-def test_a_stray_event_changes_nothing() -> None:
+def test_a_stray_event_changes_nothing(driver: MachineDriver) -> None:
     """A stray event, such as a second CONNACK or an unasked SUBACK, changes nothing in any order."""
-    driver = MachineDriver().ready()
     assert driver.receive(Connected(False)) == []
     assert driver.receive(Subscribed(77, (0,))) == []
     seen = Seen()

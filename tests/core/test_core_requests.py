@@ -33,10 +33,9 @@ TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and
 # -- what leaves -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_what_the_official_sdks_send() -> None:
+def test_a_request_is_what_the_official_sdks_send(driver: MachineDriver) -> None:
     """A SET has the topic, payload and properties that the official SDKs send (state store facts, 1.1; protocol, "SET
     request")."""
-    driver = MachineDriver().ready()
     driver.submit(Set(b"SETKEY2", b"VALUE5", Condition.NX, 60_000), "w", fencing_token=VERSION)
     message = driver.published[0].message
     assert message.envelope.topic == "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
@@ -57,10 +56,9 @@ def test_a_request_is_what_the_official_sdks_send() -> None:
     }
 
 
-def test_a_mark_of_persistence_is_a_property_of_its_request_alone() -> None:
+def test_a_mark_of_persistence_is_a_property_of_its_request_alone(driver: MachineDriver) -> None:
     """A SET that asks for it has the property ``aio-persistence: true``, and no request has it as ``false`` (facts,
     1.1)."""
-    driver = MachineDriver().ready()
     driver.submit(Set(b"k", b"v", persist=True), "a", fencing_token=VERSION)
     driver.submit(Set(b"k", b"v"), "b")
     marked, plain = (dict(publication.message.user_properties) for publication in driver.published)
@@ -72,9 +70,8 @@ def test_a_mark_of_persistence_is_a_property_of_its_request_alone() -> None:
 @pytest.mark.parametrize(
     "text", ["1696374425000:1:StateStore", "001696374425000:00001:StateStore", "1696374425000:001:State Store"]
 )
-def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(text: str) -> None:
+def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(driver: MachineDriver, text: str) -> None:
     """A version goes back "unmodified" as a fencing token, byte for byte, however the server wrote it."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "lock")
     driver.answer(b"+OK\r\n", ("__ts", text))
     seen = driver.watch(b"k", "watch")
@@ -93,37 +90,23 @@ def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(text: str) -> None
 @pytest.mark.parametrize(
     ("timeout", "expiry"), [(0.001, 1), (1.0, 1), (1.001, 2), (10, 10), (1e10, 2**31 - 1), (None, 2**31 - 1)]
 )
-def test_the_deadline_travels_as_message_expiry(timeout: float | None, expiry: int) -> None:
+def test_the_deadline_travels_as_message_expiry(driver: MachineDriver, timeout: float | None, expiry: int) -> None:
     """The time-out travels as message expiry in whole seconds, rounded up, at least one."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=timeout)
     assert driver.published[0].message.message_expiry_s == expiry
 
 
-def test_timestamps_of_requests_ascend() -> None:
-    """Timestamps of requests ascend, also when the wall clock steps back."""
-    driver = MachineDriver(max_in_flight=10).ready()
-    for step in (0, 0, -5000, 3, 0):
-        driver.wall_ms += step
-        driver.submit(SET, "w")
-    stamps = [HlcTimestamp.parse(dict(p.message.user_properties)["__ts"]) for p in driver.published]
-    assert stamps == sorted(set(stamps))
-
-
-def test_a_request_above_the_brokers_limit_is_not_sent() -> None:
+def test_a_request_above_the_brokers_limit_is_not_sent(driver: MachineDriver) -> None:
     """The check against the broker's limit counts every byte: a packet that just fits is sent, a longer one is
     refused."""
-    driver = MachineDriver().ready()
-    driver.lose()
-    driver.reconnect(maximum_packet_size=1000)
+    driver.cut(maximum_packet_size=1000)
     driver.submit(Set(b"k", b"v" * 300), "fits")
     driver.submit(Set(b"k", b"v" * 700), "too long")
     assert driver.outcomes["fits"] == []
     error = driver.outcome("too long")
     assert isinstance(error, InvalidArgumentError)
     assert not error.may_have_been_applied
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     assert driver.machine.exchange.max_packet_size == MAX_PACKET_SIZE
 
 
@@ -142,9 +125,8 @@ def test_the_size_is_that_of_the_packet(client_id: str, command: Command, token:
     assert abs(size + len(whole(payload)) - sum(map(len, outbox))) <= 5
 
 
-def test_an_exhausted_clock_rejects_until_the_next_millisecond() -> None:
+def test_an_exhausted_clock_rejects_until_the_next_millisecond(driver: MachineDriver) -> None:
     """A clock whose counter is full rejects requests, and stamps them again a millisecond later."""
-    driver = MachineDriver().ready()
     driver.clock.merge(HlcTimestamp(driver.wall_ms, MAX_COUNTER - 1, "other"), driver.wall_ms)
     driver.submit(SET, "w1")
     assert isinstance(driver.outcome("w1"), CounterOverflowError)
@@ -157,33 +139,13 @@ def test_an_exhausted_clock_rejects_until_the_next_millisecond() -> None:
 # -- window ------------------------------------------------------------------------------------------------------------
 
 
-def test_no_more_requests_than_the_window_are_in_flight() -> None:
+def test_no_more_requests_than_the_window_are_in_flight(driver: MachineDriver) -> None:
     """With a window of four, the fifth request waits for the first answer."""
-    driver = MachineDriver().ready()
     for i in range(6):
         driver.submit(Set(b"k", b"%d" % i), i)
     assert len(driver.on_the_wire) == 4
     driver.answer(b"+OK\r\n")
     assert [p.message.payload[-3:-2] for p in driver.on_the_wire] == [b"1", b"2", b"3", b"4"]
-
-
-def test_the_brokers_receive_maximum_is_kept_whatever_the_callers_do() -> None:
-    """Requests that timed out or were cancelled count against Receive Maximum until their PUBACK (MQTT 5.0, 3.3.4)."""
-    driver = MachineDriver().ready()
-    driver.lose()
-    driver.reconnect(receive_maximum=2)
-    one = driver.submit(SET, "one")
-    driver.submit(SET, "two", timeout=1)
-    driver.submit(SET, "three")
-    driver.machine.cancel(one, driver.now)
-    driver.after(1)
-    assert len(driver.on_the_wire) == 2
-    driver.puback()
-    assert len(driver.on_the_wire) == 2
-    driver.submit(SET, "four")
-    assert len(driver.on_the_wire) == 2
-    driver.puback()
-    assert len(driver.on_the_wire) == 2
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------
@@ -209,9 +171,8 @@ def test_the_brokers_receive_maximum_is_kept_whatever_the_callers_do() -> None:
         (KeyNotify(b"k", stop=True), b":0\r\n", False),
     ],
 )
-def test_each_reply_becomes_its_result(command: Command, payload: bytes, result: Any) -> None:
+def test_each_reply_becomes_its_result(driver: MachineDriver, command: Command, payload: bytes, result: Any) -> None:
     """Each reply becomes its result in either dialect (state store protocol, "Response format"; facts 1.2)."""
-    driver = MachineDriver().ready()
     driver.submit(command, "w")
     driver.answer(payload, TS, ("__stat", "200"))
     assert driver.outcome("w") == result
@@ -222,10 +183,9 @@ def test_each_reply_becomes_its_result(command: Command, payload: bytes, result:
     [(p, "") for p in (b"$4\r\n1234\r\n", b":7\r\n", b"", b"nonsense", b"*1\r\n", b"$99\r\nx\r\n", b"+\xff\r\n")]
     + [(b"+OK\r\n", stamp) for stamp in ("NotValid", "1:2", "-1:0:x", "99999999999999999999:0:x", "")],
 )
-def test_a_reply_that_cannot_be_read_may_mean_anything(payload: bytes, stamp: str) -> None:
+def test_a_reply_that_cannot_be_read_may_mean_anything(driver: MachineDriver, payload: bytes, stamp: str) -> None:
     """A reply that fits another command, or whose version is unreadable, raises an error that says that the command may
     have been applied."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(payload, *([("__ts", stamp)] if payload == b"+OK\r\n" else []))
     error = driver.outcome("w")
@@ -234,9 +194,8 @@ def test_a_reply_that_cannot_be_read_may_mean_anything(payload: bytes, stamp: st
 
 
 @pytest.mark.parametrize("stamp", ["9999999999999:0:server", f"1700000000000:{MAX_COUNTER}:server"])
-def test_a_version_that_our_clock_cannot_follow_is_still_a_version(stamp: str) -> None:
+def test_a_version_that_our_clock_cannot_follow_is_still_a_version(driver: MachineDriver, stamp: str) -> None:
     """A version too far ahead for our clock is still returned, and our own clock stays where it is."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     before = driver.clock.last
     driver.answer(b"+OK\r\n", ("__ts", stamp))
@@ -245,9 +204,8 @@ def test_a_version_that_our_clock_cannot_follow_is_still_a_version(stamp: str) -
     assert driver.machine.exchange.stats.clock_drift == 1
 
 
-def test_our_clock_follows_the_servers() -> None:
+def test_our_clock_follows_the_servers(driver: MachineDriver) -> None:
     """The next request is stamped later than the version that was seen in a reply."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"+OK\r\n", ("__ts", f"{driver.wall_ms + 5000}:3:server"))
     driver.submit(SET, "w2")
@@ -255,9 +213,8 @@ def test_our_clock_follows_the_servers() -> None:
     assert stamp > HlcTimestamp(driver.wall_ms + 5000, 3, "server")
 
 
-def test_a_refusal_is_its_typed_error() -> None:
+def test_a_refusal_is_its_typed_error(driver: MachineDriver) -> None:
     """A refusal raises its typed error, which says that nothing was applied."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"-ERR the quota has been exceeded\r\n")
     assert isinstance(driver.outcome("w"), QuotaExceededError)
@@ -274,9 +231,8 @@ def test_a_refusal_is_its_typed_error() -> None:
         *(("404", UnknownServerError), ("9" * 5000, UnknownServerError), ("abc", UnexpectedReplyError)),
     ],
 )
-def test_the_status_decides_before_the_payload(status: str, kind: type) -> None:
+def test_the_status_decides_before_the_payload(driver: MachineDriver, status: str, kind: type) -> None:
     """A ``__stat`` of 400 or more is an error whatever the payload (state store facts, 1.2 and "Variants tried")."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.answer(b"+OK\r\n", ("__stat", status), ("__stMsg", "why"))
     outcome = driver.outcome("w")
@@ -285,9 +241,8 @@ def test_the_status_decides_before_the_payload(status: str, kind: type) -> None:
         assert str(outcome) == f"status {status}: why (SET of 'k')"  # as any refusal, it says what was refused
 
 
-def test_late_repeated_and_foreign_replies_reach_nobody() -> None:
+def test_late_repeated_and_foreign_replies_reach_nobody(driver: MachineDriver) -> None:
     """Late, repeated and foreign replies are acknowledged, counted and dropped."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     request = driver.on_the_wire[0]
     driver.reply(request, b"+OK\r\n", ack_id=1)
@@ -313,9 +268,8 @@ def test_a_reply_is_taken_in_before_it_is_acknowledged() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(0x87, NotAuthorizedError), (0x97, TransportError), (0x83, TransportError)])
-def test_a_refused_publication_was_not_applied(code: int, kind: type) -> None:
+def test_a_refused_publication_was_not_applied(driver: MachineDriver, code: int, kind: type) -> None:
     """A request whose PUBACK has an error code was not applied."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.puback(reason_code=code)
     error = driver.outcome("w")
@@ -323,11 +277,9 @@ def test_a_refused_publication_was_not_applied(code: int, kind: type) -> None:
     assert not error.may_have_been_applied
 
 
-def test_a_refused_repetition_may_have_been_applied_the_first_time() -> None:
+def test_a_refused_repetition_may_have_been_applied_the_first_time(driver: MachineDriver) -> None:
     """A repeated request that is refused may have been applied the first time, on the connection before."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     driver.puback(reason_code=0x97)
     assert driver.outcome("w").may_have_been_applied

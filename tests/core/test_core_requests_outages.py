@@ -52,10 +52,9 @@ def test_each_deadline_names_what_was_missing() -> None:
     assert driver.machine.exchange.stats.timeouts == 4
 
 
-def test_a_deadline_passes_also_while_disconnected() -> None:
+def test_a_deadline_passes_also_while_disconnected(driver: MachineDriver) -> None:
     """A deadline passes while disconnected too: what was sent may have been applied, what waits was not, and both
     errors say why."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "sent", timeout=3)
     driver.lose()
     driver.submit(SET, "queued", timeout=2)
@@ -64,17 +63,6 @@ def test_a_deadline_passes_also_while_disconnected() -> None:
     assert not driver.outcome("queued").may_have_been_applied
     assert "the cable was cut" in str(driver.outcome("sent"))
     assert "the cable was cut" in str(driver.outcome("queued"))
-
-
-def test_no_timeout_means_no_deadline() -> None:
-    """A request without a time-out waits through everything."""
-    driver = MachineDriver().ready()
-    driver.submit(Get(b"k"), "w", timeout=None)
-    driver.lose()
-    driver.at(2_000_000)
-    driver.connect(session_present=False)
-    driver.answer(b"$-1\r\n")
-    assert driver.outcome("w") is None
 
 
 def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
@@ -151,16 +139,14 @@ def test_answered_ones_do_not_pile_up_behind_one_that_is_not() -> None:
 # -- reconnecting ------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
+def test_a_resumed_session_repeats_only_what_was_not_acknowledged(driver: MachineDriver) -> None:
     """After a resumed session only unacknowledged requests are repeated, in order, with their old stamp and remaining
     time, and as the same deliveries, so that the driver knows their packet ids (MQTT-4.4.0-1)."""
-    driver = MachineDriver().ready()
     for i in range(3):
         driver.submit(Set(b"k", b"%d" % i), i)
     first = list(driver.published)
     driver.puback(driver.on_the_wire[1])
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     again = list(driver.on_the_wire)
     assert [p.again for p in first + again] == [False] * 3 + [True] * 2
     assert [p.delivery_id for p in again] == [first[0].delivery_id, first[2].delivery_id]
@@ -174,17 +160,15 @@ def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
     assert driver.machine.exchange.stats.resent == 2
 
 
-def test_a_resumed_session_reads_again() -> None:
+def test_a_resumed_session_reads_again(driver: MachineDriver) -> None:
     """After a resumed session a read that was acknowledged and not answered is sent anew, as a broker that was
     restarted has forgotten its answer; whichever answer comes first counts."""
-    driver = MachineDriver().ready()
     for i, command in enumerate([Get(b"k"), SET, Scan(b"*"), Get(b"k")]):
         driver.submit(command, i)
     for publish in driver.on_the_wire[:3]:
         driver.puback(publish)
     first = list(driver.published)
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     again = list(driver.on_the_wire)
     assert [each.again for each in again] == [False, False, True]
     assert [each.message.correlation_data for each in again] == [first[i].message.correlation_data for i in (0, 2, 3)]
@@ -195,13 +179,11 @@ def test_a_resumed_session_reads_again() -> None:
     assert driver.machine.exchange.stats.late_or_unknown_replies == 1
 
 
-def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
+def test_repeating_keeps_to_a_smaller_receive_maximum(driver: MachineDriver) -> None:
     """Repeating keeps to a smaller Receive Maximum; the rest follows as PUBACKs come, before anything new."""
-    driver = MachineDriver().ready()
     for i in range(4):
         driver.submit(Set(b"k", b"%d" % i), i)
-    driver.lose()
-    driver.reconnect(receive_maximum=1)
+    driver.cut(receive_maximum=1)
     driver.submit(Set(b"k", b"4"), 4)
     sent = []
     while driver.on_the_wire:
@@ -231,20 +213,9 @@ def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
     assert len(correlations) == len(driver.published)
 
 
-def test_a_first_connection_has_no_session_to_lose() -> None:
-    """Requests made before the first connection are simply sent, because there was no session to lose."""
-    driver = MachineDriver()
-    driver.open()
-    driver.submit(SET, "w")
-    driver.connect()
-    driver.answer(b"+OK\r\n")
-    assert driver.outcome("w").applied
-
-
-def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
+def test_a_packet_that_breaks_the_connection_is_not_sent_again(driver: MachineDriver) -> None:
     """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up and not sent
     again."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "accepted")
     driver.puback()
     driver.submit(SET, "too large")
@@ -257,22 +228,19 @@ def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
     assert driver.outcomes["accepted"] == []
 
 
-def test_unknown_pubacks_change_nothing() -> None:
+def test_unknown_pubacks_change_nothing(driver: MachineDriver) -> None:
     """A PUBACK for an unknown packet changes nothing."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.receive(Published(driver.on_the_wire[0].delivery_id + 1))
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     assert len(driver.on_the_wire) == 1
 
 
 # -- silent links ------------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
+def test_a_silent_link_is_dropped_when_a_request_times_out_over_it(driver: MachineDriver) -> None:
     """A link that was silent for five seconds is dropped when a request times out on it."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=5)
     assert Drop() in driver.after(5)
     driver.submit(SET, "w2", timeout=1)
@@ -281,9 +249,8 @@ def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
     assert "does not answer" in str(driver.states[-1][1])
 
 
-def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
+def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout(driver: MachineDriver) -> None:
     """The five seconds count from the oldest unacknowledged request, so an idle link survives a short time-out."""
-    driver = MachineDriver().ready()
     driver.after(3600)
     driver.submit(SET, "w", timeout=0.1)
     assert Drop() not in driver.after(0.1)
@@ -293,9 +260,8 @@ def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
     assert dropped
 
 
-def test_a_link_that_says_anything_is_not_dropped() -> None:
+def test_a_link_that_says_anything_is_not_dropped(driver: MachineDriver) -> None:
     """A link that brings PUBACKs without answers is not dropped: the state store is at fault, not the link."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=6)
     driver.submit(SET, "w2", timeout=6)
     driver.after(4)
@@ -369,10 +335,9 @@ def test_closing_answers_everybody() -> None:
     assert not any(isinstance(a, Publish) for a in driver.actions[-5:])
 
 
-def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
+def test_a_fatal_end_gives_each_caller_an_error_of_his_own(driver: MachineDriver) -> None:
     """When the client ends, each caller gets the reason as an error of its own: a shared instance would mix up the
     threads' tracebacks."""
-    driver = MachineDriver().ready()
     driver.submit(SET, 0)
     driver.lose(ConnectionLostError("taken over"), fatal=True)
     assert "taken over before the answer came" in str(driver.outcome(0))

@@ -96,10 +96,16 @@ def page(keys: Sequence[bytes], token: bytes | None = None) -> bytes:
     return b"*%d\r\n" % (1 if token is None else 2) + command(*keys) + (command(token)[4:] if token else b"")
 
 
+def begin(driver: MachineDriver, waiter: str = "w", **options: Any) -> Seen:
+    """A watch on what begins with "a/", whose SCAN is on the way."""
+    seen = driver.watch_prefix(b"a/", waiter, **options)
+    driver.suback()
+    return seen
+
+
 def prefix_watched(driver: MachineDriver, *keys: bytes, **options: Any) -> Seen:
     """A watch on what begins with "a/" that stands; each of the keys has "0", its version 0."""
-    seen = driver.watch_prefix(b"a/", "watch", **options)
-    driver.suback()
+    seen = begin(driver, "watch", **options)
     driver.answer(page(keys))
     answer_all(driver, value(b"0"), ts(0))
     assert driver.outcome("watch") is None

@@ -64,11 +64,6 @@ def test_a_prefix_is_listed_and_each_of_its_keys_watched(driver: MachineDriver) 
     assert payloads(driver) == []
 
 
-def test_a_prefix_without_keys_is_watched_at_once(driver: MachineDriver) -> None:
-    """A watch on a prefix without keys stands at once, because keys may come later."""
-    assert prefix_watched(driver) == []
-
-
 @pytest.mark.parametrize(
     ("prefix", "pattern"),
     [(b"", b"*"), (b"a*b?c[d]/", b"a[*]b[?]c[[]d]/*"), ("ü!-^\\".encode(), "ü!-^\\*".encode()), (b"*", b"[*]*")],
@@ -152,8 +147,8 @@ def test_a_new_key_is_found_by_the_next_listing(driver: MachineDriver) -> None:
 
 @pytest.mark.parametrize("order", ["notified, then read", "gone when read, then notified"])
 def test_a_new_key_that_is_notified_of_as_it_is_read_is_marked_once(driver: MachineDriver, order: str) -> None:
-    """A new key whose notification overtakes its GET, or that is gone when it is read and comes back, is told of once
-    and marked as missed."""
+    """A watch on a prefix without keys stands at once; a new key whose notification overtakes its GET, or that is gone
+    when it is read and comes back, is told of once and marked as missed."""
     seen = prefix_watched(driver)
     driver.after(10)
     driver.answer(page([b"a/2"]))

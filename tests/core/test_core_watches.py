@@ -25,7 +25,7 @@ from watch_driver import (
     watched,
 )
 
-from statestore_client.core.actions import EventKind, Publish, Subscribe, WatchEvent
+from statestore_client.core.actions import EventKind, Notify, Publish, Subscribe, WatchEvent
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -93,14 +93,6 @@ def test_an_answer_without_a_version_is_not_believed_against_a_notification(driv
     assert payloads(driver) == []
 
 
-def test_a_missing_key_has_no_initial_value(driver: MachineDriver) -> None:
-    """A watch on a missing key stands and delivers nothing."""
-    seen = watched(driver, initial=True)
-    driver.answer(MISSING)
-    assert driver.outcome("watch") is None
-    assert seen == []
-
-
 def test_many_watches_of_one_key_cost_one_keynotify(driver: MachineDriver) -> None:
     """Many watches cost one SUBSCRIBE, and those of one key one KEYNOTIFY. A later one stands at once, or after its own
     GET if it wants the value; what that GET finds is reported to the others as well, since its notification may still
@@ -137,8 +129,9 @@ def test_a_watch_that_begins_before_the_client_is_connected_is_not_forgotten(beg
         driver.suback()
         driver.answer(OK)
         if initial:
-            driver.answer(MISSING)
+            driver.answer(MISSING)  # there is no initial value
         assert driver.outcome("w") is None
+        assert not any(isinstance(action, Notify) for action in driver.actions)
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------

@@ -269,15 +269,3 @@ def test_encoded_again(where: tuple[str, int, str]) -> None:
                 assert sorted(again) == sorted(raw)
             raw = b""
     assert reordered == REORDERED.get(where, 0)
-
-
-def test_every_capture_is_expected() -> None:
-    """The tests expect each recorded connection."""
-    found = {
-        (path.stem, int(line.removeprefix("[connection ").removesuffix("]")), direction)
-        for path in CAPTURES.glob("*.txt")
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.startswith("[")
-        for direction in "<>"
-    }
-    assert found == set(EXPECTED)

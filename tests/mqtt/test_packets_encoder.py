@@ -172,25 +172,6 @@ def test_connack_return_codes(reason_code: int, return_code: int | None) -> None
     assert connack_return_code(reason_code) == return_code
 
 
-@pytest.mark.parametrize(
-    ("packet", "text"),
-    [
-        (Puback(10), "4002000A"),
-        (Puback(10, 0x10), "4003000A10"),
-        (Puback(10, 0x97, ReasonProperties("x")), "4008000A97041F000178"),
-        (Puback(10, 0, ReasonProperties(user_properties=(("a", ""),))), "400A000A000626000161 0000"),
-        (Disconnect(), "E000"),
-        (Disconnect(0x8E), "E0018E"),
-        (Auth(), "F000"),
-        (Auth(0x18, AuthProperties("m", b"d")), "F00A18 08 15 0001 6D 16 0001 64"),
-    ],
-    ids=repr,
-)
-def test_short_forms(packet: Packet, text: str) -> None:
-    """Acknowledgements, DISCONNECT and AUTH take their shortest form. (MQTT 5.0, 3.4.2.1, 3.14.2.1, 3.15.2.1)"""
-    assert encode(packet, 5) == bytes.fromhex(text)
-
-
 def test_topic_alias_with_and_without_subscription_identifier() -> None:
     """A message may have a topic alias in place of its topic, with and without a property that only servers send."""
     for block, ids in (("03 230102", ()), ("05 0B07 230102", (7,))):

@@ -84,8 +84,7 @@ def test_values_may_be_empty_and_fit_into_a_packet() -> None:
 
 
 def test_a_watched_key_fits_into_a_topic() -> None:
-    """Client id and watched key in hexadecimal have at most 65,535 bytes (MQTT 5.0, 1.5.4); the message says how long a
-    key may be."""
+    """Client id and watched key in hexadecimal have at most 65,535 bytes (MQTT 5.0, 1.5.4); the error says how long."""
     # State store protocol, "KEYNOTIFY notification topics": clients/{service}/{client id}/command/notify/{key}
     rest = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/")
     longest = (65_535 - rest) // 2

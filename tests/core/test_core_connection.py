@@ -22,8 +22,7 @@ SET = Set(b"k", b"v")
 
 
 def test_open_connects_and_subscribes_before_anything_is_sent() -> None:
-    """A connection goes through NEW, CONNECTING, SUBSCRIBING and READY, and sends no request before the response topic
-    is subscribed."""
+    """A connection goes through NEW, CONNECTING, SUBSCRIBING and READY, and sends nothing before SUBACK."""
     driver = MachineDriver()
     assert driver.open() == [*driver.actions[:1], Open(clean_start=True)]
     driver.submit(SET, "w")
@@ -40,8 +39,7 @@ def test_open_connects_and_subscribes_before_anything_is_sent() -> None:
 
 
 def test_clean_start_is_for_the_first_connection_only() -> None:
-    """Only the first connection may be a clean start: a later one would throw away the session with requests in
-    flight."""
+    """Only the first connection may be a clean start: a later one would lose requests in flight."""
     driver = MachineDriver(retry_first_connect=True)
     driver.open()
     driver.lose()
@@ -67,8 +65,7 @@ def test_a_session_that_is_present_is_not_subscribed_again() -> None:
 
 
 def test_a_lost_session_is_told_once_when_the_connection_stands(driver: MachineDriver) -> None:
-    """A lost session is reported once when a connection stands, even if the connection that found it out broke
-    before."""
+    """A lost session is reported once when a connection stands, not when it is found out."""
     driver.cut(session_present=True)
     assert driver.states[-1] == (ConnectionState.CONNECTED, None)
     driver.lose()
@@ -169,8 +166,7 @@ def test_a_fatal_reason_ends_every_phase(phase: str) -> None:
 
 @pytest.mark.parametrize("phase", ["new", "connecting", "subscribing", "ready", "waiting", "reconnecting"])
 def test_close_ends_every_phase(phase: str) -> None:
-    """Closing works in every phase, ends every watch, and sends DISCONNECT on a link that stands or may come to
-    stand."""
+    """Closing works in every phase, ends every watch, and sends DISCONNECT on any link."""
     driver = in_phase(phase)
     seen = driver.watch(b"k", "watch")
     actions = driver.close()
@@ -305,8 +301,7 @@ def test_a_suback_grants_and_refuses() -> None:
 
 
 def test_a_lost_connection_takes_the_questions_and_a_lost_session_the_answers() -> None:
-    """After a lost connection what was granted stays and what was asked for is asked for again; a lost session loses
-    both."""
+    """After a lost connection what was granted stays and the rest is asked for again; a lost session loses both."""
     actions: list[Action] = []
     subscriptions = Subscriptions(actions)
     subscriptions.ask("a")

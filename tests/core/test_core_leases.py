@@ -70,8 +70,7 @@ def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
 
 
 def test_a_renewal_leaves_time_for_another() -> None:
-    """A renewal waits for a third of the lease or what is left of it, so that a dead link leaves time for another
-    attempt."""
+    """A renewal waits for a third of the lease or what is left of it, which leaves time for another attempt."""
     keeper = Keeper()
     first = keeper.wait()
     assert isinstance(first, Invoke)
@@ -108,8 +107,7 @@ def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
 
 
 def test_the_end_of_a_lease_is_told_in_time() -> None:
-    """A lease's end counts from when it was requested, 2 s ago, even if the pause was a tick short or a renewal
-    came."""
+    """A lease's end counts from when it was requested, 2 s ago, even if a pause is short or a renewal came."""
     losses: list[LeaseLostError] = []
     ends = [9.8]
     steps = Steps(outlive(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
@@ -201,8 +199,7 @@ def test_a_newer_token_is_the_version_of_the_key_set_again(answer: SetResult, ca
 
 
 def test_a_lost_lease_gives_no_token() -> None:
-    """A lease that is lost before a newer token is requested or answered gives none: the claim may have taken the lock
-    anew."""
+    """A lease that is lost before a newer token is requested or answered gives none: another may have it."""
     assert isinstance(Steps(next_token(TERMS, HeldLease(remaining=0.0), 30.0)).error, LeaseLostError)
     lease = HeldLease()
     steps = Steps(next_token(TERMS, lease, 30.0))
@@ -212,8 +209,7 @@ def test_a_lost_lease_gives_no_token() -> None:
 
 
 def test_a_batch_that_failed_with_the_lease_may_have_been_applied() -> None:
-    """A batch that fails with the lease may have been applied in part, as the cause tells; before that its own error
-    counts."""
+    """A batch that fails with the lease may have been applied in part, as the cause tells."""
     failed = BatchError("1 of 2 items failed", results=(None, RequestTimeoutError("slow")))
     with pytest.raises(LeaseLostError) as caught:
         check_after(failed, HeldLease(remaining=0.0))

@@ -80,8 +80,7 @@ def test_a_claim_is_set_nex_px(terms: type[LockTerms]) -> None:
 
 
 def test_a_free_lock_takes_one_request() -> None:
-    """A free lock takes one request and no watch; the lease counts from when it was sent, less a margin for slow
-    clocks."""
+    """A free lock takes one request and no watch; the lease counts from its sending, less a margin."""
     steps = acquiring()
     assert steps.step == ATTEMPT
     steps.answer(GRANTED, took=0.5)
@@ -124,8 +123,7 @@ def test_a_release_is_followed_by_an_attempt_at_once() -> None:
 
 
 def test_a_claim_that_was_given_up_and_granted_is_found() -> None:
-    """A claim that was given up but granted is found by the next one, which renews it because the key holds our own
-    name."""
+    """A claim that was given up but granted is found by the next one, as the key holds our own name."""
     steps = waiting()
     assert steps.answer(WatchEvent(EventKind.SET, b"lock", b"me", TOKEN), took=0.1) == ATTEMPT
 
@@ -147,8 +145,7 @@ def test_acquiring_ends_at_its_timeout() -> None:
 
 
 def test_acquiring_goes_on_through_transport_errors() -> None:
-    """Acquiring goes on through transport errors of requests and of the watch; at its time-out it raises the last as
-    the cause."""
+    """Acquiring goes on through transport errors of requests and of the watch; its end has the last as cause."""
     steps = acquiring(timeout=20)
     assert steps.fail_and_wait(ConnectionLostError("down"), took=0.01) == ATTEMPT
     assert steps.answer(HELD) == Observe(b"lock", 5.0)
@@ -170,8 +167,7 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     [ConnectionLostError("down"), RequestTimeoutError("unsent"), RequestTimeoutError("", may_have_been_applied=True)],
 )
 def test_no_answer_at_all_is_not_somebody_else(error: TransportError) -> None:
-    """A waiter that gets no answer from the server says that it does not know who has the lock, or whether it has it
-    itself."""
+    """A waiter that gets no answer from the server says that it does not know who has the lock."""
     steps = acquiring(timeout=2)
     while steps.step is not None:
         steps.fail_and_wait(error, took=0.7)
@@ -268,8 +264,7 @@ def test_without_the_right_to_watch_waiting_is_polling() -> None:
 
 @pytest.mark.parametrize(("lease", "margin"), [(10.0, 0.2), (60.0, 1.2), (1.0, 0.05), (0.3, 0.03)])
 def test_a_lease_is_trusted_a_little_less_long(lease: float, margin: float) -> None:
-    """A lease is trusted for 2 % less because of clocks, and at least 50 ms (or a tenth of it) because of late
-    threads."""
+    """A lease is trusted for 2 % less because of clocks, and at least 50 ms (or a tenth) for late threads."""
     assert LockTerms(b"lock", b"me", lease).valid_until(100.0) == pytest.approx(100.0 + lease - margin)
 
 
@@ -360,8 +355,7 @@ def policy(seed: int = 1) -> WaitPolicy:
 
 
 def test_renewals_that_arrive_make_polls_needless() -> None:
-    """A waiter does not poll until 3 s after a renewal by a holder that renews every 3 s, because its lease is
-    longer."""
+    """A waiter does not poll until 3 s after a renewal by a holder that renews every 3 s."""
     waiter = policy()
     assert 0.5 <= waiter.after_event(held(), 0.0, 99.0) <= 1.0
     for renewed in (3.0, 6.0, 9.0):

@@ -299,8 +299,7 @@ def test_who_believes_to_hold_the_lock_holds_it(moods: Moods, seed: int) -> None
 
 @given(seed=st.integers(0, 2**32))
 def test_after_a_crash_the_next_one_follows_within_a_second_of_the_lease(seed: int) -> None:
-    """After a crash the next waiter has the lock within a second of the lease's end, even if no notification comes at
-    all."""
+    """After a crash the next waiter has the lock within a second of the lease's end, even if nothing is notified."""
     world = World(seed, Moods(crashes=1.0))
     first = Contender(world, "first", lease=LEASE_S, hold_s=world.random.uniform(0.1, 9.0), rounds=1)
     world.run(0.05)

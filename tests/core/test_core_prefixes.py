@@ -76,8 +76,7 @@ def test_a_prefix_is_literal(driver: MachineDriver, prefix: bytes, pattern: byte
 
 
 def test_initial_values_come_first_and_without_a_gap(driver: MachineDriver) -> None:
-    """The GET for an initial value is sent when the server notifies already, and what was notified meanwhile is not
-    told twice."""
+    """The GET for an initial value is sent when the server notifies already, and nothing is told twice."""
     seen = begin(driver, initial=True)
     driver.answer(page([b"a/1", b"a/2", b"a/3"]))
     for _ in range(3):
@@ -93,8 +92,7 @@ def test_initial_values_come_first_and_without_a_gap(driver: MachineDriver) -> N
 
 
 def test_thousands_of_keys_go_through_the_window() -> None:
-    """A watch on thousands of keys keeps to the window, and users' requests overtake the keys that are still to
-    come."""
+    """A watch on thousands of keys keeps to the window, and users' requests overtake the keys to come."""
     driver = MachineDriver(max_in_flight=8).ready()
     seen = begin(driver, initial=True, max_keys=2_000)
     keys = [b"a/%05d" % n for n in range(2_000)]
@@ -128,8 +126,7 @@ def test_thousands_of_keys_go_through_the_window() -> None:
 
 
 def test_a_new_key_is_found_by_the_next_listing(driver: MachineDriver) -> None:
-    """A new key that a listing finds is marked as missed, since it may have had earlier values; its next events are
-    not."""
+    """A new key that a listing finds is marked as missed, since it may have had earlier values."""
     seen = prefix_watched(driver, b"a/1")
     driver.after(9.9)
     assert payloads(driver) == []
@@ -178,8 +175,7 @@ def test_a_deleted_key_is_let_go_by_a_listing_without_it(driver: MachineDriver) 
 
 
 def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read(driver: MachineDriver) -> None:
-    """A listing that contradicts the notifications, by leaving a key out or naming a deleted one, makes the key be
-    read."""
+    """A listing that contradicts the notifications, either way, makes the key be read."""
     seen = prefix_watched(driver, b"a/1", b"a/2")
     driver.notify(b"a/2", DELETED, str(version(1)))
     seen.clear()
@@ -198,8 +194,7 @@ def test_a_listing_that_contradicts_what_was_notified_makes_the_key_read(driver:
 
 
 def test_a_key_that_is_found_before_the_watch_stands_is_waited_for(driver: MachineDriver) -> None:
-    """A key that the second listing finds before the watch stands is watched when it stands: its later changes cannot
-    be missed."""
+    """A key that the second listing finds before the watch stands is watched when it stands."""
     begin(driver, rescan=5.0)
     driver.answer(page([b"a/1"]))
     driver.after(5)
@@ -291,8 +286,7 @@ def test_closing_stops_every_key_that_nobody_else_watches(driver: MachineDriver)
 
 
 def test_prefixes_that_overlap_share_their_keys(driver: MachineDriver) -> None:
-    """Watches on overlapping prefixes share one KEYNOTIFY for each key; both get its events, and the second its initial
-    values."""
+    """Watches on overlapping prefixes share one KEYNOTIFY for each key; both get its events."""
     one = prefix_watched(driver, b"a/1")
     two = driver.watch_prefix(b"a", "two", initial=True)
     driver.answer(page([b"a/1"]))
@@ -337,8 +331,7 @@ def test_after_an_outage_known_keys_are_read_and_new_ones_found() -> None:
 
 
 def test_a_connection_that_breaks_between_scan_and_keynotify_begins_the_listing_anew(driver: MachineDriver) -> None:
-    """A connection that breaks between SCAN and KEYNOTIFY makes the listing start again without its old token, and
-    keeps its keys."""
+    """A connection that breaks between SCAN and KEYNOTIFY makes the listing start anew."""
     seen = begin(driver, initial=True)
     driver.answer(page([b"a/1"], b"more"))
     assert payloads(driver) == [scan(b"a/*", b"more"), keynotify(b"a/1")]

@@ -57,8 +57,7 @@ def test_a_request_is_what_the_official_sdks_send(driver: MachineDriver) -> None
 
 
 def test_a_mark_of_persistence_is_a_property_of_its_request_alone(driver: MachineDriver) -> None:
-    """A SET that asks for it has the property ``aio-persistence: true``, and no request has it as ``false`` (facts,
-    1.1)."""
+    """A SET that asks for it has the property ``aio-persistence: true``, and none has it ``false`` (facts, 1.1)."""
     driver.submit(Set(b"k", b"v", persist=True), "a", fencing_token=VERSION)
     driver.submit(Set(b"k", b"v"), "b")
     marked, plain = (dict(publication.message.user_properties) for publication in driver.published)
@@ -97,8 +96,7 @@ def test_the_deadline_travels_as_message_expiry(driver: MachineDriver, timeout: 
 
 
 def test_a_request_above_the_brokers_limit_is_not_sent(driver: MachineDriver) -> None:
-    """The check against the broker's limit counts every byte: a packet that just fits is sent, a longer one is
-    refused."""
+    """The check against the broker's limit counts every byte: a longer packet is refused."""
     driver.cut(maximum_packet_size=1000)
     driver.submit(Set(b"k", b"v" * 300), "fits")
     driver.submit(Set(b"k", b"v" * 700), "too long")
@@ -184,8 +182,7 @@ def test_each_reply_becomes_its_result(driver: MachineDriver, command: Command, 
     + [(b"+OK\r\n", stamp) for stamp in ("NotValid", "1:2", "-1:0:x", "99999999999999999999:0:x", "")],
 )
 def test_a_reply_that_cannot_be_read_may_mean_anything(driver: MachineDriver, payload: bytes, stamp: str) -> None:
-    """A reply that fits another command, or whose version is unreadable, raises an error that says that the command may
-    have been applied."""
+    """A reply that fits another command, or whose version is unreadable, may have been applied."""
     driver.submit(SET, "w")
     driver.answer(payload, *([("__ts", stamp)] if payload == b"+OK\r\n" else []))
     error = driver.outcome("w")

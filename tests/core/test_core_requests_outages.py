@@ -32,8 +32,7 @@ TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and
 
 
 def test_each_deadline_names_what_was_missing() -> None:
-    """The time-out error names what was missing (PUBACK, answer, state store or connection); only an unsent request is
-    surely unapplied."""
+    """The time-out error names what was missing; only a request that was not sent is surely not applied."""
     driver = MachineDriver(max_in_flight=3).ready()
     for i in range(4):
         driver.submit(SET, i, timeout=5)
@@ -53,8 +52,7 @@ def test_each_deadline_names_what_was_missing() -> None:
 
 
 def test_a_deadline_passes_also_while_disconnected(driver: MachineDriver) -> None:
-    """A deadline passes while disconnected too: what was sent may have been applied, what waits was not, and both
-    errors say why."""
+    """A deadline passes while disconnected too: only what was sent may have been applied."""
     driver.submit(SET, "sent", timeout=3)
     driver.lose()
     driver.submit(SET, "queued", timeout=2)
@@ -66,8 +64,7 @@ def test_a_deadline_passes_also_while_disconnected(driver: MachineDriver) -> Non
 
 
 def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
-    """A request can be cancelled when queued, sent, accepted or done; its answer is then late, and its place is
-    free."""
+    """A request can be cancelled when queued, sent, accepted or done; its place is then free."""
     driver = MachineDriver(max_in_flight=2).ready()
     requests = [driver.submit(SET, i) for i in range(4)]
     driver.puback(driver.on_the_wire[1])
@@ -214,8 +211,7 @@ def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
 
 
 def test_a_packet_that_breaks_the_connection_is_not_sent_again(driver: MachineDriver) -> None:
-    """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up and not sent
-    again."""
+    """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up."""
     driver.submit(SET, "accepted")
     driver.puback()
     driver.submit(SET, "too large")
@@ -270,8 +266,7 @@ def test_a_link_that_says_anything_is_not_dropped(driver: MachineDriver) -> None
 
 
 def test_a_broker_that_answers_and_never_acknowledges_is_left() -> None:
-    """A broker that answers and never acknowledges is left; the requests that wait for its full window say so when they
-    time out."""
+    """A broker that answers and never acknowledges is left; requests that wait for it say so."""
     driver = MachineDriver().open_with(receive_maximum=1)
     driver.submit(SET, "answered")
     driver.reply(driver.on_the_wire[0], b"+OK\r\n")
@@ -313,8 +308,7 @@ def test_notifications_do_not_stand_for_acknowledgements() -> None:
 
 
 def test_closing_answers_everybody() -> None:
-    """Closing answers every request (sent ones as maybe applied, waiting ones as not), then disconnects; later calls
-    are refused."""
+    """Closing answers every request (sent ones as maybe applied, waiting ones as not), then disconnects."""
     driver = MachineDriver(max_in_flight=1).ready()
     driver.submit(SET, "sent")
     driver.submit(SET, "queued")
@@ -350,8 +344,7 @@ def test_a_fatal_end_gives_each_caller_an_error_of_his_own(driver: MachineDriver
 
 
 def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:
-    """A complaint of the driver about the application's own connection is reported in place of guesses, for sent and
-    unsent requests."""
+    """A complaint of the driver about the application's own connection is reported in place of guesses."""
     complaints = ["on_publish was replaced"]
     driver = MachineDriver(max_in_flight=1, complaint=lambda: complaints[0] if complaints else None).ready()
     driver.submit(Set(b"k", b"v"), "sent", timeout=1.0)

@@ -40,8 +40,7 @@ from statestore_client.wire.messages import Connected, Subscribed
 
 
 def test_a_watch_stands_when_keynotify_is_answered(driver: MachineDriver) -> None:
-    """A watch subscribes, then sends KEYNOTIFY, and tells its caller when that is answered; then it reports every
-    change."""
+    """A watch subscribes, then sends KEYNOTIFY, tells its caller when that is answered, and reports changes."""
     seen = driver.watch(b"k", "w")
     assert driver.subscribing[0].topic_filters == (NOTIFICATIONS + "+",)
     assert payloads(driver) == []
@@ -279,8 +278,7 @@ def test_notifications_that_cannot_be_read_are_counted(driver: MachineDriver, pa
 def test_after_an_outage_the_latest_state_comes_once(
     driver: MachineDriver, known: str, answer: Any, expected: list[WatchEvent]
 ) -> None:
-    """After an outage the latest state is reported once, marked as missed if it changed or nobody can know; live events
-    are not."""
+    """After an outage the latest state is reported once, as missed if it changed or nobody can know."""
     seen = watched(driver)
     if known != "nothing":
         driver.notify(b"k", was_set(b"1") if known == "set" else DELETED, str(version(1)))
@@ -404,8 +402,7 @@ def test_a_leftover_after_a_gap_that_was_never_closed_is_marked(driver: MachineD
 
 
 def test_a_watcher_hears_of_the_connection_if_it_asks(driver: MachineDriver) -> None:
-    """A watch that asks for it gets SUSPENDED, the news, then RESUMED, once for an outage; the others get only the
-    news."""
+    """A watch that asks for it gets SUSPENDED, the news, then RESUMED, once for an outage."""
     plain = watched(driver)
     told = driver.watch(b"k", "told", connection_events=True)
     driver.cut()
@@ -418,8 +415,7 @@ def test_a_watcher_hears_of_the_connection_if_it_asks(driver: MachineDriver) -> 
 
 
 def test_a_poll_finds_what_no_notification_told(driver: MachineDriver) -> None:
-    """A GET at intervals finds what no notification told; news are marked as missed, and a known value is not
-    repeated."""
+    """A GET at intervals finds what no notification told; news are marked as missed, old ones not told."""
     seen = watched(driver, poll=30.0)
     assert driver.machine.next_deadline() == driver.time + 30
     driver.after(29)
@@ -448,8 +444,7 @@ def test_a_poll_waits_for_the_connection(driver: MachineDriver) -> None:
 
 
 def test_a_version_from_the_far_future_does_not_silence_a_watch(driver: MachineDriver) -> None:
-    """A version from the far future, counterfeit or of a broken clock, is not delivered and makes the client read the
-    key."""
+    """A version from the far future, counterfeit or of a broken clock, makes the client read the key instead."""
     seen = watched(driver)
     driver.notify(b"k", was_set(b"x"), f"{2**63 - 1}:0:evil")
     assert seen == []

@@ -105,20 +105,19 @@ def test_what_a_broker_must_not_say(name: str, data: bytes) -> None:
     end_of(connection)
 
 
-def test_success_before_connack_is_a_mistake() -> None:
-    """AUTH 0x00 before CONNACK ends the connection, because only CONNACK may end the first conversation."""
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(SUCCESS, "AUTH"), (bytes.fromhex("20 03 00 00 00"), "authentication method")],
+    ids=["AUTH 0x00", "CONNACK"],
+)
+def test_only_a_connack_with_the_method_ends_the_first_conversation(data: bytes, text: str) -> None:
+    """AUTH 0x00 before CONNACK and a CONNACK without the method end the connection; nothing is said to a peer that does
+    not know the protocol."""
     connection, _ = started()
     connection.outbox.clear()
-    connection.receive(SUCCESS, 100.0)
-    assert connection.outbox == []  # nothing is said to a peer that does not know the protocol
-    end_of(connection)
-
-
-def test_connack_has_to_name_the_method() -> None:
-    """A CONNACK without the authentication method ends the connection."""
-    connection, _ = started()
-    connection.receive(bytes.fromhex("20 03 00 00 00"), 100.0)
-    assert "authentication method" in str(end_of(connection).error)
+    connection.receive(data, 100.0)
+    assert text in str(end_of(connection).error)
+    assert connection.outbox == []
 
 
 def test_an_authenticator_that_fails_ends_it() -> None:

@@ -146,6 +146,23 @@ def test_no_more_requests_than_the_window_are_in_flight(driver: MachineDriver) -
     assert [p.message.payload[-3:-2] for p in driver.on_the_wire] == [b"1", b"2", b"3", b"4"]
 
 
+def test_the_brokers_receive_maximum_is_kept_whatever_the_callers_do(driver: MachineDriver) -> None:
+    """Requests that timed out or were cancelled count against Receive Maximum until their PUBACK (MQTT 5.0, 3.3.4)."""
+    driver.cut(receive_maximum=2)
+    one = driver.submit(SET, "one")
+    driver.submit(SET, "two", timeout=1)
+    driver.submit(SET, "three")
+    driver.machine.cancel(one, driver.now)
+    driver.after(1)
+    assert len(driver.published) == 2
+    driver.puback()
+    assert len(driver.published) == 3
+    driver.submit(SET, "four")
+    assert len(driver.published) == 3
+    driver.puback()
+    assert len(driver.published) == 4
+
+
 # -- replies -----------------------------------------------------------------------------------------------------------
 
 

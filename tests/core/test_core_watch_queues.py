@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from watch_driver import event, told
 
@@ -196,6 +196,8 @@ def test_a_full_watch_holds_up_those_of_all() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["full", "room", "ack", "ack", "reconnect"]), st.integers(0, 2))))
+@example([("full", 0), ("ack", 0), ("reconnect", 0), ("ack", 0), ("room", 0), ("ack", 0)])
+@example([("full", 0), ("full", 1), ("ack", 0), ("room", 0), ("ack", 0), ("room", 1)])
 def test_every_one_leaves_once_and_in_order(events: list[tuple[str, int]]) -> None:
     """Acknowledgements leave at once, or in order when no watch is full any more; a reconnect forgets those that wait,
     since the broker sends their messages again, and a full watch stays so."""

@@ -57,13 +57,17 @@ def test_a_request_is_what_the_official_sdks_send(driver: MachineDriver) -> None
 
 
 def test_a_mark_of_persistence_is_a_property_of_its_request_alone(driver: MachineDriver) -> None:
-    """A SET that asks for it has the property ``aio-persistence: true``, and none has it ``false`` (facts, 1.1)."""
+    """A SET that asks for it has the property ``aio-persistence: true``, and none has it ``false`` (facts, 1.1); a
+    fencing token that requests share is a property of each of them."""
     driver.submit(Set(b"k", b"v", persist=True), "a", fencing_token=VERSION)
     driver.submit(Set(b"k", b"v"), "b")
-    marked, plain = (dict(publication.message.user_properties) for publication in driver.published)
+    driver.submit(Set(b"k", b"v"), "c", fencing_token=VERSION)
+    marked, plain, fenced = (dict(publication.message.user_properties) for publication in driver.published)
     assert marked.keys() == {"__ts", "__ft", "aio-persistence"}
     assert marked["aio-persistence"] == "true"
     assert plain.keys() == {"__ts"}
+    assert fenced.keys() == {"__ts", "__ft"}
+    assert marked["__ft"] == fenced["__ft"] == str(VERSION)
 
 
 @pytest.mark.parametrize(

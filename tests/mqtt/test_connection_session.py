@@ -24,8 +24,6 @@ from statestore_client.wire.messages import (
 RESUMED = bytes.fromhex("20 03 01 00 00")
 NEW_SESSION = bytes.fromhex("20 03 00 00 00")
 ENVELOPE = Envelope("t", "r")
-#: Behind the first byte and the remaining length, with room for packet identifier and the rest.
-TOPIC = bytes.fromhex("0001 74")
 
 
 def message(text: bytes = b"v") -> OutgoingMessage:
@@ -230,7 +228,7 @@ def test_the_broker_may_name_the_client() -> None:
         pytest.param("f0 07 18 05 15 0002 6162", id="AUTH without a method in use"),
         pytest.param("c0 00", id="PINGREQ"),
         pytest.param("10 0c 0004 58585858 05 02 003c 0000", id="a CONNECT of another protocol"),
-        ("an endless property list", "30 8050 0001 61 fb4f" + "26 0000 0000" * 2047),
+        pytest.param("30 8050 0001 61 fb4f" + "26 0000 0000" * 2047, id="an endless property list"),
     ],
 )
 def test_every_broken_rule_gives_one_end_with_a_reason(data: str) -> None:

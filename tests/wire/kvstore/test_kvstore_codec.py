@@ -268,6 +268,7 @@ BAD: list[tuple[str, str, str]] = [
     ("an entry that is too short", "95 13 09 a1 61 81 a1 6b 94 03 a1 61 c0 05 90", "five fields"),
     ("a version of 2^63", "95 13 09 a1 61 81 a1 6b 95 cf 8000000000000000 a1 61 c0 05 00 90", "64 bits with a sign"),
     ("bytes for a key", "95 13 09 a1 61 81 c4 01 6b 95 03 a1 61 c0 05 00 90", "texts as keys"),
+    ("a number for a map", "93 21 09 05", "must be a map of keys"),
     ("a number for a key", "95 13 09 a1 61 81 01 95 03 a1 61 c0 05 00 90", "not valid MessagePack"),
     ("a range that goes back", "95 15 09 a1 61 91 92 05 04 80", "ascending"),
     ("ranges that overlap", "95 15 09 a1 61 92 92 01 05 92 05 06 80", "ascending"),

@@ -187,6 +187,11 @@ class MachineDriver:
         self.at(deadline)
         return self.connect(session_present=session_present, **options)
 
+    def cut(self, **options: Any) -> list[Action]:
+        """The connection breaks and comes back."""
+        self.lose()
+        return self.reconnect(**options)
+
     def puback(self, publish: Publish | None = None, reason_code: int = 0) -> list[Action]:
         """PUBACK for a publication, by default the oldest."""
         publish = publish or self.on_the_wire[0]

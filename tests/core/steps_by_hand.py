@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from statestore_client.core.steps import Answer, Pause, Step, WaitForChange
-from statestore_client.errors import StateStoreError
+import attrs
 
-__all__ = ["Steps"]
+from statestore_client.core.steps import Answer, Pause, Step, WaitForChange
+from statestore_client.errors import LeaseLostError, StateStoreError
+from statestore_client.wire.hlc import HlcTimestamp
+
+__all__ = ["NEWER", "TOKEN", "HeldLease", "Steps"]
+
+TOKEN = HlcTimestamp(1, 2, "S")
+NEWER = HlcTimestamp(1, 3, "S")
 
 
 class Steps:
@@ -51,3 +57,15 @@ class Steps:
         except StateStoreError as error:
             self.step, self.error = None, error
         return self.step
+
+
+@attrs.define
+class HeldLease:
+    """A lease that ends when the test says so."""
+
+    fencing_token: HlcTimestamp = TOKEN
+    remaining: float = 7.0
+
+    def check(self) -> None:
+        if self.remaining <= 0:
+            raise LeaseLostError("over")

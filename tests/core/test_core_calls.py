@@ -21,6 +21,8 @@ from statestore_client.wire.hlc import HlcTimestamp
 # State store protocol, "Versioning and hybrid logical clocks".
 TOKEN_TEXT = "1696374425000:0:CLIENT"
 TOKEN = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")
+NAN, INF = float("nan"), float("inf")
+EMPTY = "is empty; keys have at least one byte"
 
 
 def complaint(call: Callable[..., Any], *arguments: Any) -> str:
@@ -44,13 +46,6 @@ def test_keys_are_bytes_or_text(given_key: Any, key: bytes) -> None:
     assert (result, type(result)) == (key, bytes)
 
 
-@pytest.mark.parametrize("empty", [b"", "", bytearray(), memoryview(b"")])
-def test_keys_have_at_least_one_byte(empty: Any) -> None:
-    """An empty key is refused (state store protocol: "the key length is zero")."""
-    assert complaint(calls.key_bytes, empty) == "the key is empty; keys have at least one byte"
-    assert complaint(calls.key_bytes, empty, "pattern") == "the pattern is empty; keys have at least one byte"
-
-
 @pytest.mark.parametrize("key", [None, 7, 1.5, ["k"], object])
 def test_keys_are_nothing_else(key: Any) -> None:
     """A key of any other type is refused, numbers in particular: bytes(7) would be seven zeros."""
@@ -58,50 +53,71 @@ def test_keys_are_nothing_else(key: Any) -> None:
     assert complaint(calls.value_bytes, key) == f"the value must be bytes or text, not {type(key).__name__}"
 
 
-def test_text_that_utf_8_cannot_hold_is_refused() -> None:
-    """Text with half of a surrogate pair, as file names may have, is refused."""
-    assert complaint(calls.key_bytes, "a\ud800").startswith("the key is not valid text: 'utf-8' codec can't encode")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        *((partial(calls.key_bytes, empty), f"the key {EMPTY}") for empty in (b"", "", bytearray(), memoryview(b""))),
+        (partial(calls.set_command, "", "v", None, None), f"the key {EMPTY}"),
+        (partial(calls.get_command, ""), f"the key {EMPTY}"),
+        (partial(calls.delete_command, ""), f"the key {EMPTY}"),
+        (partial(calls.vdelete_command, "", "v"), f"the key {EMPTY}"),
+        (partial(calls.watched_key, "", "me"), f"the key {EMPTY}"),
+        (partial(calls.scan_command, "", None), f"the pattern {EMPTY}"),  # as the official SDKs do: facts, 1.6
+        (partial(calls.key_bytes, "a\ud800"), "the key is not valid text: 'utf-8' codec can't encode"),
+        (partial(calls.watched_prefix, b"\xff"), "the prefix is not UTF-8"),
+        (partial(calls.watched_prefix, "ü".encode()[:1]), "the prefix is not UTF-8"),
+        (partial(calls.watched_prefix, 7), "the prefix must be bytes or text"),
+    ],
+)
+def test_a_key_that_no_server_could_use_is_refused(make: Callable[[], object], words: str) -> None:
+    """An empty key (state store protocol: "the key length is zero"), text with half of a surrogate pair and a prefix
+    that cannot be listed are refused before the server would."""
+    assert complaint(make).startswith(words)
 
 
 def test_values_may_be_empty_and_fit_into_a_packet() -> None:
     """A value may be empty, and has at most 268,435,455 bytes, the limit of an MQTT packet (MQTT 5.0, 2.1.4)."""
     assert calls.value_bytes("") == b""
     assert len(calls.value_bytes(bytes(268_000_000))) == 268_000_000
-    assert complaint(calls.value_bytes, bytes(268_000_001)) == (
-        "the value has 268000001 bytes; one MQTT packet holds 268000000"
+    words = "the value has 268000001 bytes; one MQTT packet holds 268000000"
+    assert complaint(calls.value_bytes, bytes(268_000_001)) == words
+
+
+def test_a_watched_key_fits_into_a_topic() -> None:
+    """Client id and watched key in hexadecimal have at most 65,535 bytes (MQTT 5.0, 1.5.4); the error says how long."""
+    # State store protocol, "KEYNOTIFY notification topics": clients/{service}/{client id}/command/notify/{key}
+    rest = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/")
+    longest = (65_535 - rest) // 2
+    assert calls.watched_key(b"x" * longest, "me") == b"x" * longest
+    assert complaint(calls.watched_key, b"x" * (longest + 1), "me") == (
+        f"a key of {longest + 1} bytes cannot be watched; at most {longest} fit into a topic"
     )
+    assert f"at most {longest} fit" in complaint(calls.watched_key, b"x" * 100_000, "me")
 
 
 # -- numbers, tokens, words --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("timeout", "seconds"), [(None, None), (1, 1.0), (0.001, 0.001), (1e9, None), (float("inf"), None), (1e8, 1e8)]
+    ("timeout", "seconds"), [(None, None), (1, 1.0), (0.001, 0.001), (1e9, None), (INF, None), (1e8, 1e8)]
 )
 def test_a_timeout_is_seconds_or_none(timeout: float | None, seconds: float | None) -> None:
     """A time-out is a number of seconds, or None for no end; thirty years count as no end."""
     assert calls.check_timeout(timeout) == seconds
 
 
-@pytest.mark.parametrize("timeout", [0, -1, -0.0, float("nan"), "5", True, b"1"])
+@pytest.mark.parametrize("timeout", [0, -1, -0.0, NAN, "5", True, b"1"])
 def test_a_timeout_is_positive(timeout: Any) -> None:
     """A time-out of zero is refused, since no request could meet it, and so is True, which is not a number."""
-    words = f"timeout must be a positive number of seconds or None, not {timeout!r}"
-    assert complaint(calls.check_timeout, timeout) == words
+    words = f"must be a positive number of seconds or None, not {timeout!r}"
+    assert complaint(calls.check_timeout, timeout) == f"timeout {words}"
+    assert complaint(calls.prefix_terms, timeout, 1) == f"rescan {words}"
 
 
 @pytest.mark.parametrize(("expiry", "expiry_ms"), [(None, None), (1, 1000), (0.001, 1), (1.0015, 1002), (60.0, 60_000)])
 def test_an_expiry_is_seconds(expiry: float | None, expiry_ms: int | None) -> None:
     """An expiry is given in seconds and sent in whole milliseconds (state store protocol, "SET options": PX)."""
     assert calls.set_command("k", "v", None, expiry) == Set(b"k", b"v", None, expiry_ms)
-
-
-@pytest.mark.parametrize("expiry", [0, 0.0009, -1, 9007199254741, 1e300, float("nan"), float("inf"), "60", True])
-def test_an_expiry_has_bounds(expiry: Any) -> None:
-    """An expiry that would be zero on the wire, or too long for exact milliseconds, is refused."""
-    words = f"expiry must be seconds, from 0.001 to 9007199254740, not {expiry!r}"
-    assert complaint(calls.set_command, "k", "v", None, expiry) == words
-    assert complaint(calls.set_commands, [("k", "v")], expiry) == words
 
 
 @given(st.floats(0.001, 2**53 // 1000))
@@ -113,30 +129,36 @@ def test_an_expiry_keeps_its_milliseconds(expiry: float) -> None:
     assert abs(expiry_ms - expiry * 1000) <= 0.5
 
 
+@pytest.mark.parametrize("expiry", [0, 0.0009, -1, 9007199254741, 1e300, NAN, INF, "60", True])
+def test_an_expiry_has_bounds(expiry: Any) -> None:
+    """An expiry that would be zero on the wire, or too long for exact milliseconds, is refused."""
+    words = f"expiry must be seconds, from 0.001 to 9007199254740, not {expiry!r}"
+    assert complaint(calls.set_command, "k", "v", None, expiry) == words
+    assert complaint(calls.set_commands, [("k", "v")], expiry) == words
+
+
 def test_a_fencing_token_is_a_timestamp_or_its_text() -> None:
     """A fencing token is a timestamp, as a lease has it, or its text, as it was stored somewhere."""
     assert calls.fencing_token(None) is None
     assert calls.fencing_token(TOKEN) is TOKEN
-    assert calls.fencing_token(TOKEN_TEXT) == TOKEN
-    assert calls.fencing_token(str(TOKEN)) == TOKEN
+    assert calls.fencing_token(TOKEN_TEXT) == calls.fencing_token(str(TOKEN)) == TOKEN
 
 
-@pytest.mark.parametrize("token", ["", "1:2", "x:0:n", "-1:0:n", "1:2:3:4"])
-def test_a_fencing_token_that_cannot_be_read_is_refused(token: str) -> None:
-    """A fencing token that cannot be read is refused before anything is sent: without it the write would be
-    unprotected."""
-    assert complaint(calls.fencing_token, token).startswith("fencing_token: ")
+@pytest.mark.parametrize("token", ["", "1:2", "x:0:n", "-1:0:n", "1:2:3:4", 5, b"1:0:n", True, 1.5])
+def test_a_fencing_token_that_cannot_be_read_is_refused(token: Any) -> None:
+    """What is no fencing token, bytes included, is refused before anything is sent: without it the write would be
+    unprotected; who passes a lease gets told of its attribute."""
+    must = f"fencing_token must be a timestamp or its text, not {type(token).__name__}"
+    words = complaint(calls.fencing_token, token)
+    assert words.startswith("fencing_token: ") if isinstance(token, str) else words == must
 
+    class Lease: ...
 
-@pytest.mark.parametrize("token", [5, b"1:0:n", True, 1.5])
-def test_a_fencing_token_is_nothing_else(token: Any) -> None:
-    """A fencing token of any other type, bytes included, is refused."""
-    words = f"fencing_token must be a timestamp or its text, not {type(token).__name__}"
-    assert complaint(calls.fencing_token, token) == words
+    assert complaint(calls.fencing_token, Lease()).endswith("not Lease; pass lease.fencing_token")
 
 
 def test_the_bounds_of_a_queue_are_checked() -> None:
-    """A queue holds at least one event and has one of two policies for when it is full."""
+    """A queue holds at least one event and has one of three policies for when it is full."""
     options = WatchOptions()
     of_key = partial(calls.watch_terms, "k", "client", options)
     of_prefix = partial(calls.prefix_watch_terms, "p", options, max_keys=10)
@@ -149,20 +171,8 @@ def test_the_bounds_of_a_queue_are_checked() -> None:
             assert complaint(partial(terms, max_queued=max_queued, overflow="latest")) == words
         words = "overflow must be 'latest', 'error' or 'block', not 'drop'"
         assert complaint(partial(terms, max_queued=1, overflow="drop")) == words
-
-
-def test_a_watched_key_fits_into_a_topic() -> None:
-    """Client id and watched key in hexadecimal have at most 65,535 bytes (MQTT 5.0, 1.5.4); the message says how long a
-    key may be."""
-    # State store protocol, "KEYNOTIFY notification topics": clients/{service}/{client id}/command/notify/{key}
-    rest = len("clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/6D65/command/notify/")
-    longest = (65_535 - rest) // 2
-    assert calls.watched_key(b"x" * longest, "me") == b"x" * longest
-    assert complaint(calls.watched_key, b"x" * (longest + 1), "me") == (
-        f"a key of {longest + 1} bytes cannot be watched; at most {longest} fit into a topic"
-    )
-    assert f"at most {longest} fit" in complaint(calls.watched_key, b"x" * 100_000, "me")
-    assert complaint(calls.watched_key, "", "me") == "the key is empty; keys have at least one byte"
+    for max_keys in (0, True, 1.5, None, "7"):
+        assert complaint(calls.prefix_terms, 1, max_keys).startswith("max_keys must be")
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -193,56 +203,23 @@ def test_arguments_become_commands(made: Command, command: Command) -> None:
 @pytest.mark.parametrize("condition", ["nx", "XX", "", True, 0])
 def test_a_condition_is_one_of_two_words(condition: Any) -> None:
     """A condition is NX or NEX, in upper case as on the wire."""
-    assert complaint(calls.set_command, "k", "v", condition, None) == (
-        f"condition must be 'NX', 'NEX' or None, not {condition!r}"
-    )
+    words = f"condition must be 'NX', 'NEX' or None, not {condition!r}"
+    assert complaint(calls.set_command, "k", "v", condition, None) == words
 
 
 @pytest.mark.parametrize("condition", ["NX", None])
 def test_an_expected_value_goes_with_nex(condition: Any) -> None:
     """An expected value is accepted with the condition NEX only."""
-    assert complaint(calls.set_command, "k", "v", condition, None, b"old") == (
-        f"expected is what condition='NEX' compares with; condition is {condition!r}"
-    )
+    words = f"expected is what condition='NEX' compares with; condition is {condition!r}"
+    assert complaint(calls.set_command, "k", "v", condition, None, b"old") == words
 
 
 @pytest.mark.parametrize("persist", ["false", 1, None])
 def test_persist_is_true_or_false(persist: Any) -> None:
     """``persist`` is true or false, and a text is refused: it would be true whatever it says."""
-    assert complaint(calls.set_command, "k", "v", None, None, None, persist) == (
-        f"persist must be True or False, not {persist!r}"
-    )
-    assert complaint(lambda: list(calls.set_commands([], None, persist))) == (
-        f"persist must be True or False, not {persist!r}"
-    )
-
-
-def test_an_item_has_the_batchs_mark_unless_it_says_otherwise() -> None:
-    """An item of a batch has the batch's ``persist`` unless it has its own; a wrong one becomes the error of its
-    item."""
-    items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", persist=False), SetItem("d", "4", persist="no")]  # type: ignore[arg-type]
-    *commands, error = calls.set_commands(items, None, True)
-    assert commands == [Set(b"a", b"1", persist=True), Set(b"b", b"2", persist=True), Set(b"c", b"3")]
-    assert isinstance(error, InvalidArgumentError)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: calls.set_command("", "v", None, None),
-        lambda: calls.get_command(""),
-        lambda: calls.delete_command(""),
-        lambda: calls.vdelete_command("", "v"),
-    ],
-)
-def test_every_command_needs_a_key(make: Callable[[], Command]) -> None:
-    """Each command refuses a missing key before the server would."""
-    assert complaint(make) == "the key is empty; keys have at least one byte"
-
-
-def test_a_scan_needs_a_pattern() -> None:
-    """A scan refuses an empty pattern, as the official SDKs do (state store facts, 1.6)."""
-    assert complaint(calls.scan_command, "", None) == "the pattern is empty; keys have at least one byte"
+    words = f"persist must be True or False, not {persist!r}"
+    assert complaint(calls.set_command, "k", "v", None, None, None, persist) == words
+    assert complaint(calls.set_commands, [], None, persist) == words
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -258,35 +235,39 @@ def test_batches_become_commands_in_order() -> None:
 
 
 def test_items_of_a_set_may_have_their_own_terms() -> None:
-    """An item of a batch of sets may have its own terms, its token included; for the others it has the batch's."""
+    """An item of a batch of sets may have its own terms, token and mark included; for the others it has the batch's."""
     items = [("a", "1"), SetItem("b", "2"), SetItem("c", "3", expiry=2), SetItem("d", "4", fencing_token=TOKEN_TEXT)]
-    assert list(calls.set_commands(items, 1)) == [
-        Set(b"a", b"1", None, 1000),
-        Set(b"b", b"2", None, 1000),
-        Set(b"c", b"3", None, 2000),
-        FencedCommand(Set(b"d", b"4", None, 1000), TOKEN),
+    assert list(calls.set_commands([*items, SetItem("e", "5", persist=False)], 1, True)) == [
+        Set(b"a", b"1", None, 1000, persist=True),
+        Set(b"b", b"2", None, 1000, persist=True),
+        Set(b"c", b"3", None, 2000, persist=True),
+        FencedCommand(Set(b"d", b"4", None, 1000, persist=True), TOKEN),
+        Set(b"e", b"5", None, 1000),
     ]
 
 
 def test_an_item_that_cannot_be_used_becomes_its_error() -> None:
     """An item that cannot be used becomes an error in its place, and the items after it are still used."""
-    items: list[Any] = [("a", "1"), ("", "2"), "xy", ("c", "3", "4"), SetItem("d", "4", expiry=0), None, ("e", "5")]
-    made = list(calls.set_commands(items, None))
-    assert [type(m) for m in made] == [Set, *[InvalidArgumentError] * 5, Set]
-    assert [str(m) for m in made if isinstance(m, InvalidArgumentError)] == [
-        "the key is empty; keys have at least one byte",
+    items: list[Any] = [("a", "1"), ("", "2"), "xy", ("c", "3", "4"), SetItem("d", "4", expiry=0), None]
+    wrong: Any = "no"
+    items += [SetItem("k", "v", persist=wrong), SetItem("k", "v", fencing_token="x"), ("e", "5")]
+    first, *errors, last = calls.set_commands(items, None)
+    assert (first, last) == (Set(b"a", b"1"), Set(b"e", b"5"))
+    assert all(isinstance(error, InvalidArgumentError) for error in errors)
+    assert [str(error).partition(":")[0] for error in errors] == [
+        f"the key {EMPTY}",
         "an item must be a pair of key and value, not str",
         "an item must be a pair of key and value, not tuple",
         "expiry must be seconds, from 0.001 to 9007199254740, not 0",
         "an item must be a pair of key and value, not NoneType",
+        "persist must be True or False, not 'no'",
+        "fencing_token",
     ]
-    wrong_token = list(calls.set_commands([SetItem("k", "v", fencing_token="x")], None))
-    assert [type(m) for m in wrong_token] == [InvalidArgumentError]
 
 
 @pytest.mark.parametrize("items", ["pump", b"pump", bytearray(b"pump"), memoryview(b"pump"), None, 5])
 def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
-    """A batch is an iterable of items, and text is refused although it can be iterated."""
+    """A batch is an iterable of items, and text is refused, at the call, although it can be iterated."""
     words = f"a batch must be an iterable of its items, not {type(items).__name__}"
     for make in (calls.get_commands, calls.delete_commands, calls.vdelete_commands, calls.check_batch):
         assert complaint(make, items) == words
@@ -300,14 +281,6 @@ def test_a_dictionary_is_no_batch_of_pairs() -> None:
     assert complaint(calls.vdelete_commands, {"k": "v"}) == words
     assert list(calls.set_commands({"k": "v"}.items(), None)) == [Set(b"k", b"v")]
     assert list(calls.get_commands({"k": "v"})) == [Get(b"k")]
-
-
-def test_what_is_wrong_with_a_whole_batch_is_raised_before_the_first_item() -> None:
-    """A fault of the whole batch is raised at the call, before the first command is taken and anything is sent."""
-    with pytest.raises(InvalidArgumentError):
-        calls.set_commands([("k", "v")], -1)
-    with pytest.raises(InvalidArgumentError):
-        calls.get_commands("pump")
 
 
 def test_an_error_of_the_callers_own_iterable_is_his() -> None:
@@ -333,11 +306,3 @@ def test_failures_of_a_batch_are_raised_together() -> None:
     assert str(caught.value) == "2 of 4 items failed; the first is number 1: late"
     assert caught.value.results == (1, first, None, second)
     assert caught.value.failures == {1: first, 3: second}
-
-
-def test_what_has_a_token_is_no_token() -> None:
-    """A lease given as a fencing token is refused with a message that names its attribute for the token."""
-
-    class Lease: ...
-
-    assert complaint(calls.fencing_token, Lease()).endswith("not Lease; pass lease.fencing_token")

@@ -1,33 +1,36 @@
-"""Held locks, step by step: renewal, loss, and newer tokens. Each step is answered by hand, and time is a number."""
+"""Held locks: renewal, loss, newer tokens, and edits. Each step is answered by hand, and time is a number."""
 
 from __future__ import annotations
 
-import attrs
+import threading
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from steps_by_hand import Steps
+from steps_by_hand import NEWER, TOKEN, HeldLease, Steps
 
+from statestore_client.core.edits import KEEP, Change, Edit, edit
+from statestore_client.core.lease_state import LeaseState, LossListener
 from statestore_client.core.leases import check_after, keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms
-from statestore_client.core.results import SetResult
+from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.core.steps import Invoke, Pause, Post
 from statestore_client.errors import (
     BatchError,
     ClosedError,
     ConnectionLostError,
+    FencingTokenTooOldError,
     LeaseLostError,
     RequestTimeoutError,
     TransportError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Condition, Set, VDel
+from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
 TERMS = LockTerms(b"lock", b"me", 10.0)
 CLAIM = Set(b"lock", b"me", Condition.NEX, 10_000)
-TOKEN = HlcTimestamp(1, 2, "S")
-NEWER = HlcTimestamp(1, 3, "S")
 GRANTED = SetResult(True, TOKEN)
 HELD = SetResult(False, None)
 
@@ -67,8 +70,7 @@ def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
 
 
 def test_a_renewal_leaves_time_for_another() -> None:
-    """A renewal waits for a third of the lease or what is left of it, so that a dead link leaves time for another
-    attempt."""
+    """A renewal waits for a third of the lease or what is left of it, which leaves time for another attempt."""
     keeper = Keeper()
     first = keeper.wait()
     assert isinstance(first, Invoke)
@@ -83,8 +85,8 @@ def test_a_renewal_leaves_time_for_another() -> None:
 
 
 def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
-    """After a transport error a renewal is tried ten times a second until the lease ends, and only then is the loss
-    reported."""
+    """After a transport error a renewal is tried ten times a second until one is granted or the lease ends; only then
+    is the loss reported."""
     keeper = Keeper()
     keeper.wait()
     attempts = 0
@@ -95,61 +97,17 @@ def test_transport_errors_are_tried_again_until_the_lease_ends() -> None:
     ((when, error),) = keeper.losses
     assert when == pytest.approx(9.8)
     assert "ended before it could be renewed" in str(error)
-
-
-def test_a_renewal_after_errors_keeps_the_lease() -> None:
-    """A renewal that succeeds before the lease ends keeps it, whatever errors came before."""
-    keeper = Keeper()
-    keeper.wait()
+    lucky = Keeper()
+    lucky.wait()
     for _ in range(20):
-        keeper.fail_and_wait(ConnectionLostError("down"))
-    keeper.answer(GRANTED)
-    assert keeper.renewals == [pytest.approx(keeper.now + 9.8)]
-    assert isinstance(keeper.step, Pause)
-
-
-def test_a_late_renewal_loses_the_lock() -> None:
-    """A renewal that is answered too late may have taken the lock anew: the loss is reported first, then it is given
-    back."""
-    keeper = Keeper()
-    keeper.wait()
-    step = keeper.answer(GRANTED, took=6.5)
-    assert len(keeper.losses) == 1
-    assert step == Post(VDel(b"lock", b"me"))
-    keeper.answer()
-    assert keeper.step is None
-    assert keeper.renewals == []
-    assert len(keeper.losses) == 1
-
-
-def test_a_refused_renewal_loses_the_lock() -> None:
-    """A refused renewal loses the lock, because somebody else holds it."""
-    keeper = Keeper()
-    keeper.wait()
-    keeper.answer(HELD)
-    assert "somebody else" in str(keeper.losses[0][1])
-
-
-def test_a_process_that_slept_through_its_lease_loses_the_lock() -> None:
-    """After a pause that outlasts the lease no renewal is sent any more, and the lock is lost."""
-    keeper = Keeper()
-    keeper.answer(took=3600)
-    assert keeper.step is None
-    assert len(keeper.losses) == 1
-
-
-def test_other_errors_end_the_renewal() -> None:
-    """Any other error ends the renewal, and the shell turns it into a loss."""
-    keeper = Keeper()
-    keeper.wait()
-    keeper.fail(ClosedError("closed"))
-    assert isinstance(keeper.error, ClosedError)
-    assert keeper.losses == []
+        lucky.fail_and_wait(ConnectionLostError("down"))
+    lucky.answer(GRANTED)
+    assert lucky.renewals == [pytest.approx(lucky.now + 9.8)]
+    assert isinstance(lucky.step, Pause)
 
 
 def test_the_end_of_a_lease_is_told_in_time() -> None:
-    """A lease's end counts from when it was requested, 2 s ago, even if the pause was a tick short or a renewal
-    came."""
+    """A lease's end counts from when it was requested, 2 s ago, even if a pause is short or a renewal came."""
     losses: list[LeaseLostError] = []
     ends = [9.8]
     steps = Steps(outlive(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
@@ -159,6 +117,21 @@ def test_the_end_of_a_lease_is_told_in_time() -> None:
     assert steps.answer(took=0.01) == Pause(pytest.approx(3.2))
     steps.wait()
     assert [str(error) for error in losses] == ["over"]
+
+
+def test_what_ends_a_lease_early() -> None:
+    """A refused renewal, and a pause that outlasts the lease, lose the lock at once; for any other error that is left
+    to the shell."""
+    refused, slept, closed = Keeper(), Keeper(), Keeper()
+    refused.wait()
+    assert refused.answer(HELD) is None
+    assert "somebody else" in str(refused.losses[0][1])
+    assert slept.answer(took=3600) is None
+    assert len(slept.losses) == 1
+    closed.wait()
+    closed.fail(ClosedError("closed"))
+    assert isinstance(closed.error, ClosedError)
+    assert closed.losses == []
 
 
 @given(st.data())
@@ -212,38 +185,21 @@ def test_a_renewal_answered_as_the_lease_ends_is_given_back_after_the_loss() -> 
 # -- newer tokens ------------------------------------------------------------------------------------------------------
 
 
-@attrs.define
-class HeldLease:
-    """A lease that ends when the test says so."""
-
-    fencing_token: HlcTimestamp = TOKEN
-    remaining: float = 7.0
-
-    def check(self) -> None:
-        if self.remaining <= 0:
-            raise LeaseLostError("over")
-
-
-def test_a_newer_token_is_the_version_of_the_key_set_again() -> None:
-    """A newer token is the version of a claim that is sent again as a renewal and waits no longer than the lease
-    lasts."""
+@pytest.mark.parametrize(
+    ("answer", "came"),
+    [(SetResult(True, NEWER), NEWER), (HELD, LeaseLostError), (SetResult(True, None), UnexpectedReplyError)],
+)
+def test_a_newer_token_is_the_version_of_the_key_set_again(answer: SetResult, came: object) -> None:
+    """A newer token is the version of a claim that is sent again as a renewal, for as long as the lease lasts; a
+    refused claim, or one answered without a version, gives none."""
     steps = Steps(next_token(TERMS, HeldLease(), 30.0))
     assert steps.step == Invoke(CLAIM, 7.0)
-    steps.answer(SetResult(True, NEWER))
-    assert steps.result == NEWER
-
-
-@pytest.mark.parametrize("answer", [HELD, SetResult(True, None)])
-def test_a_refusal_is_no_token(answer: SetResult) -> None:
-    """A refused claim, or one answered without a version, gives no newer token."""
-    steps = Steps(next_token(TERMS, HeldLease(), 30.0))
     steps.answer(answer)
-    assert isinstance(steps.error, UnexpectedReplyError if answer.applied else LeaseLostError)
+    assert came in (steps.result, type(steps.error))
 
 
 def test_a_lost_lease_gives_no_token() -> None:
-    """A lease that is lost before a newer token is requested or answered gives none: the claim may have taken the lock
-    anew."""
+    """A lease that is lost before a newer token is requested or answered gives none: another may have it."""
     assert isinstance(Steps(next_token(TERMS, HeldLease(remaining=0.0), 30.0)).error, LeaseLostError)
     lease = HeldLease()
     steps = Steps(next_token(TERMS, lease, 30.0))
@@ -252,25 +208,161 @@ def test_a_lost_lease_gives_no_token() -> None:
     assert isinstance(steps.error, LeaseLostError)
 
 
-def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
-    """A request that outlasts the lease fails with the lease's loss, and keeps whether it may have been applied."""
-    lease = HeldLease()
-    steps = Steps(next_token(TERMS, lease, 30.0))
-    lease.remaining = 0.0
-    steps.fail(RequestTimeoutError("slow", may_have_been_applied=True))
-    assert isinstance(steps.error, LeaseLostError)
-    assert steps.error.may_have_been_applied
-    steps = Steps(next_token(TERMS, HeldLease(), 30.0))
-    steps.fail(ConnectionLostError("down"))
-    assert isinstance(steps.error, TransportError)
-
-
 def test_a_batch_that_failed_with_the_lease_may_have_been_applied() -> None:
-    """A batch that fails with the lease may have been applied in part, as the cause tells; before that its own error
-    counts."""
+    """A batch that fails with the lease may have been applied in part, as the cause tells."""
     failed = BatchError("1 of 2 items failed", results=(None, RequestTimeoutError("slow")))
     with pytest.raises(LeaseLostError) as caught:
         check_after(failed, HeldLease(remaining=0.0))
     assert caught.value.may_have_been_applied
     assert caught.value.__cause__ is failed
     check_after(failed, HeldLease())
+
+
+# -- the state of a lease ----------------------------------------------------------------------------------------------
+
+
+def granted(*, renew: bool = True) -> LeaseState:
+    """A lease that is good until 10."""
+    return LeaseState(10.0, threading.Event(), renew=renew)
+
+
+@pytest.mark.parametrize(("renew", "why"), [(True, "before it could be renewed"), (False, "was not to be renewed")])
+def test_a_lease_is_over_when_somebody_says_so(renew: bool, why: str) -> None:
+    """The remaining time shrinks, a renewal extends it, and after the end, with its first reason, none is accepted."""
+    lease = granted(renew=renew)
+    assert lease.remaining(4.0) == 6.0
+    lease.renewed(14.0)
+    assert [lease.remaining(now) for now in (4.0, 15.0)] == [10.0, -1.0]
+    assert [lease.describe(now) for now in (8.0, 14.0)] == ["valid for 6.0 s", "lost"]
+    assert not lease.ended.is_set()
+    lease.end(LeaseLostError("first"))
+    lease.end(LeaseLostError("second"))
+    assert lease.ended.is_set()
+    assert (str(lease.error), lease.remaining(1.0), lease.describe(4.0)) == ("first", 0.0, "lost")
+    with pytest.raises(LeaseLostError, match=why):
+        lease.renewed(99.0)
+    assert lease.valid_until == 14.0
+
+
+def test_nobody_is_told_of_a_release() -> None:
+    """A release is not reported to any listener, whether added before or after it, and neither is a later loss."""
+    lease = granted()
+    assert lease.on_lost(print) is None
+    assert [lease.release(), lease.release()] == [True, False]
+    assert lease.lose(LeaseLostError("late")) is None
+    assert lease.on_lost(print) is None
+    assert (str(lease.error), lease.describe(4.0)) == ("the lock was released", "released")
+
+
+@given(st.lists(st.sampled_from(["end", "lose", "release", "on_lost", "on_lost"])))
+def test_listeners_are_told_once_or_never(events: list[str]) -> None:
+    """In any order of events each listener is told of a loss once, at the loss or at once when it is added after it,
+    with the first reason of an end; after a release none is told."""
+    lease, waiting, reason, is_told, is_released = granted(), list[LossListener](), None, False, False
+    for number, event in enumerate(events):
+        error = LeaseLostError(str(number))
+        if event == "on_lost":
+            listener = partial(print, number)
+            assert lease.on_lost(listener) is (reason if is_told and not is_released else None)
+            waiting += [] if is_told else [listener]
+        elif event == "release":
+            assert lease.release() is not is_released
+            is_told = is_released = True
+            reason = reason or lease.error
+        elif event == "end":
+            lease.end(error)
+            reason = reason or error
+        else:
+            reason = reason or error
+            assert lease.lose(error) == (None if is_told else (reason, waiting))
+            is_told = True
+        assert lease.error is reason
+        assert lease.ended.is_set() == (reason is not None)
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+OLD = Item(b"1", HlcTimestamp(1, 0, "S"))
+
+
+def add_one(value: bytes | None) -> str:
+    return str(int(value or b"0") + 1)
+
+
+def editing(change: Change, lease: HeldLease | None = None) -> Steps:
+    steps = Steps(edit(TERMS, lease or HeldLease(), Edit(b"key", change, 5000, 30.0)))
+    assert steps.step == Invoke(Get(b"key"), 7.0)
+    return steps
+
+
+@pytest.mark.parametrize("persist", [False, True])
+@pytest.mark.parametrize(("item", "value"), [(OLD, b"2"), (None, b"1")])
+def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes, persist: bool) -> None:
+    """An edit reads the value, changes it and writes it with the token, marked to persist if the caller asks for that;
+    the result is the item as it is then."""
+    steps = Steps(edit(TERMS, HeldLease(), Edit(b"key", add_one, 5000, 30.0, persist=persist)))
+    assert steps.answer(item) == Invoke(Set(b"key", value, None, 5000, persist=persist), 7.0, TOKEN)
+    steps.answer(SetResult(True, NEWER))
+    assert steps.result == Item(value, NEWER)
+
+
+@pytest.mark.parametrize(
+    ("change", "item"), [(lambda _: KEEP, OLD), (lambda _: KEEP, None), (lambda _: None, None)], ids=str
+)
+def test_what_changes_nothing_sends_nothing(change: Change, item: Item | None) -> None:
+    """An edit that keeps what was read, or deletes a missing key, ends and sends nothing (the Go and .NET SDKs repeat
+    the latter for ever: facts, 3.2)."""
+    steps = editing(change)
+    assert steps.answer(item) is None
+    assert (steps.result, steps.error) == (item, None)
+
+
+def test_none_deletes() -> None:
+    """An edit whose change returns None deletes the key, with the token."""
+    steps = editing(lambda _value: None)
+    assert steps.answer(OLD) == Invoke(Del(b"key"), 7.0, TOKEN)
+    steps.answer(DeleteResult(1, None))
+    assert (steps.step, steps.result, steps.error) == (None, None, None)
+
+
+def test_a_newer_token_of_the_same_lock_is_matched() -> None:
+    """After a write with next_token() has shut out the lease's own token, the edit gets a fresh one and reads again."""
+    steps = editing(add_one)
+    steps.answer(OLD)
+    assert steps.fail(FencingTokenTooOldError()) == Invoke(CLAIM, 7.0)
+    assert steps.answer(SetResult(True, NEWER)) == Invoke(Get(b"key"), 7.0)
+    assert steps.answer(Item(b"7", TOKEN)) == Invoke(Set(b"key", b"8", None, 5000), 7.0, NEWER)
+    steps.fail(FencingTokenTooOldError())
+    assert isinstance(steps.error, FencingTokenTooOldError)
+
+
+def test_nothing_is_written_after_the_loss() -> None:
+    """An edit writes nothing after its lease is lost, also when the change itself took too long."""
+    lease = HeldLease()
+
+    def slow(value: bytes | None) -> bytes:
+        lease.remaining = 0.0
+        return b"late"
+
+    steps = editing(slow, lease)
+    steps.answer(OLD)
+    assert isinstance(steps.error, LeaseLostError)
+    assert not steps.error.may_have_been_applied
+
+
+@pytest.mark.parametrize("what", ["a write of an edit", "a claim"])
+def test_a_request_that_outlasts_the_lease_fails_with_its_loss(what: str) -> None:
+    """A request that outlasts the lease is not repeated and fails with the lease's loss, which says that it may have
+    been applied; before that its own error counts."""
+    lease = HeldLease()
+    steps = Steps(next_token(TERMS, lease, 30.0))
+    if what == "a write of an edit":
+        steps = editing(add_one, lease)
+        steps.answer(OLD)
+    lease.remaining = 0.0
+    steps.fail(RequestTimeoutError("slow", may_have_been_applied=True))
+    assert isinstance(steps.error, LeaseLostError)
+    assert steps.error.may_have_been_applied
+    early = Steps(next_token(TERMS, HeldLease(), 30.0))
+    early.fail(ConnectionLostError("down"))
+    assert isinstance(early.error, TransportError)

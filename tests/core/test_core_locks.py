@@ -1,4 +1,4 @@
-"""Locks, step by step: each step is answered by hand, and time is a number."""
+"""Locks and elections, step by step: each step is answered by hand, time is a number, and chance has a seed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from steps_by_hand import Steps
+from steps_by_hand import TOKEN, Steps
 
 from statestore_client.core.actions import EventKind, WatchEvent
+from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.holders import HolderView, LockState
 from statestore_client.core.locks import Grant, LockTerms, acquire, holder, release, try_acquire
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.core.steps import Invoke, Observe, Post, WaitForChange
-from statestore_client.core.waiting import LastWord
+from statestore_client.core.waiting import LastWord, WaitPolicy
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -30,7 +32,6 @@ from statestore_client.wire.hlc import HlcTimestamp
 
 TERMS = LockTerms(b"lock", b"me", 10.0)
 CLAIM = Set(b"lock", b"me", Condition.NEX, 10_000)
-TOKEN = HlcTimestamp(1, 2, "S")
 GRANTED = SetResult(True, TOKEN)
 HELD = SetResult(False, None)
 FREE = VDel(b"lock", b"me")
@@ -49,36 +50,37 @@ def acquiring(timeout: float | None = 60.0) -> Steps:
 
 @pytest.mark.parametrize("lease", [0, -1, 0.009, 86_401, float("nan"), float("inf"), True, "10", None])
 def test_a_lease_has_its_bounds(lease: Any) -> None:
-    """A lease lasts from 10 ms to a day."""
-    with pytest.raises(InvalidArgumentError, match="lease"):
+    """A lease, or the term of an election, lasts from 10 ms to a day; the error says which of the two it is."""
+    with pytest.raises(InvalidArgumentError, match="lease must be seconds"):
         LockTerms(b"lock", b"me", lease)
+    with pytest.raises(InvalidArgumentError, match="term must be seconds"):
+        ElectionTerms(b"leader", b"me", lease)
 
 
 def test_a_holder_has_a_name() -> None:
-    """A holder's name may not be empty: it could not be told from another's."""
+    """The name of a holder or candidate may not be empty: it could not be told from another's."""
     with pytest.raises(InvalidArgumentError, match="holder"):
         LockTerms(b"lock", b"", 1.0)
+    with pytest.raises(InvalidArgumentError, match="candidate"):
+        ElectionTerms(b"leader", b"", 1.0)
 
 
-def test_a_lock_may_mark_its_claims() -> None:
-    """A lock may mark its claims to persist: the first one and each renewal, which is the same command."""
-    claim = LockTerms(b"lock", b"me", 10.0, persist=True).claim()
-    assert claim == Set(b"lock", b"me", Condition.NEX, 10_000, persist=True)
-
-
-def test_a_claim_is_set_nex_px() -> None:
-    """A claim is SET key holder NEX PX lease (state store protocol, "Locking")."""
-    assert TERMS.claim().encode() == (
+@pytest.mark.parametrize("terms", [LockTerms, ElectionTerms])
+def test_a_claim_is_set_nex_px(terms: type[LockTerms]) -> None:
+    """A claim is SET key holder NEX PX lease (state store protocol, "Locking"), also in an election, so that other
+    SDKs' candidates can take part; a lock may mark it to persist."""
+    assert terms(b"lock", b"me", 10.0).claim().encode() == (
         b"*6\r\n$3\r\nSET\r\n$4\r\nlock\r\n$2\r\nme\r\n$3\r\nNEX\r\n$2\r\nPX\r\n$5\r\n10000\r\n"
     )
+    claim = terms(b"lock", b"me", 10.0, persist=True).claim()
+    assert claim == Set(b"lock", b"me", Condition.NEX, 10_000, persist=True)
 
 
 # -- acquiring ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_free_lock_takes_one_request() -> None:
-    """A free lock takes one request and no watch; the lease counts from when it was sent, less a margin for slow
-    clocks."""
+    """A free lock takes one request and no watch; the lease counts from its sending, less a margin."""
     steps = acquiring()
     assert steps.step == ATTEMPT
     steps.answer(GRANTED, took=0.5)
@@ -120,31 +122,10 @@ def test_a_release_is_followed_by_an_attempt_at_once() -> None:
     assert steps.result.fencing_token == TOKEN
 
 
-def test_news_of_a_holder_is_no_reason_to_try() -> None:
-    """The news that the lock is held (a renewal, or a GET after an outage) makes a waiter send nothing."""
-    steps = waiting()
-    for event in (RENEWED, MISSED, RENEWED):
-        assert isinstance(steps.answer(event, took=0.25), WaitForChange)
-
-
 def test_a_claim_that_was_given_up_and_granted_is_found() -> None:
-    """A claim that was given up but granted is found by the next one, which renews it because the key holds our own
-    name."""
+    """A claim that was given up but granted is found by the next one, as the key holds our own name."""
     steps = waiting()
     assert steps.answer(WatchEvent(EventKind.SET, b"lock", b"me", TOKEN), took=0.1) == ATTEMPT
-
-
-def test_a_lost_notification_costs_a_second() -> None:
-    """A waiter that misses a notification looks again after at most a second, at times that differ between waiters."""
-    steps = waiting()
-    waits = []
-    for _ in range(20):
-        assert isinstance(steps.step, WaitForChange)
-        waits.append(steps.step.seconds)
-        assert steps.wait() == ATTEMPT
-        steps.answer(HELD)
-    assert all(0.5 <= w <= 1.0 for w in waits)
-    assert len(set(waits)) == 20
 
 
 def test_acquiring_ends_at_its_timeout() -> None:
@@ -164,8 +145,7 @@ def test_acquiring_ends_at_its_timeout() -> None:
 
 
 def test_acquiring_goes_on_through_transport_errors() -> None:
-    """Acquiring goes on through transport errors of requests and of the watch; at its time-out it raises the last as
-    the cause."""
+    """Acquiring goes on through transport errors of requests and of the watch; its end has the last as cause."""
     steps = acquiring(timeout=20)
     assert steps.fail_and_wait(ConnectionLostError("down"), took=0.01) == ATTEMPT
     assert steps.answer(HELD) == Observe(b"lock", 5.0)
@@ -187,8 +167,7 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     [ConnectionLostError("down"), RequestTimeoutError("unsent"), RequestTimeoutError("", may_have_been_applied=True)],
 )
 def test_no_answer_at_all_is_not_somebody_else(error: TransportError) -> None:
-    """A waiter that gets no answer from the server says that it does not know who has the lock, or whether it has it
-    itself."""
+    """A waiter that gets no answer from the server says that it does not know who has the lock."""
     steps = acquiring(timeout=2)
     while steps.step is not None:
         steps.fail_and_wait(error, took=0.7)
@@ -249,13 +228,19 @@ def test_a_cut_while_waiting_is_no_refusal() -> None:
     assert "the connection is down; it was held 0.4 s ago" in str(steps.error)
 
 
-def test_a_grant_that_comes_too_late_for_the_wait_is_given_back() -> None:
-    """A grant whose lease and waiting time are both over when it arrives is given back, because nobody would use it."""
-    steps = acquiring(timeout=9.9)
-    assert steps.answer(GRANTED, took=9.9) == Post(FREE)
-    steps.answer()
-    assert isinstance(steps.error, RequestTimeoutError)
-    assert "the lease had ended when its grant arrived" in str(steps.error)
+def test_a_grant_that_comes_too_late_is_claimed_again_or_given_back() -> None:
+    """A grant that arrives after its lease is over is claimed again, and the next answer counts; it is given back where
+    nobody would use it: the waiting time is over, too, or only one attempt was wanted."""
+    again, waited, single = acquiring(), acquiring(timeout=9.9), Steps(try_acquire(TERMS, 30.0))
+    assert again.answer(GRANTED, took=9.9) == ATTEMPT
+    again.answer(GRANTED, took=0.1)
+    assert again.result.valid_until == pytest.approx(9.9 + 9.8)
+    for steps in (waited, single):
+        assert steps.answer(GRANTED, took=9.9) == Post(FREE)
+        steps.answer()
+    assert isinstance(waited.error, RequestTimeoutError)
+    assert "the lease had ended when its grant arrived" in str(waited.error)
+    assert (single.step, single.result, single.error) == (None, None, None)
 
 
 @pytest.mark.parametrize("error", [ClosedError("closed"), QuotaExceededError(), NotAuthorizedError()])
@@ -277,28 +262,9 @@ def test_without_the_right_to_watch_waiting_is_polling() -> None:
     assert steps.result.fencing_token == TOKEN
 
 
-def test_a_grant_that_came_too_late_is_renewed_first() -> None:
-    """A grant that arrives after its lease is over is claimed again, and the next answer counts."""
-    steps = acquiring()
-    assert steps.answer(GRANTED, took=9.9) == ATTEMPT
-    sent = steps.now
-    steps.answer(GRANTED, took=0.1)
-    assert steps.result.valid_until == pytest.approx(sent + 9.8)
-
-
-def test_a_single_grant_that_came_too_late_is_given_back() -> None:
-    """A single attempt whose grant comes too late gives the lock back."""
-    steps = Steps(try_acquire(TERMS, 30.0))
-    assert steps.answer(GRANTED, took=9.9) == Post(FREE)
-    steps.answer()
-    assert steps.step is None
-    assert steps.result is None
-
-
 @pytest.mark.parametrize(("lease", "margin"), [(10.0, 0.2), (60.0, 1.2), (1.0, 0.05), (0.3, 0.03)])
 def test_a_lease_is_trusted_a_little_less_long(lease: float, margin: float) -> None:
-    """A lease is trusted for 2 % less because of clocks, and at least 50 ms (or a tenth of it) because of late
-    threads."""
+    """A lease is trusted for 2 % less because of clocks, and at least 50 ms (or a tenth) for late threads."""
     assert LockTerms(b"lock", b"me", lease).valid_until(100.0) == pytest.approx(100.0 + lease - margin)
 
 
@@ -333,3 +299,122 @@ def test_the_holder_stands_in_the_key(item: Item | None, name: bytes | None) -> 
     assert steps.step == Invoke(Get(b"lock"), 3.0)
     steps.answer(item)
     assert steps.result == name
+
+
+# -- elections and holders ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_campaign_says_what_is_known() -> None:
+    """The error of a lost campaign names the election, the time, and another leader only if there is one."""
+    terms = ElectionTerms(b"leader", b"me", 10.0)
+    lost, cut = (Steps(acquire(terms, now=0.0, timeout=2.0, request_timeout=5.0, random=Random(1))) for _ in range(2))
+    while lost.step is not None:
+        lost.answer(HELD if isinstance(lost.step, Invoke) else None, took=0.5)
+    assert isinstance(lost.error, LockNotAcquiredError)
+    assert "the election leader was not won within 2 s: another one leads" in str(lost.error)
+    while cut.step is not None:
+        cut.fail_and_wait(ConnectionLostError("cut"), took=0.5)
+    assert isinstance(cut.error, RequestTimeoutError)
+    assert str(cut.error) == "the election leader was not won within 2 s, and who leads is not known: cut"
+
+
+V1, V2, V3 = (HlcTimestamp(1, i, "S") for i in (1, 2, 3))
+
+
+def news(kind: EventKind, value: bytes | None, version: HlcTimestamp, *, missed: bool = False) -> WatchEvent:
+    return WatchEvent(kind, b"lock", value, version, missed)
+
+
+def test_renewals_are_no_news() -> None:
+    """Each new holder is reported once and a free lock once, also as the first state; renewals and connection events
+    are not reported."""
+    view = HolderView()
+    assert view.first(news(EventKind.SET, b"a", V1)) == LockState(b"a", V1)
+    assert view.changed(news(EventKind.SET, b"a", V2)) is None
+    assert view.changed(news(EventKind.SUSPENDED, None, V2)) is None
+    assert view.changed(news(EventKind.SET, b"b", V2)) == LockState(b"b", V2)
+    assert view.changed(news(EventKind.DELETE, None, V3, missed=True)) == LockState(None, V3, missed=True)
+    assert view.changed(news(EventKind.DELETE, None, V3)) is None
+    assert view.changed(news(EventKind.SET, b"b", V3)) == LockState(b"b", V3)
+    empty = HolderView()
+    assert empty.first(None) == LockState(None)
+    assert empty.changed(news(EventKind.DELETE, None, V1)) is None
+    assert LockState(None).free
+    assert not LockState(b"").free
+
+
+# -- when a waiter tries again -----------------------------------------------------------------------------------------
+
+
+def held(by: bytes = b"other", *, missed: bool = False) -> WatchEvent:
+    return WatchEvent(EventKind.SET, b"lock", by, None, missed)
+
+
+def policy(seed: int = 1) -> WaitPolicy:
+    return WaitPolicy(holder=b"me", lease=10.0, random=Random(seed))
+
+
+def test_renewals_that_arrive_make_polls_needless() -> None:
+    """A waiter does not poll until 3 s after a renewal by a holder that renews every 3 s."""
+    waiter = policy()
+    assert 0.5 <= waiter.after_event(held(), 0.0, 99.0) <= 1.0
+    for renewed in (3.0, 6.0, 9.0):
+        assert renewed + 3.5 <= waiter.after_event(held(), renewed, 99.0) <= renewed + 4.0
+
+
+def test_a_dead_holder_is_asked_about_once_a_second() -> None:
+    """When a holder's renewals stop, each poll comes at most a second after the one before, at times that differ."""
+    waiter = policy()
+    waiter.after_event(held(), 0.0, 99.0)
+    look_at = waiter.after_event(held(), 3.0, 99.0)
+    assert look_at <= 7.0
+    waits = []
+    for _ in range(20):
+        before, look_at = look_at, waiter.after_refusal(look_at)
+        waits.append(look_at - before)
+    assert all(0.5 <= wait <= 1.0 for wait in waits)
+    assert len(set(waits)) == 20
+
+
+@pytest.mark.parametrize("between", [held(b"third"), held(missed=True), DELETED])
+def test_a_gap_between_different_holders_says_nothing(between: WatchEvent) -> None:
+    """Only two SETs in a row by the same holder, with nothing missed in between, count as a renewal."""
+    waiter = policy()
+    waiter.after_event(held(), 0.0, 99.0)
+    waiter.after_event(between, 2.0, 99.0)
+    last = held(missed=True) if between.missed else held()
+    assert 5.5 <= waiter.after_event(last, 5.0, 99.0) <= 6.0
+
+
+def test_a_long_gap_is_not_believed() -> None:
+    """A gap counts for our own lease at most, because a lost notification of a release would make it meaningless."""
+    waiter = policy()
+    waiter.after_event(held(), 0.0, 99.0)
+    assert waiter.after_event(held(), 500.0, 99.0) <= 500.0 + 10.0 + 1.0
+
+
+def test_a_first_release_is_answered_at_once() -> None:
+    """A waiter that never lost a race answers a first release at once."""
+    assert all(policy(seed).after_event(DELETED, 5.0, 99.0) == 5.0 for seed in range(50))
+
+
+@pytest.mark.parametrize("how", ["refused", "told"])
+def test_who_lost_a_race_mostly_lets_others_go_first(how: str) -> None:
+    """A waiter that lost a race mostly waits a few random milliseconds, and in one case of four tries at once."""
+    delays = []
+    for seed in range(400):
+        waiter = policy(seed)
+        waiter.after_event(DELETED, 1.0, 99.0)
+        if how == "refused":
+            waiter.after_refusal(1.01)
+        else:
+            waiter.after_event(held(), 1.01, 99.0)
+        delays.append(waiter.after_event(DELETED, 2.0, 99.0) - 2.0)
+    assert 60 < sum(d == 0.0 for d in delays) < 140
+    assert all(0.0 <= d <= 0.02 for d in delays)
+    assert len(set(delays)) > 250
+
+
+def test_an_outage_in_between_changes_nothing() -> None:
+    """Events about the connection do not move the next attempt."""
+    assert policy().after_event(WatchEvent(EventKind.SUSPENDED, b"lock", None, None), 1.0, 99.0) == 99.0

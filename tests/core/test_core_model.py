@@ -231,4 +231,4 @@ def _answer(request: bytes) -> bytes:
 
 
 TestMachineModel = MachineModel.TestCase
-TestMachineModel.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+TestMachineModel.settings = settings(max_examples=100, stateful_step_count=80)

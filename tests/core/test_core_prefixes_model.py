@@ -192,7 +192,7 @@ class PrefixModel(RuleBasedStateMachine):
             self.answer()
 
 
-PrefixModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PrefixModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPrefixModel = PrefixModel.TestCase
 
 

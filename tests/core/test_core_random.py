@@ -371,4 +371,4 @@ class LossyLink(RuleBasedStateMachine):
 
 #: Making a failure small takes hypothesis a minute or two, which is worth waiting for.
 TestLossyLink = pytest.mark.timeout(600)(LossyLink.TestCase)
-TestLossyLink.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestLossyLink.settings = settings(max_examples=100, stateful_step_count=60)

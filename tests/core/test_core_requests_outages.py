@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
 from machine_driver import MachineDriver
 
-from statestore_client.core.actions import Disconnect, Drop, Publish, Reject
+from statestore_client.core.actions import Disconnect, Drop, Publish
+from statestore_client.core.deadlines import Deadlines
+from statestore_client.core.request import Request, Stage
 from statestore_client.errors import (
     CallbackReplacedError,
     ClosedError,
@@ -26,8 +32,7 @@ TS = ("__ts", "1696374425000:0:CLIENT")  # state store protocol, "Versioning and
 
 
 def test_each_deadline_names_what_was_missing() -> None:
-    """The time-out error names what was missing (PUBACK, answer, state store or connection); only an unsent request is
-    surely unapplied."""
+    """The time-out error names what was missing; only a request that was not sent is surely not applied."""
     driver = MachineDriver(max_in_flight=3).ready()
     for i in range(4):
         driver.submit(SET, i, timeout=5)
@@ -46,10 +51,8 @@ def test_each_deadline_names_what_was_missing() -> None:
     assert driver.machine.exchange.stats.timeouts == 4
 
 
-def test_a_deadline_passes_also_while_disconnected() -> None:
-    """A deadline passes while disconnected too: what was sent may have been applied, what waits was not, and both
-    errors say why."""
-    driver = MachineDriver().ready()
+def test_a_deadline_passes_also_while_disconnected(driver: MachineDriver) -> None:
+    """A deadline passes while disconnected too: only what was sent may have been applied."""
     driver.submit(SET, "sent", timeout=3)
     driver.lose()
     driver.submit(SET, "queued", timeout=2)
@@ -60,20 +63,8 @@ def test_a_deadline_passes_also_while_disconnected() -> None:
     assert "the cable was cut" in str(driver.outcome("queued"))
 
 
-def test_no_timeout_means_no_deadline() -> None:
-    """A request without a time-out waits through everything."""
-    driver = MachineDriver().ready()
-    driver.submit(Get(b"k"), "w", timeout=None)
-    driver.lose()
-    driver.at(2_000_000)
-    driver.connect(session_present=False)
-    driver.answer(b"$-1\r\n")
-    assert driver.outcome("w") is None
-
-
 def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
-    """A request can be cancelled when queued, sent, accepted or done; its answer is then late, and its place is
-    free."""
+    """A request can be cancelled when queued, sent, accepted or done; its place is then free."""
     driver = MachineDriver(max_in_flight=2).ready()
     requests = [driver.submit(SET, i) for i in range(4)]
     driver.puback(driver.on_the_wire[1])
@@ -99,23 +90,66 @@ def test_all_requests_of_one_kind_are_cancelled_together() -> None:
     assert [i for i in range(6) if driver.outcomes[i]] == [1, 3, 5]
 
 
+# -- deadlines in order ------------------------------------------------------------------------------------------------
+
+_steps = st.lists(st.tuples(st.sampled_from(["add", "add", "finish", "due"]), st.integers(0, 40)), max_size=60)
+
+
+def request(deadline: float) -> Request:
+    return Request(Get(b"k"), "w", deadline, None, None)
+
+
+@given(_steps)
+def test_they_come_up_in_order_and_once(steps: list[tuple[str, int]]) -> None:
+    """The first deadline is that of a request without an answer, and each such request is handed out at its time."""
+    deadlines = Deadlines()
+    live: list[Request] = []
+    for name, number in steps:
+        if name == "add":
+            live.append(request(number))
+            deadlines.add(live[-1])
+        elif name == "finish" and live:
+            live.pop(number % len(live)).stage = Stage.DONE
+        elif name == "due":
+            due = deadlines.take_due(number)
+            assert [one.deadline for one in due] == sorted(one.deadline for one in live if one.deadline <= number)
+            live = [one for one in live if one not in due]
+        assert deadlines.first() == min((one.deadline for one in live), default=None)
+
+
+def test_answered_ones_do_not_pile_up_behind_one_that_is_not() -> None:
+    """A request with a long time limit holds about a thousand of them at most; one without a limit is not kept."""
+    deadlines = Deadlines()
+    deadlines.add(request(math.inf))
+    assert (len(deadlines), deadlines.first()) == (0, None)
+    deadlines.add(request(1.0))
+    for _ in range(5000):
+        done = request(2.0)
+        deadlines.add(done)
+        done.stage = Stage.DONE
+        assert len(deadlines) < 1030
+    assert deadlines.first() == 1.0
+    deadlines.clear()
+    assert deadlines.first() is None
+
+
 # -- reconnecting ------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
+def test_a_resumed_session_repeats_only_what_was_not_acknowledged(driver: MachineDriver) -> None:
     """After a resumed session only unacknowledged requests are repeated, in order, with their old stamp and remaining
-    time."""
-    driver = MachineDriver().ready()
+    time, and as the same deliveries, so that the driver knows their packet ids (MQTT-4.4.0-1)."""
     for i in range(3):
         driver.submit(Set(b"k", b"%d" % i), i)
-    first = [p.message for p in driver.published]
+    first = list(driver.published)
     driver.puback(driver.on_the_wire[1])
-    driver.lose()
-    driver.reconnect()
-    again = [p.message for p in driver.on_the_wire]
-    assert [m.correlation_data for m in again] == [first[0].correlation_data, first[2].correlation_data]
-    assert [m.user_properties for m in again] == [first[0].user_properties, first[2].user_properties]
-    assert all(m.message_expiry_s == 10 for m in again)
+    driver.cut()
+    again = list(driver.on_the_wire)
+    assert [p.again for p in first + again] == [False] * 3 + [True] * 2
+    assert [p.delivery_id for p in again] == [first[0].delivery_id, first[2].delivery_id]
+    assert [p.message.correlation_data for p in again] == [first[i].message.correlation_data for i in (0, 2)]
+    assert [p.message.user_properties for p in again] == [first[i].message.user_properties for i in (0, 2)]
+    assert all(p.message.message_expiry_s == 10 for p in again)
     driver.reply(first[1], b"+OK\r\n")
     driver.reply(again[1], b"+OK\r\n")
     assert driver.outcome(1).applied
@@ -123,17 +157,15 @@ def test_a_resumed_session_repeats_only_what_was_not_acknowledged() -> None:
     assert driver.machine.exchange.stats.resent == 2
 
 
-def test_a_resumed_session_reads_again() -> None:
+def test_a_resumed_session_reads_again(driver: MachineDriver) -> None:
     """After a resumed session a read that was acknowledged and not answered is sent anew, as a broker that was
     restarted has forgotten its answer; whichever answer comes first counts."""
-    driver = MachineDriver().ready()
     for i, command in enumerate([Get(b"k"), SET, Scan(b"*"), Get(b"k")]):
         driver.submit(command, i)
     for publish in driver.on_the_wire[:3]:
         driver.puback(publish)
     first = list(driver.published)
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     again = list(driver.on_the_wire)
     assert [each.again for each in again] == [False, False, True]
     assert [each.message.correlation_data for each in again] == [first[i].message.correlation_data for i in (0, 2, 3)]
@@ -144,20 +176,22 @@ def test_a_resumed_session_reads_again() -> None:
     assert driver.machine.exchange.stats.late_or_unknown_replies == 1
 
 
-def test_repeating_keeps_to_a_smaller_receive_maximum() -> None:
-    """Repeating keeps to a smaller Receive Maximum; the rest follows as PUBACKs come, before anything new."""
-    driver = MachineDriver().ready()
+def test_repeating_keeps_to_a_smaller_receive_maximum(driver: MachineDriver) -> None:
+    """Repeating keeps to a smaller Receive Maximum; the rest follows as PUBACKs come, before anything new, without what
+    was answered meanwhile."""
     for i in range(4):
         driver.submit(Set(b"k", b"%d" % i), i)
-    driver.lose()
-    driver.reconnect(receive_maximum=1)
+    first = list(driver.published)
+    driver.cut(receive_maximum=1)
     driver.submit(Set(b"k", b"4"), 4)
+    driver.reply(first[2], b"+OK\r\n")
     sent = []
     while driver.on_the_wire:
         assert len(driver.on_the_wire) == 1
         sent.append(driver.on_the_wire[0].message.payload[-3:-2])
         driver.answer(b"+OK\r\n")
-    assert sent == [b"0", b"1", b"2", b"3", b"4"]
+    assert sent == [b"0", b"1", b"3", b"4"]
+    assert all(driver.outcome(i).applied for i in range(5))
 
 
 def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
@@ -180,20 +214,8 @@ def test_a_lost_session_fails_writes_and_repeats_reads() -> None:
     assert len(correlations) == len(driver.published)
 
 
-def test_a_first_connection_has_no_session_to_lose() -> None:
-    """Requests made before the first connection are simply sent, because there was no session to lose."""
-    driver = MachineDriver()
-    driver.open()
-    driver.submit(SET, "w")
-    driver.connect()
-    driver.answer(b"+OK\r\n")
-    assert driver.outcome("w").applied
-
-
-def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
-    """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up and not sent
-    again."""
-    driver = MachineDriver().ready()
+def test_a_packet_that_breaks_the_connection_is_not_sent_again(driver: MachineDriver) -> None:
+    """When the broker closes with PACKET_TOO_LARGE (0x95), what it did not acknowledge is given up."""
     driver.submit(SET, "accepted")
     driver.puback()
     driver.submit(SET, "too large")
@@ -206,37 +228,19 @@ def test_a_packet_that_breaks_the_connection_is_not_sent_again() -> None:
     assert driver.outcomes["accepted"] == []
 
 
-def test_unknown_pubacks_change_nothing() -> None:
+def test_unknown_pubacks_change_nothing(driver: MachineDriver) -> None:
     """A PUBACK for an unknown packet changes nothing."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w")
     driver.receive(Published(driver.on_the_wire[0].delivery_id + 1))
-    driver.lose()
-    driver.reconnect()
+    driver.cut()
     assert len(driver.on_the_wire) == 1
-
-
-def test_what_is_sent_again_keeps_its_delivery() -> None:
-    """A repeated request keeps its delivery, so that the driver knows it and its packet id (MQTT-4.4.0-1)."""
-    driver = MachineDriver().ready()
-    driver.submit(SET, "w")
-    (first,) = driver.on_the_wire
-    driver.lose()
-    driver.reconnect()
-    (second,) = driver.on_the_wire
-    assert (first.again, second.again) == (False, True)
-    assert second.delivery_id == first.delivery_id
-    driver.lose()
-    driver.reconnect(session_present=False)
-    assert driver.on_the_wire == []
 
 
 # -- silent links ------------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
+def test_a_silent_link_is_dropped_when_a_request_times_out_over_it(driver: MachineDriver) -> None:
     """A link that was silent for five seconds is dropped when a request times out on it."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=5)
     assert Drop() in driver.after(5)
     driver.submit(SET, "w2", timeout=1)
@@ -245,9 +249,8 @@ def test_a_silent_link_is_dropped_when_a_request_times_out_over_it() -> None:
     assert "does not answer" in str(driver.states[-1][1])
 
 
-def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
+def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout(driver: MachineDriver) -> None:
     """The five seconds count from the oldest unacknowledged request, so an idle link survives a short time-out."""
-    driver = MachineDriver().ready()
     driver.after(3600)
     driver.submit(SET, "w", timeout=0.1)
     assert Drop() not in driver.after(0.1)
@@ -257,9 +260,8 @@ def test_a_link_that_was_idle_is_not_dropped_over_a_short_timeout() -> None:
     assert dropped
 
 
-def test_a_link_that_says_anything_is_not_dropped() -> None:
+def test_a_link_that_says_anything_is_not_dropped(driver: MachineDriver) -> None:
     """A link that brings PUBACKs without answers is not dropped: the state store is at fault, not the link."""
-    driver = MachineDriver().ready()
     driver.submit(SET, "w", timeout=6)
     driver.submit(SET, "w2", timeout=6)
     driver.after(4)
@@ -268,8 +270,7 @@ def test_a_link_that_says_anything_is_not_dropped() -> None:
 
 
 def test_a_broker_that_answers_and_never_acknowledges_is_left() -> None:
-    """A broker that answers and never acknowledges is left; the requests that wait for its full window say so when they
-    time out."""
+    """A broker that answers and never acknowledges is left; requests that wait for it say so."""
     driver = MachineDriver().open_with(receive_maximum=1)
     driver.submit(SET, "answered")
     driver.reply(driver.on_the_wire[0], b"+OK\r\n")
@@ -311,8 +312,7 @@ def test_notifications_do_not_stand_for_acknowledgements() -> None:
 
 
 def test_closing_answers_everybody() -> None:
-    """Closing answers every request (sent ones as maybe applied, waiting ones as not), then disconnects; later calls
-    are refused."""
+    """Closing answers every request (sent ones as maybe applied, waiting ones as not), then disconnects."""
     driver = MachineDriver(max_in_flight=1).ready()
     driver.submit(SET, "sent")
     driver.submit(SET, "queued")
@@ -333,11 +333,12 @@ def test_closing_answers_everybody() -> None:
     assert not any(isinstance(a, Publish) for a in driver.actions[-5:])
 
 
-def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
-    """When the client ends, each caller gets an error of its own: a shared instance would mix up the threads'
-    tracebacks."""
-    driver = MachineDriver().ready()
+def test_a_fatal_end_gives_each_caller_an_error_of_his_own(driver: MachineDriver) -> None:
+    """When the client ends, each caller gets the reason as an error of its own: a shared instance would mix up the
+    threads' tracebacks."""
+    driver.submit(SET, 0)
     driver.lose(ConnectionLostError("taken over"), fatal=True)
+    assert "taken over before the answer came" in str(driver.outcome(0))
     driver.submit(SET, 1)
     driver.submit(SET, 2)
     one, two = driver.outcome(1), driver.outcome(2)
@@ -346,18 +347,8 @@ def test_a_fatal_end_gives_each_caller_an_error_of_his_own() -> None:
     assert one is not two
 
 
-def test_rejections_say_why_the_client_ended() -> None:
-    """Requests in flight when the client ends name its reason."""
-    driver = MachineDriver().ready()
-    driver.submit(SET, "w")
-    actions = driver.lose(ConnectionLostError("taken over"), fatal=True)
-    assert any(isinstance(a, Reject) for a in actions)
-    assert "taken over before the answer came" in str(driver.outcome("w"))
-
-
 def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:
-    """A complaint of the driver about the application's own connection is reported in place of guesses, for sent and
-    unsent requests."""
+    """A complaint of the driver about the application's own connection is reported in place of guesses."""
     complaints = ["on_publish was replaced"]
     driver = MachineDriver(max_in_flight=1, complaint=lambda: complaints[0] if complaints else None).ready()
     driver.submit(Set(b"k", b"v"), "sent", timeout=1.0)

@@ -1,14 +1,31 @@
-"""Watches: KEYNOTIFY, the initial value, refusals, and the order of versions."""
+"""Watches: KEYNOTIFY, the initial value, refusals, the order of versions, and what becomes of one that missed something
+in an outage or because a broker lost notifications."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from machine_driver import NOTIFICATIONS, MachineDriver, Seen
-from watch_driver import DELETED, GET, KEYNOTIFY, OK, STOP, event, payloads, ts, value, version, was_set, watched
+from machine_driver import NOTIFICATIONS, MachineDriver
+from watch_driver import (
+    DELETED,
+    GET,
+    KEYNOTIFY,
+    MISSING,
+    OK,
+    STOP,
+    answer_all,
+    event,
+    keynotify,
+    payloads,
+    ts,
+    value,
+    version,
+    was_set,
+    watched,
+)
 
-from statestore_client.core.actions import Publish
+from statestore_client.core.actions import EventKind, Notify, Publish, Subscribe, WatchEvent
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -22,10 +39,8 @@ from statestore_client.wire.messages import Connected, Subscribed
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_watch_stands_when_keynotify_is_answered() -> None:
-    """A watch subscribes, then sends KEYNOTIFY, and tells its caller when that is answered; then it reports every
-    change."""
-    driver = MachineDriver().ready()
+def test_a_watch_stands_when_keynotify_is_answered(driver: MachineDriver) -> None:
+    """A watch subscribes, then sends KEYNOTIFY, tells its caller when that is answered, and reports changes."""
     seen = driver.watch(b"k", "w")
     assert driver.subscribing[0].topic_filters == (NOTIFICATIONS + "+",)
     assert payloads(driver) == []
@@ -39,9 +54,8 @@ def test_a_watch_stands_when_keynotify_is_answered() -> None:
     assert seen == [event(1, b"1"), event(2, None)]
 
 
-def test_the_initial_value_comes_without_a_gap() -> None:
+def test_the_initial_value_comes_without_a_gap(driver: MachineDriver) -> None:
     """The GET for the initial value is sent when the server notifies already, and no change is reported twice."""
-    driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w", initial=True)
     driver.suback()
     driver.answer(OK)
@@ -54,9 +68,8 @@ def test_the_initial_value_comes_without_a_gap() -> None:
     assert seen == [event(2, b"2"), event(3, b"3")]
 
 
-def test_an_answer_older_than_a_notification_is_not_delivered() -> None:
+def test_an_answer_older_than_a_notification_is_not_delivered(driver: MachineDriver) -> None:
     """A GET's answer that is older than a notification is not delivered, so versions ascend."""
-    driver = MachineDriver().ready()
     seen = watched(driver, initial=True)
     driver.notify(b"k", was_set(b"5"), str(version(5)))
     driver.notify(b"k", DELETED, str(version(6)))
@@ -64,45 +77,32 @@ def test_an_answer_older_than_a_notification_is_not_delivered() -> None:
     assert seen == [event(5, b"5"), event(6, None)]
 
 
-def test_an_answer_without_a_version_is_not_believed_against_a_notification() -> None:
-    """A GET that found nothing while a SET was notified is sent again, because its answer may be older or newer."""
-    driver = MachineDriver().ready()
+@pytest.mark.parametrize("there", [True, False], ids=["there", "deleted"])
+def test_an_answer_without_a_version_is_not_believed_against_a_notification(driver: MachineDriver, there: bool) -> None:
+    """A GET that found nothing while a SET was notified is sent again, because its answer may be older or newer; when
+    nothing was notified since, the second answer counts."""
     seen = watched(driver, initial=True)
     driver.notify(b"k", was_set(b"5"), str(version(5)))
-    driver.answer(b"$-1\r\n")
+    driver.answer(MISSING)
     assert seen == [event(5, b"5")]
     assert payloads(driver) == [GET]
-    driver.answer(value(b"5"), ts(5))
+    driver.answer(*((value(b"5"), ts(5)) if there else (MISSING,)))
     assert driver.outcome("watch") is None
-    assert seen == [event(5, b"5")]
-
-
-def test_a_key_that_was_deleted_behind_a_notification_is_gone() -> None:
-    """The second answer that a key is missing, with no notification since its question, is reported as a deletion."""
-    driver = MachineDriver().ready()
-    seen = watched(driver, initial=True)
-    driver.notify(b"k", was_set(b"5"), str(version(5)))
-    driver.answer(b"$-1\r\n")
-    driver.answer(b"$-1\r\n")
-    assert driver.outcome("watch") is None
-    assert [(e.kind.value, e.value) for e in seen] == [("set", b"5"), ("delete", None)]
+    assert [(e.kind.value, e.value) for e in seen] == [("set", b"5")] + ([] if there else [("delete", None)])
     assert payloads(driver) == []
 
 
-def test_a_missing_key_has_no_initial_value() -> None:
-    """A watch on a missing key stands and delivers nothing."""
-    driver = MachineDriver().ready()
-    seen = watched(driver, initial=True)
-    driver.answer(b"$-1\r\n")
-    assert driver.outcome("watch") is None
-    assert seen == []
-
-
-def test_many_watches_of_one_key_cost_one_keynotify() -> None:
-    """Many watches of one key cost one KEYNOTIFY. A later one stands at once, or after its own GET if it wants the
-    value; what that GET finds is reported to the others as well, since its notification may still be on the way."""
-    driver = MachineDriver().ready()
-    one = watched(driver)
+def test_many_watches_of_one_key_cost_one_keynotify(driver: MachineDriver) -> None:
+    """Many watches cost one SUBSCRIBE, and those of one key one KEYNOTIFY. A later one stands at once, or after its own
+    GET if it wants the value; what that GET finds is reported to the others as well, since its notification may still
+    be on the way."""
+    driver.watch(b"other", "other")
+    one = driver.watch(b"k", "one")
+    assert len(driver.subscribing) == 1
+    driver.suback()
+    assert payloads(driver) == [keynotify(b"other"), KEYNOTIFY]
+    driver.answer(OK)
+    driver.answer(OK)
     two = driver.watch(b"k", "two")
     assert driver.outcome("two") is None
     three = driver.watch(b"k", "three", initial=True)
@@ -112,49 +112,33 @@ def test_many_watches_of_one_key_cost_one_keynotify() -> None:
     assert one == two == three == [event(1, b"1"), event(2, b"2")]
 
 
-def test_watches_that_begin_together_share_the_subscription() -> None:
-    """Watches that begin together share one SUBSCRIBE, and each key has one KEYNOTIFY."""
-    driver = MachineDriver(max_in_flight=100).ready()
-    for i in range(10):
-        driver.watch(b"%d" % i, i)
-    assert len(driver.subscribing) == 1
-    driver.suback()
-    assert len(driver.on_the_wire) == 10
-
-
-def test_a_watch_that_begins_while_subscribing_is_not_forgotten() -> None:
-    """A watch that is started between CONNACK and SUBACK begins as soon as the client is connected."""
+@pytest.mark.parametrize("begins", ["before CONNECT", "before SUBACK"])
+def test_a_watch_that_begins_before_the_client_is_connected_is_not_forgotten(begins: str) -> None:
+    """A watch that is started before the client is connected begins then; before CONNACK, its topic is subscribed to
+    together with the response topic."""
     for initial in (False, True):
         driver = MachineDriver()
+        if begins == "before CONNECT":
+            driver.watch(b"k", "w", initial=initial)
         driver.open()
         driver.receive(Connected(False))
-        driver.watch(b"k", "w", initial=initial)
+        assert len(driver.subscribing[0].topic_filters) == (2 if begins == "before CONNECT" else 1)
+        if begins == "before SUBACK":
+            driver.watch(b"k", "w", initial=initial)
         driver.suback()
         driver.answer(OK)
         if initial:
-            driver.answer(b"$-1\r\n")
+            driver.answer(MISSING)  # there is no initial value
         assert driver.outcome("w") is None
-
-
-def test_a_watch_of_a_client_that_is_not_connected_begins_later() -> None:
-    """A watch started while not connected begins later: its topic is subscribed to together with the response topic."""
-    driver = MachineDriver()
-    driver.watch(b"k", "w")
-    driver.open()
-    driver.receive(Connected(False))
-    assert len(driver.subscribing[0].topic_filters) == 2
-    driver.suback()
-    driver.answer(OK)
-    assert driver.outcome("w") is None
+        assert not any(isinstance(action, Notify) for action in driver.actions)
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_watch_of_a_key_stops_the_notifications() -> None:
+def test_the_last_watch_of_a_key_stops_the_notifications(driver: MachineDriver) -> None:
     """STOP is sent when the last watch of a key ends, and later notifications are dropped."""
-    driver = MachineDriver().ready()
-    one, two = watched(driver), watched_again(driver)
+    one, two = watched(driver), driver.watch(b"k", "again")
     assert not any(isinstance(a, Publish) for a in driver.unwatch(b"k", one))
     driver.unwatch(b"k", two)
     assert payloads(driver) == [STOP]
@@ -165,13 +149,8 @@ def test_the_last_watch_of_a_key_stops_the_notifications() -> None:
     assert driver.on_the_wire == []
 
 
-def watched_again(driver: MachineDriver) -> Seen:
-    return driver.watch(b"k", "again")
-
-
-def test_an_answer_to_an_ended_watch_does_not_begin_the_next_one() -> None:
+def test_an_answer_to_an_ended_watch_does_not_begin_the_next_one(driver: MachineDriver) -> None:
     """After watch, stop and watch again, only the answer to the second KEYNOTIFY lets the watch stand."""
-    driver = MachineDriver().ready()
     first = driver.watch(b"k", "first")
     driver.suback()
     driver.unwatch(b"k", first)
@@ -194,9 +173,8 @@ def test_an_answer_to_an_ended_watch_does_not_begin_the_next_one() -> None:
         (lambda d: d.answer(b"nonsense"), StateStoreError),
     ],
 )
-def test_a_refused_watch_ends_with_the_error(answer: Any, kind: type) -> None:
+def test_a_refused_watch_ends_with_the_error(driver: MachineDriver, answer: Any, kind: type) -> None:
     """A refused watch ends with its error, for the waiting caller and every observer, and is not tried again."""
-    driver = MachineDriver().ready()
     seen = driver.watch(b"k", "w")
     driver.suback()
     answer(driver)
@@ -207,14 +185,13 @@ def test_a_refused_watch_ends_with_the_error(answer: Any, kind: type) -> None:
     assert driver.on_the_wire == []
 
 
-def test_a_refused_notification_topic_ends_the_watches_only() -> None:
+def test_a_refused_notification_topic_ends_the_watches_only(driver: MachineDriver) -> None:
     """A refused notification topic ends the watches only: requests go on, and a later watch tries again."""
-    driver = MachineDriver().ready()
     driver.watch(b"k", "w")
     driver.receive(Subscribed(driver.subscribing.pop().subscribe_id, (0x87,)))
     assert isinstance(driver.outcome("w"), NotAuthorizedError)
     driver.submit(Get(b"k"), "get")
-    driver.answer(b"$-1\r\n")
+    driver.answer(MISSING)
     assert driver.outcome("get") is None
     driver.watch(b"k", "again")
     driver.suback()
@@ -225,8 +202,7 @@ def test_a_refused_notification_topic_ends_the_watches_only() -> None:
 def test_a_watch_that_cannot_be_sent_fails_in_place() -> None:
     """A KEYNOTIFY beyond the broker's packet limit fails its watch, also after it waited in the queue."""
     driver = MachineDriver(max_in_flight=1).ready()
-    driver.lose()
-    driver.reconnect(maximum_packet_size=1000)
+    driver.cut(maximum_packet_size=1000)
     request = driver.submit(Get(b"x"), "get")
     seen = driver.watch(b"k" * 2000, "w")
     driver.suback()
@@ -248,36 +224,23 @@ def test_a_watch_step_without_an_answer_is_repeated() -> None:
     driver.puback()
     driver.after(2)
     assert payloads(driver) == [GET]
-    driver.answer(b"$-1\r\n")
+    driver.answer(MISSING)
     assert driver.outcome("w") is None
-
-
-def test_closing_ends_every_watch() -> None:
-    """Closing ends every watch: waiting callers are rejected, and all observers are told."""
-    driver = MachineDriver().ready()
-    seen = watched(driver)
-    waiting = driver.watch(b"other", "waiting")
-    driver.close()
-    assert isinstance(driver.outcome("waiting"), ClosedError)
-    assert isinstance(seen[0], ClosedError)
-    assert isinstance(waiting[0], ClosedError)
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def test_repeated_and_outdated_notifications_are_dropped() -> None:
+def test_repeated_and_outdated_notifications_are_dropped(driver: MachineDriver) -> None:
     """Each version is delivered once, in ascending order; repeated and outdated notifications are dropped."""
-    driver = MachineDriver().ready()
     seen = watched(driver)
     for n in (1, 1, 3, 2, 3, 4):
         driver.notify(b"k", was_set(b"%d" % n), str(version(n)))
     assert seen == [event(n, b"%d" % n) for n in (1, 3, 4)]
 
 
-def test_notifications_without_a_version_are_handed_on() -> None:
+def test_notifications_without_a_version_are_handed_on(driver: MachineDriver) -> None:
     """Notifications without a version, as servers after the document's examples send them, are all handed on."""
-    driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", was_set(b"1"))
     driver.notify(b"k", b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n")
@@ -287,12 +250,205 @@ def test_notifications_without_a_version_are_handed_on() -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"nonsense", b"*2\r\n$6\r\nNOTIFY\r\n$4\r\nMOVE\r\n", b"*1\r\n$6\r\nNOTIFY\r\n"]
 )
-def test_notifications_that_cannot_be_read_are_counted(payload: bytes) -> None:
+def test_notifications_that_cannot_be_read_are_counted(driver: MachineDriver, payload: bytes) -> None:
     """Notifications that cannot be read are counted and acknowledged."""
-    driver = MachineDriver().ready()
     seen = watched(driver)
     driver.notify(b"k", payload, str(version(1)))
     driver.notify(b"k", was_set(b"1"), "no version")
     assert seen == []
     assert driver.machine.exchange.stats.late_or_unknown_replies == 2
     assert driver.acknowledged[-2:] == [9, 9]
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "answer", "expected"),
+    [
+        ("set", (value(b"1"), ts(1)), []),
+        ("set", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
+        ("set", (MISSING,), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
+        ("deleted", (MISSING,), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
+        ("deleted", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
+        ("nothing", (MISSING,), [WatchEvent(EventKind.DELETE, b"k", None, None, True)]),
+        ("nothing", (value(b"2"), ts(2)), [event(2, b"2", missed=True)]),
+    ],
+)
+def test_after_an_outage_the_latest_state_comes_once(
+    driver: MachineDriver, known: str, answer: Any, expected: list[WatchEvent]
+) -> None:
+    """After an outage the latest state is reported once, as missed if it changed or nobody can know."""
+    seen = watched(driver)
+    if known != "nothing":
+        driver.notify(b"k", was_set(b"1") if known == "set" else DELETED, str(version(1)))
+    seen.clear()
+    driver.cut()
+    assert payloads(driver) == [KEYNOTIFY]
+    driver.answer(OK)
+    assert payloads(driver) == [GET]
+    driver.answer(*answer)
+    assert seen == expected
+    driver.notify(b"k", was_set(b"9"), str(version(9)))
+    assert seen[len(expected) :] == [event(9, b"9")]
+
+
+def test_a_live_event_before_the_get_is_answered_is_marked_instead(driver: MachineDriver) -> None:
+    """A live event that comes before the GET is answered is marked as missed, being the first after the gap."""
+    seen = watched(driver)
+    driver.cut()
+    driver.answer(OK)
+    driver.notify(b"k", was_set(b"5"), str(version(5)))
+    driver.answer(value(b"5"), ts(5))
+    driver.notify(b"k", was_set(b"6"), str(version(6)))
+    assert seen == [event(5, b"5", missed=True), event(6, b"6")]
+
+
+def test_leftovers_of_the_old_connection_do_not_hide_the_gap(driver: MachineDriver) -> None:
+    """The GET after an outage is sent even if the broker delivers old notifications again after the reconnect."""
+    seen = watched(driver)
+    driver.cut()
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.answer(OK)
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"7"), ts(7))
+    assert seen == [event(1, b"1"), event(7, b"7", missed=True)]
+
+
+def test_leftovers_do_not_reach_a_watch_that_begins(driver: MachineDriver) -> None:
+    """A new watch with ``initial`` begins with the current value, and not with an old notification delivered again."""
+    first = watched(driver)
+    driver.unwatch(b"k", first)
+    driver.answer(OK)
+    seen = driver.watch(b"k", "second", initial=True)
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.answer(OK)
+    driver.answer(value(b"1"), ts(1))
+    assert seen == [event(1, b"1")]
+
+
+def test_an_answer_from_the_old_connection_does_not_count(driver: MachineDriver) -> None:
+    """An "OK" to a KEYNOTIFY of the old connection, from the session or the cache, does not count: the server forgot
+    it."""
+    seen = driver.watch(b"k", "w")
+    driver.suback()
+    old = driver.on_the_wire[0]
+    driver.puback()
+    driver.cut()
+    driver.reply(old, OK)
+    assert driver.outcomes["w"] == []
+    assert payloads(driver) == [KEYNOTIFY]
+    driver.answer(OK)
+    driver.answer(MISSING)
+    assert driver.outcome("w") is None
+    assert seen == []
+
+
+@pytest.mark.parametrize("lost_at", ["keynotify", "get"])
+@pytest.mark.parametrize("session_present", [True, False])
+def test_an_outage_in_the_middle_of_beginning_begins_anew(
+    driver: MachineDriver, lost_at: str, session_present: bool
+) -> None:
+    """An outage while KEYNOTIFY or GET is on the way makes the watch begin again, also when the session is lost."""
+    seen = driver.watch(b"k", "w", initial=True)
+    driver.suback()
+    if lost_at == "get":
+        driver.answer(OK)
+    driver.cut(session_present=session_present)
+    answer_all(driver, value(b"1"), ts(1))
+    assert driver.outcome("w") is None
+    assert seen == [event(1, b"1")]
+
+
+def test_nothing_is_watched_after_unwatching_in_an_outage(driver: MachineDriver) -> None:
+    """After a watch ends in an outage, neither STOP nor KEYNOTIFY is sent: the server forgets by itself."""
+    seen = watched(driver)
+    driver.lose()
+    driver.unwatch(b"k", seen)
+    actions = driver.reconnect()
+    assert not any(isinstance(a, (Publish, Subscribe)) for a in actions)
+
+
+def test_a_delete_with_the_version_of_the_last_set_is_delivered(driver: MachineDriver) -> None:
+    """A deletion with the version of the deleted value, as the document has it, is delivered."""
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.notify(b"k", DELETED, str(version(1)))
+    driver.notify(b"k", DELETED, str(version(1)))
+    assert [e.kind for e in seen] == ["set", "delete"]
+
+
+def test_who_had_an_event_before_the_watch_stood_hears_of_the_state_after_an_outage(driver: MachineDriver) -> None:
+    """A watch that got an event before it stood is told after an outage what changed meanwhile."""
+    seen = watched(driver, "w", initial=True)
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    driver.cut(session_present=False)
+    answer_all(driver, value(b"3"), ts(3))
+    assert [e.value for e in seen] == [b"2", b"3"]
+
+
+def test_a_leftover_after_a_gap_that_was_never_closed_is_marked(driver: MachineDriver) -> None:
+    """After two outages with the GET in between lost, what the second connection left over is marked as missed."""
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"1"), str(version(1)))
+    driver.cut()
+    driver.answer(OK)
+    driver.cut()
+    driver.notify(b"k", was_set(b"3"), str(version(3)))
+    assert [(e.value, e.missed) for e in seen] == [(b"1", False), (b"3", True)]
+
+
+# -- what else a watcher may ask for -----------------------------------------------------------------------------------
+
+
+def test_a_watcher_hears_of_the_connection_if_it_asks(driver: MachineDriver) -> None:
+    """A watch that asks for it gets SUSPENDED, the news, then RESUMED, once for an outage."""
+    plain = watched(driver)
+    told = driver.watch(b"k", "told", connection_events=True)
+    driver.cut()
+    driver.cut()
+    driver.answer(OK)
+    driver.answer(value(b"2"), ts(2))
+    suspended, resumed = (WatchEvent(kind, b"k", None, None) for kind in (EventKind.SUSPENDED, EventKind.RESUMED))
+    assert told == [suspended, event(2, b"2", missed=True), resumed]
+    assert plain == [event(2, b"2", missed=True)]
+
+
+def test_a_poll_finds_what_no_notification_told(driver: MachineDriver) -> None:
+    """A GET at intervals finds what no notification told; news are marked as missed, old ones not told."""
+    seen = watched(driver, poll=30.0)
+    assert driver.machine.next_deadline() == driver.time + 30
+    driver.after(29)
+    assert payloads(driver) == []
+    driver.after(1)
+    driver.answer(value(b"1"), ts(1))
+    assert seen == [event(1, b"1", missed=True)]
+    driver.after(30)
+    driver.answer(value(b"1"), ts(1))
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    assert seen == [event(1, b"1", missed=True), event(2, b"2")]
+    driver.unwatch(b"k", seen)
+    driver.answer(OK)
+    driver.after(60)
+    assert payloads(driver) == []
+
+
+def test_a_poll_waits_for_the_connection(driver: MachineDriver) -> None:
+    """While the link is down no poll is sent; after the reconnect the watch is read anyway."""
+    watched(driver, poll=1.0)
+    driver.lose()
+    driver.after(5)
+    assert payloads(driver) == []
+    driver.connect(session_present=True)
+    assert payloads(driver) == [KEYNOTIFY]
+
+
+def test_a_version_from_the_far_future_does_not_silence_a_watch(driver: MachineDriver) -> None:
+    """A version from the far future, counterfeit or of a broken clock, makes the client read the key instead."""
+    seen = watched(driver)
+    driver.notify(b"k", was_set(b"x"), f"{2**63 - 1}:0:evil")
+    assert seen == []
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"1"), ts(1))
+    driver.notify(b"k", was_set(b"2"), str(version(2)))
+    assert seen == [event(1, b"1", missed=True), event(2, b"2")]

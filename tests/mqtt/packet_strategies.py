@@ -56,34 +56,20 @@ plain_filters = st.builds(
 ).filter(bool)
 shared_filters = st.builds("$share/{}/{}".format, levels.filter(bool), plain_filters)
 
-_BY_NAME: dict[str, st.SearchStrategy[Any]] = {
-    "payload_format": flags,
-    "message_expiry": four_bytes,
-    "content_type": texts,
-    "response_topic": names,
-    "correlation_data": blobs,
-    "topic_alias": st.integers(1, 0xFFFF),
-    "will_delay": four_bytes,
-    "session_expiry": four_bytes,
-    "receive_maximum": st.integers(1, 0xFFFF),
-    "maximum_packet_size": st.integers(1, 0xFFFF_FFFF),
-    "topic_alias_maximum": two_bytes,
-    "request_response_information": flags,
-    "request_problem_information": flags,
-    "maximum_qos": flags,
-    "retain_available": flags,
-    "assigned_client_id": texts,
-    "reason_string": texts,
-    "wildcard_subscription_available": flags,
-    "subscription_ids_available": flags,
-    "shared_subscription_available": flags,
-    "server_keep_alive": two_bytes,
-    "response_information": texts,
-    "server_reference": texts,
-    "authentication_method": texts,
-    "authentication_data": blobs,
-    "subscription_id": subscription_ids,
-}
+_KINDS: list[tuple[st.SearchStrategy[Any], str]] = [
+    (flags, "payload_format request_response_information request_problem_information maximum_qos retain_available"),
+    (flags, "wildcard_subscription_available subscription_ids_available shared_subscription_available"),
+    (two_bytes, "topic_alias_maximum server_keep_alive"),
+    (st.integers(1, 0xFFFF), "topic_alias receive_maximum"),
+    (four_bytes, "message_expiry will_delay session_expiry"),
+    (st.integers(1, 0xFFFF_FFFF), "maximum_packet_size"),
+    (subscription_ids, "subscription_id"),
+    (texts, "content_type assigned_client_id reason_string response_information server_reference"),
+    (texts, "authentication_method"),
+    (names, "response_topic"),
+    (blobs, "correlation_data authentication_data"),
+]
+_BY_NAME = {name: strategy for strategy, names_of in _KINDS for name in names_of.split()}
 
 
 def _properties(cls: Any) -> st.SearchStrategy[Any]:
@@ -145,10 +131,8 @@ packets_5_0: st.SearchStrategy[Packet] = st.one_of(
     ),
     st.builds(Connack, st.booleans(), st.just(0), _properties(ConnackProperties)),
     st.builds(Connack, st.just(False), st.sampled_from([0x80, 0x84, 0x8C, 0x9F]), _properties(ConnackProperties)),
-    st.builds(Puback, packet_ids, _PUBLISH_CODES, _REASONS),
-    st.builds(Pubrec, packet_ids, _PUBLISH_CODES, _REASONS),
-    st.builds(Pubrel, packet_ids, _RELEASE_CODES, _REASONS),
-    st.builds(Pubcomp, packet_ids, _RELEASE_CODES, _REASONS),
+    *(st.builds(kind, packet_ids, _PUBLISH_CODES, _REASONS) for kind in (Puback, Pubrec)),
+    *(st.builds(kind, packet_ids, _RELEASE_CODES, _REASONS) for kind in (Pubrel, Pubcomp)),
     st.builds(
         Subscribe,
         packet_ids,
@@ -168,8 +152,7 @@ packets_5_0: st.SearchStrategy[Packet] = st.one_of(
         st.builds(SubscribeProperties, user_properties=users),
     ),
     st.builds(Unsuback, packet_ids, st.lists(st.sampled_from(_UNSUBACK_CODES), min_size=1).map(tuple), _REASONS),
-    st.builds(Pingreq),
-    st.builds(Pingresp),
+    *(st.just(Pingreq()), st.just(Pingresp())),
     st.builds(Disconnect, st.sampled_from([0x00, 0x04, 0x82, 0x8E, 0xA2]), _properties(DisconnectProperties)),
     st.just(Auth()),
     st.builds(
@@ -193,10 +176,7 @@ packets_3_1_1: st.SearchStrategy[Packet] = st.one_of(
     ),
     st.builds(Connack, st.booleans(), st.just(0)),
     st.builds(Connack, st.just(False), st.sampled_from([0x84, 0x85, 0x86, 0x87, 0x88])),
-    st.builds(Puback, packet_ids),
-    st.builds(Pubrec, packet_ids),
-    st.builds(Pubrel, packet_ids),
-    st.builds(Pubcomp, packet_ids),
+    *(st.builds(kind, packet_ids) for kind in (Puback, Pubrec, Pubrel, Pubcomp, Unsuback)),
     st.builds(
         Subscribe,
         packet_ids,
@@ -204,8 +184,5 @@ packets_3_1_1: st.SearchStrategy[Packet] = st.one_of(
     ),
     st.builds(Suback, packet_ids, st.lists(st.sampled_from([0, 1, 2, 0x80]), min_size=1).map(tuple)),
     st.builds(Unsubscribe, packet_ids, st.lists(plain_filters, min_size=1, max_size=4).map(tuple)),
-    st.builds(Unsuback, packet_ids),
-    st.builds(Pingreq),
-    st.builds(Pingresp),
-    st.builds(Disconnect),
+    *(st.just(kind()) for kind in (Pingreq, Pingresp, Disconnect)),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from statestore_client.errors import ConnectRefusedError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected
@@ -71,15 +70,6 @@ def test_challenges_are_answered_until_connack() -> None:
     assert authenticator.challenges == [None, b"a", b"a", b"z"]
 
 
-def test_a_refusal_ends_it() -> None:
-    """CONNACK 0x8C, bad authentication method, is final."""
-    connection, _ = started()
-    connection.receive(bytes.fromhex("20 03 00 8c 00"), 100.0)
-    event = end_of(connection)
-    assert isinstance(event.error, ConnectRefusedError)
-    assert event.fatal
-
-
 def test_a_new_conversation_on_a_standing_connection() -> None:
     """AUTH 0x19 begins a new conversation and AUTH 0x00 ends it; messages go on in between, and another one waits its
     turn."""
@@ -115,20 +105,19 @@ def test_what_a_broker_must_not_say(name: str, data: bytes) -> None:
     end_of(connection)
 
 
-def test_success_before_connack_is_a_mistake() -> None:
-    """AUTH 0x00 before CONNACK ends the connection, because only CONNACK may end the first conversation."""
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(SUCCESS, "AUTH"), (bytes.fromhex("20 03 00 00 00"), "authentication method")],
+    ids=["AUTH 0x00", "CONNACK"],
+)
+def test_only_a_connack_with_the_method_ends_the_first_conversation(data: bytes, text: str) -> None:
+    """AUTH 0x00 before CONNACK and a CONNACK without the method end the connection; nothing is said to a peer that does
+    not know the protocol."""
     connection, _ = started()
     connection.outbox.clear()
-    connection.receive(SUCCESS, 100.0)
-    assert connection.outbox == []  # nothing is said to a peer that does not know the protocol
-    end_of(connection)
-
-
-def test_connack_has_to_name_the_method() -> None:
-    """A CONNACK without the authentication method ends the connection."""
-    connection, _ = started()
-    connection.receive(bytes.fromhex("20 03 00 00 00"), 100.0)
-    assert "authentication method" in str(end_of(connection).error)
+    connection.receive(data, 100.0)
+    assert text in str(end_of(connection).error)
+    assert connection.outbox == []
 
 
 def test_an_authenticator_that_fails_ends_it() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
+from statestore_client.mqtt.qos import next_packet_id
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
@@ -23,8 +24,6 @@ from statestore_client.wire.messages import (
 RESUMED = bytes.fromhex("20 03 01 00 00")
 NEW_SESSION = bytes.fromhex("20 03 00 00 00")
 ENVELOPE = Envelope("t", "r")
-#: Behind the first byte and the remaining length, with room for packet identifier and the rest.
-TOPIC = bytes.fromhex("0001 74")
 
 
 def message(text: bytes = b"v") -> OutgoingMessage:
@@ -38,6 +37,20 @@ def connected(session: ClientSession, connack: bytes = RESUMED, **options: Any) 
     connection.receive(connack, 100.0)
     assert isinstance(connection.take_events()[0], Connected)
     return connection
+
+
+def answered(connack: bytes, **options: Any) -> ClientConnection:
+    """A first connection, with a clean start, that gets this CONNACK."""
+    connection = ClientConnection(ConnectionSettings(host="h"), "c", **options)
+    connection.connect(100.0, clean_start=True, password=None)
+    connection.receive(connack, 100.0)
+    return connection
+
+
+def end_of(connection: ClientConnection) -> Closed:
+    (event,) = connection.take_events()
+    assert isinstance(event, Closed)
+    return event
 
 
 def frames(connection: ClientConnection) -> list[tuple[int, int, bytes]]:
@@ -153,9 +166,7 @@ def test_answers_that_a_broker_does_not_read_are_not_kept_without_end() -> None:
     connection.receive(bytes.fromhex("62 02 0001"), 100.0)
     assert not connection.has_ended
     connection.receive(bytes.fromhex("62 02 0001"), 100.0)
-    (end,) = connection.take_events()
-    assert isinstance(end, Closed)
-    assert "does not read our answers" in str(end.error)
+    assert "does not read our answers" in str(end_of(connection).error)
     assert connection.outbox[-1] == bytes.fromhex("e0 01 93")
 
 
@@ -182,10 +193,8 @@ def test_too_large_for_the_broker() -> None:
 
 def test_too_large_for_us() -> None:
     """A packet above the Maximum Packet Size that we announced ends the connection with DISCONNECT 0x95."""
-    connection = ClientConnection(ConnectionSettings(host="h"), "c", maximum_packet_size=20)
-    connection.connect(100.0, clean_start=True, password=None)
+    connection = answered(NEW_SESSION, maximum_packet_size=20)
     assert bytes.fromhex("27 00000014") in connection.outbox[0]
-    connection.receive(NEW_SESSION, 100.0)
     connection.outbox.clear()
     connection.receive(bytes.fromhex("30 20 0001 61"), 100.0)
     assert connection.outbox == [bytes.fromhex("e0 01 95")]
@@ -193,11 +202,7 @@ def test_too_large_for_us() -> None:
 
 def test_maximum_qos() -> None:
     """A broker that takes QoS 0 only ends the connection; one without QoS 2 gets publications."""
-    connection = ClientConnection(ConnectionSettings(host="h"), "c")
-    connection.connect(100.0, clean_start=True, password=None)
-    connection.receive(bytes.fromhex("20 05 00 00 02 24 00"), 100.0)
-    (end,) = connection.take_events()
-    assert isinstance(end, Closed)
+    end = end_of(answered(bytes.fromhex("20 05 00 00 02 24 00")))
     assert (end.fatal, end.reason_code) == (True, 0x9B)
     limited = connected(ClientSession(), bytes.fromhex("20 05 01 00 02 24 01"))
     limited.publish(1, message())
@@ -211,22 +216,22 @@ def test_the_broker_may_name_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    "data",
     [
-        ("PUBREC for QoS 1", "50 02 0001"),
-        ("PUBCOMP for QoS 1", "70 02 0002"),
-        ("SUBACK with a code too many", "90 05 0003 00 01 01"),
-        ("UNSUBACK", "b0 04 0003 00 00"),
-        ("topic alias", "30 08 0001 74 03 23 0001 78"),
-        ("packet identifier 0", "32 06 0001 61 0000 00"),
-        ("a property of another packet", "40 08 0001 00 04 11 00000001"),
-        ("AUTH without a method in use", "f0 07 18 05 15 0002 6162"),
-        ("PINGREQ", "c0 00"),
-        ("a CONNECT of another protocol", "10 0c 0004 58585858 05 02 003c 0000"),
-        ("an endless property list", "30 8050 0001 61 fb4f" + "26 0000 0000" * 2047),
+        pytest.param("50 02 0001", id="PUBREC for QoS 1"),
+        pytest.param("70 02 0002", id="PUBCOMP for QoS 1"),
+        pytest.param("90 05 0003 00 01 01", id="SUBACK with a code too many"),
+        pytest.param("b0 04 0003 00 00", id="UNSUBACK"),
+        pytest.param("30 08 0001 74 03 23 0001 78", id="topic alias"),
+        pytest.param("32 06 0001 61 0000 00", id="packet identifier 0"),
+        pytest.param("40 08 0001 00 04 11 00000001", id="a property of another packet"),
+        pytest.param("f0 07 18 05 15 0002 6162", id="AUTH without a method in use"),
+        pytest.param("c0 00", id="PINGREQ"),
+        pytest.param("10 0c 0004 58585858 05 02 003c 0000", id="a CONNECT of another protocol"),
+        pytest.param("30 8050 0001 61 fb4f" + "26 0000 0000" * 2047, id="an endless property list"),
     ],
 )
-def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> None:
+def test_every_broken_rule_gives_one_end_with_a_reason(data: str) -> None:
     """Every breach of the protocol gives one Closed event and one DISCONNECT with an error, and nothing after it."""
     connection = connected(ClientSession())
     connection.publish(1, message())
@@ -234,8 +239,7 @@ def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> 
     connection.subscribe(3, ["f"])
     connection.outbox.clear()
     connection.receive(bytes.fromhex(data) + bytes.fromhex("40 02 0001"), 100.0)
-    (end,) = connection.take_events()
-    assert isinstance(end, Closed), name
+    end_of(connection)
     (farewell,) = connection.outbox
     assert farewell[0] == 0xE0
     assert farewell[2] >= 0x80
@@ -245,11 +249,7 @@ def test_every_broken_rule_gives_one_end_with_a_reason(name: str, data: str) -> 
 
 def test_a_session_for_a_clean_start_is_a_mistake() -> None:
     """Session present 1 after clean start 1 ends the connection (MQTT-3.2.2-2)."""
-    connection = ClientConnection(ConnectionSettings(host="h"), "c")
-    connection.connect(100.0, clean_start=True, password=None)
-    connection.receive(RESUMED, 100.0)
-    (end,) = connection.take_events()
-    assert isinstance(end, Closed)
+    end_of(answered(RESUMED))
 
 
 def test_goodbye_ends_the_session_here_too() -> None:
@@ -259,6 +259,14 @@ def test_goodbye_ends_the_session_here_too() -> None:
     connection.publish(1, message())
     connection.disconnect()
     assert not session.in_flight
+
+
+def test_packet_identifiers_go_round_and_skip_those_in_use() -> None:
+    """After identifier 65,535 comes 1, and never 0; SUBSCRIBE and PUBLISH draw from the same numbers (MQTT 5.0,
+    2.2.1)."""
+    assert next_packet_id(0, {}) == 1
+    assert next_packet_id(65_535, {}) == 1
+    assert next_packet_id(65_534, {65_535: "publish", 2: "publish"}, {1: "subscribe"}) == 3
 
 
 def test_subscriptions_and_publications_share_identifiers() -> None:

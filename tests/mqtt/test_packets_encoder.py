@@ -61,7 +61,7 @@ REFUSED_5_0: list[Packet] = [
     publish(correlation_data=b"x" * 65_536),
     publish(user_properties=(("a", "\0"),)),
     publish(user_properties=(("\udfff", ""),)),
-    publish(subscription_ids=(0,)),
+    publish(subscription_ids=(1, 0)),
     publish(subscription_ids=(268_435_456,)),
     publish(topic_alias=0),
     publish(topic_alias=65_536),
@@ -115,9 +115,11 @@ REFUSED_3_1_1: list[Packet] = [
 
 @pytest.mark.parametrize("packet", REFUSED_5_0, ids=repr)
 def test_refused_in_5_0(packet: Packet) -> None:
-    """A packet that the standard does not allow is not written."""
-    with pytest.raises(InvalidArgumentError):
-        encode(packet, 5)
+    """A packet that the standard does not allow is not written, the second time neither, although parts of packets are
+    remembered."""
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError):
+            encode(packet, 5)
 
 
 @pytest.mark.parametrize("packet", REFUSED_3_1_1, ids=repr)
@@ -130,14 +132,14 @@ def test_refused_in_3_1_1(packet: Packet) -> None:
 def test_other_versions_and_other_objects() -> None:
     """Other versions than MQTT 3.1.1 and 5.0, and objects that are not packets, are refused."""
     no_packet: Any = "text"
-    with pytest.raises(InvalidArgumentError):
-        encode(Publish("t"), 3)
-    with pytest.raises(InvalidArgumentError):
-        encode(no_packet)
-    with pytest.raises(InvalidArgumentError):
-        encode_variable(268_435_456)
-    with pytest.raises(InvalidArgumentError):
-        PacketDecoder(version=3, max_packet_size=100)
+    for make in (
+        lambda: encode(Publish("t"), 3),
+        lambda: encode(no_packet),
+        lambda: encode_variable(268_435_456),
+        lambda: PacketDecoder(version=3, max_packet_size=100),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            make()
 
 
 @pytest.mark.parametrize(
@@ -170,33 +172,8 @@ def test_connack_return_codes(reason_code: int, return_code: int | None) -> None
     assert connack_return_code(reason_code) == return_code
 
 
-@pytest.mark.parametrize(
-    ("packet", "text"),
-    [
-        (Puback(10), "4002000A"),
-        (Puback(10, 0x10), "4003000A10"),
-        (Puback(10, 0x97, ReasonProperties("x")), "4008000A97041F000178"),
-        (Puback(10, 0, ReasonProperties(user_properties=(("a", ""),))), "400A000A000626000161 0000"),
-        (Disconnect(), "E000"),
-        (Disconnect(0x8E), "E0018E"),
-        (Auth(), "F000"),
-        (Auth(0x18, AuthProperties("m", b"d")), "F00A18 08 15 0001 6D 16 0001 64"),
-    ],
-    ids=repr,
-)
-def test_short_forms(packet: Packet, text: str) -> None:
-    """Acknowledgements, DISCONNECT and AUTH take their shortest form. (MQTT 5.0, 3.4.2.1, 3.14.2.1, 3.15.2.1)"""
-    assert encode(packet, 5) == bytes.fromhex(text)
-
-
-def test_topic_alias_without_topic() -> None:
-    """A message may have a topic alias in place of its topic."""
-    packet = Publish("", b"x", properties=PublishProperties(topic_alias=258))
-    assert encode(packet) == bytes.fromhex("30070000 03 230102 78")
-
-
 def test_topic_alias_with_and_without_subscription_identifier() -> None:
-    """A message without a topic is read the same with and without a property that only servers send."""
+    """A message may have a topic alias in place of its topic, with and without a property that only servers send."""
     for block, ids in (("03 230102", ()), ("05 0B07 230102", (7,))):
         body = bytes.fromhex("0000" + block)
         packet = Publish("", properties=PublishProperties(topic_alias=258, subscription_ids=ids))

@@ -181,8 +181,3 @@ def test_refused(version: int | None, text: str, reason_code: int, offset: int) 
         with pytest.raises(PacketError) as caught:
             PacketDecoder(version=version, max_packet_size=1000).feed(data + rest)
         assert (hex(caught.value.reason_code), caught.value.offset) == (hex(reason_code), offset)
-
-
-def test_case_names_are_unique() -> None:
-    """Each case of malformed packets has a name of its own."""
-    assert len({case[0] for case in CASES}) == len(CASES)

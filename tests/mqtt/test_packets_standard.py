@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from statestore_client.mqtt.packets import (
+    Auth,
+    AuthProperties,
     Connack,
     Connect,
     ConnectProperties,
@@ -19,6 +21,7 @@ from statestore_client.mqtt.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    ReasonProperties,
     Suback,
     Subscribe,
     Subscription,
@@ -90,6 +93,16 @@ CASES: list[tuple[str, int, str, Packet]] = [
         "E0 07 00 05 11 00000000",
         Disconnect(properties=DisconnectProperties(session_expiry=0)),
     ),
+    # The shortest forms: 5.0, 3.4.2.1, 3.14.2.1 and 3.15.2.1.
+    ("PUBACK of two bytes", 5, "40 02 000A", Puback(10)),
+    ("PUBACK with a code", 5, "40 03 000A 10", Puback(10, 0x10)),
+    ("PUBACK with a reason", 5, "40 08 000A 97 04 1F 0001 78", Puback(10, 0x97, ReasonProperties("x"))),
+    ("PUBACK with a pair", 5, "40 0A 000A 00 06 26 0001 61 0000", Puback(10, 0, ReasonProperties(None, (("a", ""),)))),
+    ("CONNACK of a session", 5, "20 03 01 00 00", Connack(session_present=True)),
+    ("DISCONNECT of no bytes", 5, "E0 00", Disconnect()),
+    ("DISCONNECT with a code", 5, "E0 01 8E", Disconnect(0x8E)),
+    ("AUTH of no bytes", 5, "F0 00", Auth()),
+    ("AUTH with a method", 5, "F0 0A 18 08 15 0001 6D 16 0001 64", Auth(0x18, AuthProperties("m", b"d"))),
 ]
 
 

@@ -16,23 +16,9 @@ from statestore_client.mqtt.packets import (
 @pytest.mark.parametrize(
     "topic_filter",
     [
-        "sport/tennis/player1/#",
-        "#",
-        "sport/tennis/#",
-        "+",
-        "+/tennis/#",
-        "sport/+/player1",
-        "/finance",
-        "/",
-        "+/+",
-        "/+",
-        "$SYS/#",
-        "$SYS/monitor/+",
-        "$share/consumer1/sport/tennis/+",
-        "$share/consumer2/sport/tennis/+",
-        "$share/consumer1//finance",
-        "$shared/x",
-        "Accounts payable",
+        *("sport/tennis/player1/#", "#", "sport/tennis/#", "+", "+/tennis/#", "sport/+/player1", "/finance", "/"),
+        *("+/+", "/+", "$SYS/#", "$SYS/monitor/+", "$share/consumer1/sport/tennis/+"),
+        *("$share/consumer2/sport/tennis/+", "$share/consumer1//finance", "$shared/x", "Accounts payable"),
     ],
 )
 def test_filters_of_the_standard(topic_filter: str) -> None:
@@ -43,23 +29,9 @@ def test_filters_of_the_standard(topic_filter: str) -> None:
 @pytest.mark.parametrize(
     "topic_filter",
     [
-        "sport/tennis#",
-        "sport/tennis/#/ranking",
-        "sport+",
-        "sport/+x/y",
-        "##",
-        "#/",
-        "",
-        "a\0b",
-        "\ud800",
-        "x" * 65_536,
-        "$share/",
-        "$share/group",
-        "$share/group/",
-        "$share//a",
-        "$share/g+/a",
-        "$share/g#/a",
-        "$share/g/a#",
+        *("sport/tennis#", "sport/tennis/#/ranking", "sport+", "sport/+x/y", "##", "#/", "", "a\0b", "\ud800"),
+        *("x" * 65_536, "$share/", "$share/group", "$share/group/", "$share//a", "$share/g+/a", "$share/g#/a"),
+        *("$share/g/a#",),
     ],
 )
 def test_filters_that_are_refused(topic_filter: str) -> None:

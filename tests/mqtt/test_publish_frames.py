@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packet_strategies import blobs, names, users
 
@@ -81,7 +81,6 @@ def test_large_payloads_are_not_copied() -> None:
 _envelopes = st.builds(Envelope, names, names, users)
 
 
-@settings(deadline=None)  # shared machines pause
 @given(
     st.lists(_envelopes, min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), blobs, blobs, st.integers(0, 2), users), max_size=8),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
+from statestore_client.server.kvstore.store import AreaStore
 from statestore_client.wire.kvstore import codec
 from statestore_client.wire.kvstore.client_messages import (
     ChangeOwnKey,
@@ -159,6 +161,8 @@ _KEYS = st.lists(_TEXT, max_size=3).map(tuple)
 _RANGES = st.lists(_UINT, unique=True, max_size=8).map(
     lambda ends: tuple(zip(sorted(ends)[::2], sorted(ends)[1::2], strict=False))
 )
+_POSITIONS = st.sets(_UINT, max_size=4).map(lambda p: tuple(sorted(p)))
+_MAYBE = st.none() | _UINT
 _WANTED = st.builds(Wanted, _KEYS, _KEYS, st.booleans(), st.booleans(), st.booleans())
 _PIECES = st.builds(Piece, _UINT, st.none() | _NAME, _ENTRIES, _KEYS)
 _PEERS = st.builds(PeerInfo, _UINT, _UINT, _UINT, st.booleans(), _KEYS)
@@ -172,40 +176,24 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(GetFiltered, _UINT, _TEXT, _KEYS, _KEYS, st.booleans(), st.booleans(), _UINT),
     st.builds(GetHashes, _UINT, _TEXT, _KEYS, _UINT),
     st.builds(Set, _UINT, _TEXT, _ENTRIES, _NAMES),
-    st.builds(
-        CompareRanges,
-        _UINT,
-        _TEXT,
-        _UINT,
-        st.sets(_UINT, max_size=4).map(lambda p: tuple(sorted(p))),
-        st.none() | _UINT,
-    ),
+    st.builds(CompareRanges, _UINT, _TEXT, _UINT, _POSITIONS, _MAYBE),
     st.builds(Sync, _UINT, _TEXT, _RANGES, _HASHES),
     st.builds(Finalize, _UINT, _TEXT, _ENTRIES, st.booleans()),
-    st.builds(
-        ChangeOwnKey,
-        _UINT,
-        _TEXT,
-        _UINT,
-        _TEXT,
-        st.none() | st.binary(max_size=9),
-        st.none() | _UINT,
-        st.none() | _UINT,
-    ),
-    st.builds(Found, _UINT, _ENTRIES, st.none() | _UINT),
+    st.builds(ChangeOwnKey, _UINT, _TEXT, _UINT, _TEXT, st.none() | st.binary(max_size=9), _MAYBE, _MAYBE),
+    st.builds(Found, _UINT, _ENTRIES, _MAYBE),
     st.builds(SetResult, _UINT, st.dictionaries(_TEXT, _UINT, max_size=4)),
     st.builds(RangeSumsReply, _UINT, st.booleans(), st.lists(_UINT, max_size=9).map(tuple)),
-    st.builds(SyncReply, _UINT, _ENTRIES, _KEYS, st.none() | _UINT),
+    st.builds(SyncReply, _UINT, _ENTRIES, _KEYS, _MAYBE),
     st.builds(Failure, _UINT, _UINT, _TEXT),
-    st.builds(Follow, _UINT, _TEXT, _WANTED, _UINT, st.none() | _UINT, _UINT),
-    st.builds(GetPeers, _UINT, _TEXT, _UINT, st.none() | _UINT, _UINT),
+    st.builds(Follow, _UINT, _TEXT, _WANTED, _UINT, _MAYBE, _UINT),
+    st.builds(GetPeers, _UINT, _TEXT, _UINT, _MAYBE, _UINT),
     st.builds(GetSummary, _UINT),
     st.builds(GetOwnKeys, _UINT, _TEXT, _UINT),
     st.builds(ChangePeer, _UINT, _TEXT, st.booleans()),
     st.builds(Followed, _UINT, _UINT, _UINT, st.booleans(), st.lists(_PIECES, max_size=3).map(tuple)),
     st.builds(PeersReply, _UINT, _UINT, _UINT, st.dictionaries(_TEXT, _PEERS, max_size=3), _KEYS),
     st.builds(Summary, _UINT, _NAME, _UINT, st.dictionaries(_TEXT, st.dictionaries(_TEXT, _UINT, max_size=3))),
-    st.builds(OwnKeys, _UINT, st.dictionaries(_TEXT, _OWN_KEYS, max_size=3), st.none() | _UINT),
+    st.builds(OwnKeys, _UINT, st.dictionaries(_TEXT, _OWN_KEYS, max_size=3), _MAYBE),
 )
 
 
@@ -280,6 +268,7 @@ BAD: list[tuple[str, str, str]] = [
     ("an entry that is too short", "95 13 09 a1 61 81 a1 6b 94 03 a1 61 c0 05 90", "five fields"),
     ("a version of 2^63", "95 13 09 a1 61 81 a1 6b 95 cf 8000000000000000 a1 61 c0 05 00 90", "64 bits with a sign"),
     ("bytes for a key", "95 13 09 a1 61 81 c4 01 6b 95 03 a1 61 c0 05 00 90", "texts as keys"),
+    ("a number for a map", "93 21 09 05", "must be a map of keys"),
     ("a number for a key", "95 13 09 a1 61 81 01 95 03 a1 61 c0 05 00 90", "not valid MessagePack"),
     ("a range that goes back", "95 15 09 a1 61 91 92 05 04 80", "ascending"),
     ("ranges that overlap", "95 15 09 a1 61 92 92 01 05 92 05 06 80", "ascending"),
@@ -357,17 +346,78 @@ def test_only_a_single_value_may_be_large() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ("93 1f 07 01", (31, 7)),
-        ("92 14 07", (20, 7)),
-        ("95 13 07 a1 61 df ffffffff", (19, 7)),
-        ("92 03 07", None),
-        ("92 10 c0", None),
-        ("92 10 ff", None),
-        ("91 10 07", None),
-        ("92 10", None),
-        ("ff", None),
+        *(("93 1f 07 01", (31, 7)), ("92 14 07", (20, 7)), ("95 13 07 a1 61 df ffffffff", (19, 7)), ("92 03 07", None)),
+        *(("92 10 c0", None), ("92 10 ff", None), ("91 10 07", None), ("92 10", None), ("ff", None)),
     ],
 )
 def test_a_request_that_cannot_be_read_can_be_answered(data: str, expected: tuple[int, int] | None) -> None:
     """Code and id of an unknown or malformed request are found, whatever follows; what is not a request has none."""
     assert request_in(bytes.fromhex(data)) == expected
+
+
+# -- entries that cannot be read, in messages that can: bytes by hand. c4 bytes, c0 nil, ff -1 ------------------------
+
+#: What is wrong with an entry or its key -> the bytes of both.
+UNREADABLE = [
+    ("no array", "a1 6b 05"),
+    ("four fields", "a1 6b 94 03 a1 61 c4 00 05"),
+    ("a text as value", "a1 6b 95 03 a1 61 a1 78 05 00"),
+    ("a version that is a text", "a1 6b 95 a1 33 a1 61 c4 00 05 00"),
+    ("a version of 65 bits", "a1 6b 95 cf ffffffffffffffff a1 61 c4 00 05 00"),
+    ("an originator that is a number", "a1 6b 95 03 07 c4 00 05 00"),
+    ("an originator that is not UTF-8", "a1 6b 95 03 a1 ff c4 00 05 00"),
+    ("an originator that is too long", "a1 6b 95 03 da 0100" + "61" * 256 + "c4 00 05 00"),
+    ("a TTL that is a fraction", "a1 6b 95 03 a1 61 c4 00 cb 3ff8000000000000 00"),
+]
+#: The same for keys, of a good entry.
+NO_KEYS = [("a key that is not UTF-8", "a1 ff"), ("a key of bytes", "c4 01 6b")]
+_GOOD = "a1 67 95 03 a1 61 c4 01 78 05 00"
+_GOOD_ENTRY = {"g": Value(3, "a", b"x", 5, 0)}
+#: A message of a site to another one, with two entries.
+_SAID = {
+    "flood": "95 05 01 a1 61 91 a1 72 82",
+    "sync reply": "95 23 09 82",
+    "finalize": "95 16 09 a1 61 82",
+}
+_ENDS = {"flood": "", "sync reply": "90 c0", "finalize": "c3"}
+
+
+@pytest.mark.parametrize("kind", _SAID)
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in UNREADABLE])
+def test_an_entry_that_cannot_be_read_says_nothing_about_the_others(kind: str, data: str) -> None:
+    """In its place is one that no store takes."""
+    for both in (f"{data} {_GOOD}", f"{_GOOD} {data}"):
+        message = decode(bytes.fromhex(f"{_SAID[kind]} {both} {_ENDS[kind]}"))
+        store = AreaStore("a")
+        assert isinstance(message, Flood | SyncReply | Finalize)
+        result = store.merge(message.entries, "r", 0.0)
+        assert [attrs.evolve(entry, hash=None) for entry in result.accepted.values()] == [_GOOD_ENTRY["g"]]
+        assert list(result.reasons) == ["k"]
+        assert store.counters.refused == 1
+
+
+@pytest.mark.parametrize("kind", _SAID)
+@pytest.mark.parametrize("key", [pytest.param(key, id=name) for name, key in NO_KEYS])
+def test_an_entry_under_something_that_is_no_key_is_left_out(kind: str, key: str) -> None:
+    """An answer could not name it."""
+    message = decode(bytes.fromhex(f"{_SAID[kind]} {key} 95 03 a1 61 c4 00 05 00 {_GOOD} {_ENDS[kind]}"))
+    assert isinstance(message, Flood | SyncReply | Finalize)
+    assert message.entries == _GOOD_ENTRY
+
+
+def test_a_client_whose_entries_cannot_be_read_is_told() -> None:
+    """Nothing of its request is done."""
+    for _, data in UNREADABLE[:8]:
+        with pytest.raises(RemoteProtocolError, match="entries must have"):
+            decode(bytes.fromhex(f"95 13 09 a1 61 82 {data} {_GOOD} 90"))
+    with pytest.raises(RemoteProtocolError, match="entries must be a map with texts"):
+        decode(bytes.fromhex(f"95 13 09 a1 61 82 a1 ff 95 03 a1 61 c4 00 05 00 {_GOOD} 90"))
+
+
+def test_hashes_that_cannot_be_read_are_left_out() -> None:
+    """The other side is sent what it may have already."""
+    bad = ["a1 6b 93 03 a1 61 02", "a1 6b 05", "a1 ff 94 03 a1 61 02 05", "a1 6b 94 03 a1 ff 02 05"]
+    for data in bad:
+        message = decode(bytes.fromhex(f"95 15 09 a1 61 90 82 {data} a1 67 94 03 a1 61 02 05"))
+        assert isinstance(message, Sync)
+        assert list(message.hashes) == ["g"]

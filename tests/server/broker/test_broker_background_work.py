@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.broker_driver import Client, World
+from support.broker_driver import Client, World, calls_in
 from support.durable_broker import DAY, DurableWorld, texts_in
 
 from statestore_client.mqtt.packets import (
@@ -26,23 +24,6 @@ from statestore_client.server.broker.routing.blocks import BLOCK, Blocks
 
 #: Calls of functions in one turn, Python's and C's; about a millisecond.
 MOST_CALLS = 6_000
-
-
-def calls_in(work: Callable[[], object]) -> int:
-    """How many functions are called."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def most_calls(world: World, sender: Client, packet: Publish) -> int:

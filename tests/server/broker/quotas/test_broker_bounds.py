@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from support.broker_driver import Client, World
+from support.broker_driver import Client, Desk, World
 
 from statestore_client.mqtt.packets import (
     Connect,
@@ -23,7 +22,7 @@ from statestore_client.mqtt.packets import (
     Will,
     WillProperties,
 )
-from statestore_client.server.broker import Deliver, Effect, Series
+from statestore_client.server.broker import Deliver, Series
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.routing.retained import Retained, Walk
@@ -65,32 +64,12 @@ def test_a_message_to_many_is_held_once() -> None:
     assert 1_000_000 < held(world) < 1_010_000
 
 
-class _Notifier:
-    """Gives the payload of a request to ten clients, each in a message of its own, as the state store does."""
-
-    def handles(self, topic: str) -> bool:
-        return topic == "notify"
-
-    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
-        del client_id, now
-        made = (Deliver(f"c{n}", Publish(f"for/c{n}", message.payload, 1)) for n in range(10))
-        return (Series("key", made),)
-
-    def client_disconnected(self, client_id: str, now: Instant) -> None: ...
-
-    def tick(self, now: Instant) -> Sequence[Effect]:
-        del now
-        return ()
-
-    def next_deadline(self) -> float | None:
-        return None
-
-
 def test_a_payload_in_many_messages_is_held_once() -> None:
     """The value in notifications to several observers, each with its own topic, is held once, outboxes included."""
-    world = World(application=_Notifier())
+    series = Series("key", (Deliver(f"c{n}", Publish(f"for/c{n}", MEGABYTE, 1)) for n in range(10)))
+    world = World(application=Desk(series))
     clients = [world.client(f"c{number}") for number in range(10)]
-    world.client("p").publish("notify", MEGABYTE, 1)
+    world.client("p").publish("desk", b"", 1)
     assert 1_000_000 < held(world) < 1_020_000
     shared = {id(piece.obj) for c in clients for piece in c.connection.outbox if isinstance(piece, memoryview)}
     assert len(shared) == 1
@@ -221,16 +200,6 @@ def test_unsubscribing_gives_the_bytes_back() -> None:
     assert world.broker.audit() == ()
 
 
-def test_too_many_levels_are_named_as_the_reason() -> None:
-    """A filter of more than two hundred levels is refused, and DISCONNECT names that as the reason."""
-    client = World().client("c", request_problem_information=1)
-    client.subscribe("/".join("a" * 201))
-    client.publish("/".join("a" * 202))
-    last = client.one(Disconnect)
-    assert last.reason_code == ReasonCode.MALFORMED_PACKET
-    assert last.properties.reason_string == "the topic has too many levels"
-
-
 # -- slices -----------------------------------------------------------------------------------------------------------
 
 
@@ -267,22 +236,16 @@ def test_who_leaves_meanwhile_gets_nothing() -> None:
     assert held(world) == 0
 
 
-class _Fickle(_Notifier):
-    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
-        del client_id, message, now
-
-        def made() -> Any:
-            yield Deliver("c", Publish("for/c", b"1", 1))
-            raise RuntimeError("in the middle")
-
-        return (Series("key", made()),)
-
-
 def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
     """An application whose series of effects fails is reported, and stops nobody."""
-    world = World(application=_Fickle())
+
+    def failing() -> Iterator[Deliver]:
+        yield Deliver("c", Publish("for/c", b"1", 1))
+        raise RuntimeError("in the middle")
+
+    world = World(application=Desk(Series("key", failing())))
     client = world.client("c")
-    client.publish("notify", b"", 1)
+    client.publish("desk", b"", 1)
     world.work()
     assert [str(fault) for fault in world.broker.reports.take_faults()] == ["in the middle"]
     assert not client.connection.is_held

@@ -182,7 +182,7 @@ def test_a_full_retained_store() -> None:
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
-TOO_DEEP = "/".join("a" * 201)
+TOO_DEEP = "/".join("a" * 202)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ TOO_DEEP = "/".join("a" * 201)
     ids=["topic", "topic of QoS 1", "filter"],
 )
 def test_topics_that_are_too_deep(packet: Packet) -> None:
-    """A topic or filter of more than two hundred levels is treated as malformed, and DISCONNECT says why."""
+    """A topic or filter of more than 201 levels is treated as malformed, and DISCONNECT says why."""
     client = World().client("c", request_problem_information=1)
     client.subscribe(TOO_DEEP[2:])
     client.publish(TOO_DEEP[2:])

@@ -221,30 +221,12 @@ def test_new_messages_wait_behind_a_closed_window(qos: int) -> None:
     assert found == [("a", b"old"), ("c", b"zero"), ("b", b"old"), ("c", b"old"), ("c", b"new")]
 
 
-def test_no_local_and_retained_messages() -> None:
-    """A No Local subscription gets no retained message of its own client, and other clients get them."""
-    world = World()
-    peer = join(world, "c")
-    peer.publish("t", b"x", retain=True)
-    assert not peer.subscribe(("t", NO_LOCAL))
-    assert len(join(world, "d").subscribe(("t", NO_LOCAL))) == 1
-
-
 def test_shared_subscriptions_get_no_retained_messages() -> None:
     """A shared subscription gets no retained messages when it is made (4.8.2)."""
     world = World()
     peer = join(world, "c")
     peer.publish("t", b"x", retain=True)
     assert not peer.subscribe("$share/g/t")
-
-
-def test_the_identifier_of_the_subscription_that_asked() -> None:
-    """A retained message carries the identifier of the subscription that asked, and no other."""
-    peer = join(World())
-    peer.publish("t", b"x", retain=True)
-    peer.subscribe("#", props=[(0x0B, 1)])
-    (message,) = peer.subscribe("t", props=[(0x0B, 2)])
-    assert message.all(0x0B) == [2]
 
 
 @normative(more="R4")

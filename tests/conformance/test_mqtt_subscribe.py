@@ -182,20 +182,6 @@ def test_the_same_identifier_twice() -> None:
     assert set(peer.one("PUBLISH").all(IDENTIFIER)) == {5}
 
 
-def test_identifiers_through_a_queue() -> None:
-    """A queued message keeps the identifiers of the moment of its publication."""
-    world = World()
-    peer = join(world, "c", expiry=60)
-    peer.subscribe(("t", 1), props=[(IDENTIFIER, 5)])
-    peer.lose()
-    join(world, "p").publish("t", b"x", 1)
-    peer = join(world, "c", expiry=60, clean=False)
-    assert [message.all(IDENTIFIER) for message in peer.after] == [[5]]
-    peer.lose()
-    peer = join(world, "c", expiry=60, clean=False)
-    assert [(message.all(IDENTIFIER), message.dup) for message in peer.after] == [([5], 1)]
-
-
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 

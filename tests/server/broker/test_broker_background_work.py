@@ -265,6 +265,7 @@ def test_a_crash_between_two_turns_loses_no_copy_and_repeats_none(qos: int, filt
     while True:
         world = DurableWorld()
         clients = crowd(world, number, *filters, qos=2)
+        world.client("plain").subscribe(*filters, qos=2)  # its session ends in the crash
         for client in clients[::2]:
             client.lose()
         sender = world.client("s", session_expiry=DAY)

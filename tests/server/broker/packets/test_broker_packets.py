@@ -13,6 +13,7 @@ from statestore_client.mqtt.packets import (
     MQTT_3_1_1,
     Disconnect,
     Packet,
+    Pingreq,
     Puback,
     Pubcomp,
     Publish,
@@ -59,6 +60,14 @@ def test_connect_must_come_in_time() -> None:
     world.sleep(1.1)
     assert client.is_ended
     assert client.received() == []
+
+
+def test_the_first_packet_must_be_connect() -> None:
+    """A first packet that is not CONNECT, which no decoder lets pass, is a protocol error without an answer."""
+    client = Client(World())
+    client.send(Pingreq())
+    assert client.received() == []
+    assert client.is_ended
 
 
 def test_shut_down_says_goodbye() -> None:

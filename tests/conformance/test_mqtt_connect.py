@@ -282,6 +282,7 @@ def test_take_over(version: int, clean: bool) -> None:
     new.send(bytes.fromhex("C0 00"))
     new.one("PINGRESP")
     assert (world.broker.usage.sessions, world.broker.counters.takeovers) == (1, 1)
+    assert world.broker.connection_of("c") is new.connection
 
 
 @normative(v5="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-4", v3="3.2.2-1 3.2.2-2 3.2.2-3 3.1.4-3", more="F8 S1 S3")

@@ -145,6 +145,38 @@ def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
     assert world.storage.count() == {"sessions": 4, "subscriptions": 4}
 
 
+def test_a_clean_start_leaves_nothing(world: DurableWorld) -> None:
+    """A clean start removes all of the old session, and a session that ends with its connection is never written."""
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=1)
+    receiver.subscribe("t", qos=2)
+    sender = world.client("s", session_expiry=DAY)
+    for _ in range(3):
+        sender.publish("t", b"", 2)
+    receiver.send(Pubrec(receiver.messages()[0].packet_id))
+    world.commit()
+    assert set(world.storage.count()) == {
+        "sessions", "subscriptions", "messages", "deliveries", "releases", "inbound",
+    }  # fmt: skip
+    world.client("r", clean_start=True)
+    world.client("s", clean_start=True)
+    world.commit()
+    assert world.storage.count() == {}
+
+
+def test_a_session_that_is_to_end_with_its_connection_now(world: DurableWorld) -> None:
+    """A session that is resumed with expiry 0 is not kept, because a crash ends its connection."""
+    client = world.client("c", session_expiry=DAY)
+    client.subscribe("t", qos=1)
+    client.lose()
+    client = world.client("c", clean_start=False)
+    assert client.connack.session_present
+    world.client("s").publish("t", b"1", 1)
+    assert texts_in(client.messages()) == [b"1"]
+    assert world.storage.count() == {}
+    world.crash()
+    assert not world.client("c", clean_start=False).connack.session_present
+
+
 # -- QoS 2 -------------------------------------------------------------------------------------------------------------
 
 

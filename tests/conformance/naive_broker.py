@@ -238,7 +238,8 @@ class Naive:
         while holder.is_here and holder.has_window:
             if holder.resend:
                 copy = holder.resend.pop(0)
-                self._send(holder, attrs.evolve(copy, dup=True), copy)
+                copy.dup = True
+                self._send(holder, copy)
             elif holder.walks:
                 self._step(holder)
             else:
@@ -246,11 +247,10 @@ class Naive:
                 if waiting is None:
                     return
                 waiting.state = "sent"
-                self._send(holder, waiting, waiting)
+                self._send(holder, waiting)
 
-    def _send(self, holder: Holder, shown: Copy, copy: Copy) -> None:
+    def _send(self, holder: Holder, copy: Copy) -> None:
         copy.counts = copy.qos > 0
-        copy.dup = shown.dup
         self._tell(holder.name, "PUBLISH", copy=copy)
 
     def _step(self, holder: Holder) -> None:
@@ -270,4 +270,4 @@ class Naive:
             # Behind what is in flight, before what waits.
             place = sum(other.state == "sent" for other in holder.copies)
             holder.copies.insert(place, copy)
-        self._send(holder, copy, copy)
+        self._send(holder, copy)

@@ -17,10 +17,12 @@ __all__ = [
     "PUBREL",
     "RECEIVE_MAXIMUM",
     "Doorman",
+    "OneTopic",
     "back",
     "finish",
     "kinds",
     "reader_of",
+    "refused",
     "said",
 ]
 
@@ -46,11 +48,28 @@ class Doorman:
         return None
 
 
+class OneTopic:
+    """Lets everybody in, and lets them publish and subscribe to ``mine``."""
+
+    def authenticate(self, credentials: Credentials) -> Admitted:
+        return Admitted()
+
+    def permissions(self, user: str | None, client_id: str) -> Allowed:
+        return Allowed(frozenset({"mine"}))
+
+
 def said(world: World, packet: bytes, version: int = 5) -> tuple[Peer, list[Any]]:
     """A new connection, and what it gets for its first bytes."""
     peer = Peer(world, version)
     peer.send(packet)
     return peer, peer.seen()
+
+
+def refused(packet: bytes, code: int | None, version: int = 5, **limits: Any) -> None:
+    """A client that is in sends this, and its connection ends with this reason code."""
+    peer = join(World(**limits), version=version)
+    peer.send(packet)
+    peer.ended(code)
 
 
 def kinds(packets: list[Seen]) -> list[tuple[str, int]]:

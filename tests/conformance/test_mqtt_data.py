@@ -6,6 +6,7 @@ import pytest
 from handmade import Will, ack, connect, frame, properties, publish, subscribe, text, unsubscribe
 from handmade_peer import Peer, join
 from normative import BOTH, normative
+from scenes import refused
 from support.broker_driver import World
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
@@ -84,9 +85,7 @@ def test_connect_with_a_bad_string(version: int, place: str, value: bytes) -> No
 @pytest.mark.parametrize("value", [*ILL_FORMED, b"a\0b"])
 def test_a_packet_with_a_bad_string(version: int, place: str, value: bytes) -> None:
     """A bad string in another packet is a DISCONNECT 0x81 in 5.0, and a close in 3.1.1."""
-    peer = join(World(), version=version)
-    peer.send(with_string(place, value, version))
-    peer.ended(MALFORMED)
+    refused(with_string(place, value, version), MALFORMED, version)
 
 
 @normative(v5="1.5.4-3", v3="1.5.3-3")
@@ -106,9 +105,7 @@ def test_control_characters_in_names(version: int, character: str) -> None:
     """Control characters are refused, as 1.5.4 allows, in topics, filters and the names of CONNECT, but not in
     properties."""
     for packet in (publish(character, b"x", version=version), subscribe(1, character, version=version)):
-        peer = join(World(), version=version)
-        peer.send(packet)
-        peer.ended(MALFORMED)
+        refused(packet, MALFORMED, version)
     peer = Peer(World(), version)
     peer.send(connect("c" + character, version=version))
     assert peer.is_closed
@@ -138,18 +135,14 @@ def test_strings_take_every_other_character() -> None:
 )
 def test_integers_that_are_longer_than_necessary(packet: bytes) -> None:
     """An integer in more bytes than needed is malformed (0x81)."""
-    peer = join(World())
-    peer.send(packet)
-    peer.ended(MALFORMED)
+    refused(packet, MALFORMED)
 
 
 @BOTH
 @pytest.mark.parametrize("first", [0x10, 0x30, 0x82, 0xC0, 0xE0])
 def test_a_length_of_five_bytes(version: int, first: int) -> None:
     """A length of five bytes is malformed (0x81) before the rest of the packet arrives."""
-    peer = join(World(), version=version)
-    peer.send(bytes([first]) + b"\xff\xff\xff\xff\x7f")
-    peer.ended(MALFORMED)
+    refused(bytes([first]) + b"\xff\xff\xff\xff\x7f", MALFORMED, version)
 
 
 @normative(
@@ -163,25 +156,19 @@ def test_reserved_flags(version: int, kind: int) -> None:
     not send at all gets 0x82, whatever its flags."""
     right = 2 if kind in (6, 8, 10) else 0
     for flags in set(range(16)) - {right}:
-        peer = join(World(), version=version)
-        peer.send(frame(kind << 4 | flags, b"\0\1\0"))
-        peer.ended(PROTOCOL_ERROR if kind in (2, 13, 15) else MALFORMED)
+        refused(frame(kind << 4 | flags, b"\0\1\0"), PROTOCOL_ERROR if kind in (2, 13, 15) else MALFORMED, version)
 
 
 @BOTH
 def test_packet_type_0(version: int) -> None:
     """Packet type 0 is reserved, whatever its flags."""
     for flags in range(16):
-        peer = join(World(), version=version)
-        peer.send(bytes([flags, 0]))
-        peer.ended(PROTOCOL_ERROR)
+        refused(bytes([flags, 0]), PROTOCOL_ERROR, version)
 
 
 def test_there_is_no_auth_in_3_1_1() -> None:
     """Packet type 15, AUTH, is reserved in 3.1.1."""
-    peer = join(World(), version=4)
-    peer.send(bytes.fromhex("F0 00"))
-    peer.ended(None)
+    refused(bytes.fromhex("F0 00"), None, 4)
 
 
 @normative(v5="2.2.1-2", v3="2.3.1-5")
@@ -207,9 +194,7 @@ def test_packet_identifier_0(version: int, kind: str) -> None:
         "SUBSCRIBE": subscribe(0, "t", version=version),
         "UNSUBSCRIBE": unsubscribe(0, "t", version=version),
     }
-    peer = join(World(), version=version)
-    peer.send(packets[kind])
-    peer.ended(PROTOCOL_ERROR if kind.startswith("PUBLISH") else MALFORMED)
+    refused(packets[kind], PROTOCOL_ERROR if kind.startswith("PUBLISH") else MALFORMED, version)
 
 
 @normative(v5="2.2.1-4 4.3.2-1 4.3.3-1", v3="2.3.1-4 4.3.2-1 4.3.3-1", more="Q3")

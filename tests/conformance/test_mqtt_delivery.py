@@ -6,7 +6,7 @@ import pytest
 from handmade import ack, frame, publish
 from handmade_peer import join
 from normative import BOTH, normative
-from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_of
+from scenes import PUBACK, PUBCOMP, PUBREC, PUBREL, back, finish, kinds, reader_of, refused
 from support.broker_driver import World
 
 # -- messages from clients ---------------------------------------------------------------------------------------------
@@ -177,13 +177,15 @@ def test_acknowledgements_of_nothing(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize(("qos", "first"), [(2, PUBACK), (1, PUBREC), (1, PUBCOMP), (2, PUBCOMP)])
 def test_the_wrong_acknowledgement(version: int, qos: int, first: int) -> None:
-    """PUBACK for QoS 2, PUBREC for QoS 1, and PUBCOMP before PUBREL are protocol errors."""
+    """PUBACK for QoS 2, PUBREC for QoS 1, and PUBCOMP before PUBREL are protocol errors, and acknowledge nothing."""
     world = World()
     peer = reader_of(world, version)
     join(world, "w", version).publish("t", b"x", qos)
     (message,) = peer.messages()
     peer.send(ack(first, message.packet_id))
     peer.ended(0x82)
+    peer.lose()
+    assert [again.payload for again in back(world, version).after] == [b"x"]
 
 
 @normative(v5="3.4.2-1 3.5.2-1 3.6.2-1 3.7.2-1 3.14.2-1 3.15.2-1")
@@ -211,9 +213,7 @@ def test_reason_codes_that_do_not_belong(first: int, right: set[int]) -> None:
 @pytest.mark.parametrize("first", [PUBACK, PUBREC, PUBREL, PUBCOMP])
 def test_identifier_0_in_an_acknowledgement(version: int, first: int) -> None:
     """An acknowledgement with identifier 0 is a protocol error."""
-    peer = join(World(), version=version)
-    peer.send(ack(first, 0))
-    peer.ended(0x82)
+    refused(ack(first, 0), 0x82, version)
 
 
 @pytest.mark.parametrize("first", [PUBACK, PUBREC, PUBREL, PUBCOMP])
@@ -226,9 +226,7 @@ def test_the_three_forms_of_an_acknowledgement(first: int) -> None:
         peer.send(frame(first, b"\0\1", form))
         assert not peer.is_closed, form
     for form in forms[1:]:
-        peer = join(World(), version=4)
-        peer.send(frame(first, b"\0\1", form))
-        peer.ended(None)
+        refused(frame(first, b"\0\1", form), None, 4)
 
 
 # -- redelivery --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from handmade import Seen, Will, auth, connect, disconnect, frame, publish, subscribe
 from handmade_peer import Peer, join
 from normative import BOTH, normative
+from scenes import refused
 from support.broker_driver import Allowed, World
 
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
@@ -139,9 +140,7 @@ def test_packets_that_only_servers_send(version: int, kind: int) -> None:
     """CONNACK, SUBACK, UNSUBACK and PINGRESP from a client are protocol errors."""
     bodies = {0x20: b"\0\0", 0x90: b"\0\1\0", 0xB0: b"\0\1", 0xD0: b""}
     newer = {0x20: b"\0\0\0", 0x90: b"\0\1\0\0", 0xB0: b"\0\1\0\0", 0xD0: b""}
-    peer = join(World(), version=version)
-    peer.send(frame(kind, (newer if version == 5 else bodies)[kind]))
-    peer.ended(0x82)
+    refused(frame(kind, (newer if version == 5 else bodies)[kind]), 0x82, version)
 
 
 def test_errors_of_one_do_not_touch_others() -> None:
@@ -193,9 +192,7 @@ def test_no_method_no_auth() -> None:
 @pytest.mark.parametrize("gatekeeper", [None, Tokens()])
 def test_auth_of_a_client_without_a_method(gatekeeper: Any, code: int) -> None:
     """AUTH from a client without a method is a protocol error."""
-    peer = join(World(gatekeeper=gatekeeper))
-    peer.send(auth(code, (METHOD, "M"), (DATA, b"good")))
-    peer.ended(0x82)
+    refused(auth(code, (METHOD, "M"), (DATA, b"good")), 0x82, gatekeeper=gatekeeper)
 
 
 @normative(v5="3.1.2-30")

@@ -6,6 +6,7 @@ import pytest
 from handmade import ack, subscribe
 from handmade_peer import join
 from normative import normative
+from scenes import refused
 from support.broker_driver import World
 
 IDENTIFIER = 0x0B
@@ -18,9 +19,7 @@ NO_LOCAL = 0x04
 )
 def test_shared_filters_that_are_none(name: str) -> None:
     """An invalid shared filter is a protocol error."""
-    peer = join(World())
-    peer.send(subscribe(1, name))
-    peer.ended(0x82)
+    refused(subscribe(1, name), 0x82)
 
 
 @normative(v5="4.8.2-1 4.8.2-2")
@@ -37,9 +36,7 @@ def test_what_only_looks_like_a_share() -> None:
 @normative(v5="3.8.3-4")
 def test_no_local_on_a_share() -> None:
     """No Local on a shared subscription is a protocol error."""
-    peer = join(World())
-    peer.send(subscribe(1, ("$share/g/t", NO_LOCAL)))
-    peer.ended(0x82)
+    refused(subscribe(1, ("$share/g/t", NO_LOCAL)), 0x82)
 
 
 @normative(v5="4.8.2-3", more="K10")
@@ -157,7 +154,7 @@ def test_shares_in_3_1_1() -> None:
 
 
 def test_leaving_a_share() -> None:
-    """UNSUBSCRIBE with the whole filter leaves the share, and the other members take over."""
+    """UNSUBSCRIBE with the whole filter leaves the share, and the other members take over; the last one ends it."""
     world = World()
     one, two = join(world, "1"), join(world, "2")
     one.subscribe("$share/g/t")
@@ -166,3 +163,6 @@ def test_leaving_a_share() -> None:
     for _ in range(3):
         one.publish("t")
     assert len(two.messages()) == 3
+    two.unsubscribe("$share/g/t")
+    one.publish("t", b"x", 1)
+    assert one.one("PUBACK").code == 0x10

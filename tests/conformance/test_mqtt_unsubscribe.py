@@ -6,6 +6,7 @@ import pytest
 from handmade import Seen, ack, unsubscribe
 from handmade_peer import join
 from normative import BOTH, normative
+from scenes import refused
 from support.broker_driver import World
 from support.durable_broker import DurableWorld, messages_in, texts_in
 
@@ -28,9 +29,7 @@ def test_the_bytes_of_unsuback() -> None:
 @BOTH
 def test_unsubscribe_without_a_filter(version: int) -> None:
     """UNSUBSCRIBE without a filter is refused as SUBSCRIBE is."""
-    peer = join(World(), version=version)
-    peer.send(unsubscribe(1, version=version))
-    peer.ended(0x81)
+    refused(unsubscribe(1, version=version), 0x81, version)
 
 
 @normative(v5="3.10.4-1 3.10.4-2 3.10.4-6", v3="3.10.4-1 3.10.4-2 3.10.4-6")

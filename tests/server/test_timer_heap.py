@@ -1,15 +1,18 @@
-"""The heap of what is due next: in order, and no call takes long."""
+"""The heap of what is due next, and the broker's timers in it: in order, no growth, and no call takes long."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import statestore_client.server
+from statestore_client.server.broker.timers import Timers
 from statestore_client.server.timer_heap import TimerHeap
+from statestore_client.wire.instant import Instant
 
 
 def test_there_is_one_heap() -> None:
@@ -17,7 +20,8 @@ def test_there_is_one_heap() -> None:
     package = Path(statestore_client.server.__file__).parent
     users = []
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "heapq" in text else ():
             # heapq.merge makes no heap that anything waits in: it walks along sorted lists.
             is_merge = isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} == {"merge"}
             names = [node.module] if isinstance(node, ast.ImportFrom) and not is_merge else []
@@ -131,3 +135,89 @@ def test_the_queue_expires_what_a_sorted_list_does(steps: list[tuple[int, int | 
         announced = space.queue.next_deadline()
         assert (announced is None) <= (not space.deadlines)
         assert announced is None or not space.deadlines or announced <= min(space.deadlines.values())
+
+
+# -- timers of the broker ----------------------------------------------------------------------------------------------
+
+
+def at(monotonic: float) -> Instant:
+    return Instant(monotonic, 0)
+
+
+def test_what_is_due_is_done_in_order() -> None:
+    """What is due is done in order of time, equal times in the order of asking, and the rest waits."""
+    done: list[str] = []
+    timers = Timers()
+    for when, name in [(3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b"), (9.0, "z")]:
+        timers.add(when, lambda _now, name=name: done.append(name))
+    timers.run(at(0.5))
+    assert done == []
+    timers.run(at(3.0))
+    assert done == ["a", "b", "c", "d"]
+    assert timers.next_deadline() == 9.0
+
+
+def test_cancelled_appointments_are_not_kept() -> None:
+    """A cancelled appointment does not run, also if another of the same moment cancels it; cancelling twice is
+    harmless."""
+    done: list[str] = []
+    timers = Timers()
+    second = timers.add(1.0, lambda _now: done.append("second"))
+    third = timers.add(2.0, lambda _now: done.append("third"))
+    timers.add(0.5, lambda _now: timers.cancel(third))
+    timers.cancel(second)
+    timers.cancel(second)
+    timers.cancel(None)
+    timers.run(at(5.0))
+    assert done == []
+    assert len(timers) == 0
+    assert timers.next_deadline() is None
+
+
+def test_an_appointment_made_meanwhile_waits_for_the_next_call() -> None:
+    """An appointment made while others run waits for the next call, so that one that is always due holds up nothing."""
+    done: list[float] = []
+    timers = Timers()
+
+    def again(now: Instant) -> None:
+        done.append(now.monotonic)
+        timers.add(now.monotonic, again)
+
+    timers.add(1.0, again)
+    timers.run(at(1.0))
+    timers.run(at(2.0))
+    assert done == [1.0, 2.0]
+
+
+def test_cancelled_appointments_do_not_pile_up() -> None:
+    """Clients that come and go with long keep-alives leave a bounded number of entries."""
+    timers = Timers()
+    for _ in range(100_000):
+        timers.cancel(timers.add(1e6, lambda _now: None))
+    assert len(timers._heap) < 200
+    assert len(timers) == 0
+
+
+def test_one_that_fails_takes_no_other_with_it() -> None:
+    """After an exception, appointments of the same moment run at the next call, each once and in order."""
+    done: list[int] = []
+    timers = Timers()
+
+    def fail(_now: Instant) -> None:
+        raise RuntimeError("a defect")
+
+    timers.add(1.0, lambda _now: done.append(0))
+    timers.add(1.0, fail)
+    for number in range(1, 5):
+        timers.add(1.0, lambda _now, number=number: done.append(number))
+    cancelled = timers.add(1.0, lambda _now: done.append(5))
+    timers.add(2.0, lambda _now: done.append(6))
+    with pytest.raises(RuntimeError, match="a defect"):
+        timers.run(at(1.0))
+    assert done == [0]
+    assert timers.next_deadline() == 1.0
+    timers.cancel(cancelled)
+    assert len(timers) == 5
+    timers.run(at(1.0))
+    assert done == [0, 1, 2, 3, 4]
+    assert timers.next_deadline() == 2.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -27,6 +29,7 @@ from statestore_client.server.broker import (
     BrokerEvents,
     BrokerLimits,
     Connection,
+    Effect,
     Gatekeeper,
     Refusal,
 )
@@ -48,6 +51,38 @@ class Allowed:
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return topic_filter in self.topics
+
+
+class Desk(Application):
+    """An application for one topic that answers each request with the same effects, or with an error."""
+
+    def __init__(self, *effects: Effect, error: Exception | None = None) -> None:
+        self.effects: Sequence[Effect] = effects
+        self.error = error
+        self.requests: list[tuple[str, Publish]] = []
+        self.gone: list[str] = []
+        self.deadline: float | None = None
+
+    def handles(self, topic: str) -> bool:
+        return topic == "desk"
+
+    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
+        if self.error is not None:
+            raise self.error
+        self.requests.append((client_id, message))
+        return self.effects
+
+    def client_disconnected(self, client_id: str, now: Instant) -> None:
+        self.gone.append(client_id)
+        if self.error is not None:
+            raise self.error
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        self.deadline = None
+        return self.handle("tick", Publish("desk"), now)
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
 
 
 class World:
@@ -158,3 +193,20 @@ class Client:
     @property
     def is_ended(self) -> bool:
         return self.connection.ending is not None
+
+
+def calls_in(work: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count

@@ -2,47 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from support.broker_driver import World
+from support.broker_driver import Desk, World
 
 from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
 from statestore_client.server.broker import Deliver, Effect, Kick, Route
 from statestore_client.server.broker.routing.router import Router
-from statestore_client.wire.instant import Instant
-
-
-class Desk:
-    """An application that does what the test told it to."""
-
-    def __init__(self) -> None:
-        self.effects: list[Effect] = []
-        self.requests: list[tuple[str, Publish]] = []
-        self.gone: list[str] = []
-        self.deadline: float | None = None
-        self.error: Exception | None = None
-
-    def handles(self, topic: str) -> bool:
-        return topic == "desk"
-
-    def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
-        if self.error is not None:
-            raise self.error
-        self.requests.append((client_id, message))
-        return self.effects
-
-    def client_disconnected(self, client_id: str, now: Instant) -> None:
-        self.gone.append(client_id)
-        if self.error is not None:
-            raise self.error
-
-    def tick(self, now: Instant) -> Sequence[Effect]:
-        self.deadline = None
-        return self.handle("tick", Publish("desk"), now)
-
-    def next_deadline(self) -> float | None:
-        return self.deadline
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.broker_driver import Client, World
+from support.broker_driver import Client, World, calls_in
 from support.durable_broker import DAY, DurableWorld, texts_in
 
 from statestore_client.mqtt.packets import (
@@ -26,23 +24,6 @@ from statestore_client.server.broker.routing.blocks import BLOCK, Blocks
 
 #: Calls of functions in one turn, Python's and C's; about a millisecond.
 MOST_CALLS = 6_000
-
-
-def calls_in(work: Callable[[], object]) -> int:
-    """How many functions are called."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def most_calls(world: World, sender: Client, packet: Publish) -> int:
@@ -65,13 +46,16 @@ def crowd(world: World, number: int, *filters: str, qos: int = 1, expiry_s: int 
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when_full", ["drop-new", "refuse"])
-@pytest.mark.parametrize("filters", [("t",), ("t", "#", "+"), ("$share/g/t",)], ids=["one", "overlapping", "share"])
+@pytest.mark.parametrize(
+    ("filters", "when_full"),
+    [(("t",), "drop-new"), (("t",), "refuse"), (("t", "#", "+"), "drop-new"), (("$share/g/t",), "drop-new")],
+    ids=["one", "one that may refuse", "overlapping", "share"],
+)
 @pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
-def test_a_message_to_thousands_is_done_in_short_turns(kind: Any, filters: tuple[str, ...], when_full: str) -> None:
+def test_a_message_to_many_is_done_in_short_turns(kind: Any, filters: tuple[str, ...], when_full: str) -> None:
     """Planning, acknowledging, recording and delivering a message to twice as many takes no turn notably more work."""
     found = []
-    for number in (1_000, 2_000):
+    for number in (500, 1_000):
         world = kind(connections=20_000, when_full=when_full)
         crowd(world, number, *filters)
         sender = world.client("p")
@@ -79,14 +63,14 @@ def test_a_message_to_thousands_is_done_in_short_turns(kind: Any, filters: tuple
         world.work()
         found.append(most_calls(world, sender, Publish("t", b"x", 1, packet_id=9)))
     assert max(found) < MOST_CALLS
-    assert found[1] - found[0] < 1_000 * 16 / BLOCK  # only the records of slices
+    assert found[1] - found[0] < 500 * 16 / BLOCK  # only the records of slices
 
 
 @pytest.mark.parametrize("kind", [World, DurableWorld], ids=["in memory", "durable"])
 def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> None:
     """Expired messages are removed a thousand at a time, in any order, and the others keep theirs."""
     world = kind(queued_messages=4_000)
-    for client in crowd(world, 5, "t"):
+    for client in crowd(world, 2, "t"):
         client.lose()
     sender = world.client("p")
     for number in range(4_000):
@@ -99,7 +83,7 @@ def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> 
         most = max(most, calls_in(lambda packet=packet: sender.send(packet)))  # type: ignore[misc]
         world.sleep(0.01)
     assert most < 2 * MOST_CALLS
-    assert world.broker.counters.dropped_expired > 1_000
+    assert world.broker.counters.dropped_expired > 400
     texts = []
     client = Client(world)
     client.send(Connect("c0", clean_start=False, properties=ConnectProperties(session_expiry=DAY)))
@@ -111,10 +95,10 @@ def test_expired_messages_in_long_queues_are_found_in_short_turns(kind: Any) -> 
     assert texts[len(old) :] == [b"new"] * (len(texts) - len(old))
 
 
-def test_a_share_of_thousands_that_are_away() -> None:
+def test_a_share_whose_members_are_away() -> None:
     """Members of a share that cannot take a message are not asked each time, and one that is here is found."""
     found = []
-    for number in (500, 2_000):
+    for number in (200, 800):
         world = World(connections=20_000)
         members = crowd(world, number, "$share/g/t")
         for member in members:
@@ -276,11 +260,12 @@ def test_slices_that_interleave_keep_the_order(kind: Any) -> None:
 def test_a_crash_between_two_turns_loses_no_copy_and_repeats_none(qos: int, filters: tuple[str, ...]) -> None:
     """After a crash between any two turns what was acknowledged reaches all, the rest is sent again, and QoS 2 arrives
     once."""
-    number = 2 * BLOCK + 5
+    number = BLOCK + 5
     slices = 0
     while True:
         world = DurableWorld()
         clients = crowd(world, number, *filters, qos=2)
+        world.client("plain").subscribe(*filters, qos=2)  # its session ends in the crash
         for client in clients[::2]:
             client.lose()
         sender = world.client("s", session_expiry=DAY)
@@ -328,30 +313,31 @@ def test_a_repetition_on_a_new_connection_is_the_same_message() -> None:
 
 def test_what_is_still_to_be_copied_leaves_nothing_behind() -> None:
     """After the copies, and after a crash in between, the disk holds what the sessions hold and no more."""
-    for slices in range(12):
+    number, slices, is_done = BLOCK + 1, 0, False
+    while not is_done:
         world = DurableWorld()
-        for client in crowd(world, 2 * BLOCK + 1, "t"):
+        for client in crowd(world, number, "t"):
             client.lose()
         world.client("s").send(Publish("t", b"x", 1, packet_id=7))
         for _ in range(slices):
             world.broker.work(world.now)
             world.commit()
+        is_done, slices = not world.broker.has_work, slices + 1
         was_accepted = "messages" in world.storage.count()
         world.crash()
         world.work()
         found = world.storage.count()
         assert found.get("copies", 0) == 0
-        assert (found.get("messages", 0), found.get("deliveries", 0)) in (
-            [(1, 2 * BLOCK + 1)] if was_accepted else [(0, 0)]
-        )
-        for index in range(2 * BLOCK + 1):
+        expected = (1, number) if was_accepted else (0, 0)
+        assert (found.get("messages", 0), found.get("deliveries", 0)) == expected
+        for index in range(number):
             client, packets = world.back(f"c{index}")
             client.send(*[Puback(packet.packet_id) for packet in packets if isinstance(packet, Publish)])
         world.commit()
         assert set(world.storage.count()) == {"sessions", "subscriptions"}
 
 
-def test_nobody_is_copied_to_when_one_of_thousands_is_full() -> None:
+def test_nobody_is_copied_to_when_one_of_many_is_full() -> None:
     """With the strict choice the publisher is refused after all subscribers were asked in slices, and nobody gets a
     copy."""
     world = World(when_full="refuse", queued_messages=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from support.broker_driver import Allowed, Client, World
+from support.broker_driver import Allowed, Client, Desk, World
 
 from statestore_client.mqtt.packets import (
     Disconnect,
@@ -18,8 +18,6 @@ from statestore_client.mqtt.packets import (
     WillProperties,
 )
 from statestore_client.server.broker import Admitted, Connection
-from statestore_client.server.broker.application import Effect
-from statestore_client.wire.instant import Instant
 
 
 @attrs.define(eq=False)
@@ -61,24 +59,6 @@ class Rules:
 
     def permissions(self, user: str | None, client_id: str) -> Allowed:
         return Allowed(self.topics)
-
-
-class Failing:
-    """An application that fails over each request."""
-
-    def handles(self, topic: str) -> bool:
-        return topic == "request"
-
-    def handle(self, client_id: str, packet: Publish, now: Instant) -> tuple[Effect, ...]:
-        raise RuntimeError("a defect")
-
-    def client_disconnected(self, client_id: str, now: Instant) -> None: ...
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def tick(self, now: Instant) -> tuple[Effect, ...]:
-        return ()
 
 
 def test_all_that_clients_do_is_told_in_order() -> None:
@@ -144,13 +124,14 @@ def test_a_message_for_many_is_told_when_it_is_accepted() -> None:
     assert told == [["p t=1"], ["p t=2"], []]
 
 
-def test_a_will_is_told_only_if_it_goes_out() -> None:
-    """A will on a topic of servers does not go out and is not told; nor is one that the application fails over."""
+def test_what_goes_nowhere_is_not_told() -> None:
+    """A will on a topic of servers does not go out and is not told, and nothing that the application fails over is."""
     notes = Notes()
-    world = World(events=notes, application=Failing())
-    for topic in ("fine", "$SYS/counterfeit", "request"):
+    world = World(events=notes, application=Desk(error=RuntimeError("a defect")))
+    for topic in ("fine", "$SYS/counterfeit", "desk"):
         world.client("c", will=Will(topic, b"w")).lose()
-    assert notes.take() == ["+c", "-c", "c fine=w", "+c", "-c", "+c", "-c"]
+    world.client("p").publish("desk", b"1", qos=1)
+    assert notes.take() == ["+c", "-c", "c fine=w", "+c", "-c", "+c", "-c", "+p"]
 
 
 def test_a_will_that_is_no_longer_permitted_is_not_told() -> None:
@@ -164,14 +145,6 @@ def test_a_will_that_is_no_longer_permitted_is_not_told() -> None:
     world.broker.review(world.now)
     world.sleep(10)
     assert notes.take() == ["+c", "-c"]
-
-
-def test_a_request_that_the_application_fails_over_is_not_told() -> None:
-    """A request that the application fails over is not told, because its publisher is told of the failure."""
-    notes = Notes()
-    client = World(events=notes, application=Failing()).client()
-    client.publish("request", b"1", qos=1)
-    assert notes.take() == ["+c"]
 
 
 def test_who_is_told_changes_nothing() -> None:

@@ -79,7 +79,6 @@ def both(server: EmbeddedServer, connect: str, packet: str) -> str:
         pytest.param("14 0F 0006 4D5149736470 03 02 000A 0001 70", "20 02 00 00", id="3.1 with unused flags"),
         pytest.param("10 0E 0006 4D5149736470 03 02 000A 0000", "20 02 00 02", id="3.1, no client identifier"),
         pytest.param("10 0F 0006 4D5149736470 02 02 000A 0001 70", "20 02 00 01", id="before 3.1"),
-        pytest.param(f"10 0D {MQTT} 06 02 000A 0001 70", "20 02 00 01", id="after 5.0"),
     ],
 )
 def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
@@ -92,7 +91,6 @@ def test_connack(server: EmbeddedServer, connect: str, connack: str) -> None:
     ("connect", "code", "reason"),
     [
         pytest.param("10 0D 0004 6D717474 04 02 000A 0001 70", 0x81, "protocol b'mqtt'", id="another protocol"),
-        pytest.param("10 0C 0003 4D5154 04 02 000A 0001 70", 0x81, "protocol b'MQT'", id="a shorter name"),
         pytest.param(
             f"10 0E {MQTT} 04 02 000A 0002 7001",
             0x81,
@@ -136,36 +134,18 @@ def test_silence(caplog: pytest.LogCaptureFixture, connect: str, code: int, reas
 @pytest.mark.parametrize(
     ("packet", "code"),
     [
-        pytest.param("F0 00", "82", id="AUTH without a method in CONNECT (MQTT-4.12.0-6)"),
-        pytest.param("F1 00", "82", id="the same with flags"),
+        pytest.param("F1 00", "82", id="AUTH without a method in CONNECT, with flags"),
         pytest.param("20 01 00", "82", id="CONNACK, too short"),
         pytest.param("90 05 0001 03 1F00 00", "82", id="SUBACK, with nonsense in it"),
-        pytest.param("00 00", "82", id="packet type 0"),
-        pytest.param("C1 00", "81", id="PINGREQ with a flag"),
         pytest.param("40 06 0001 00 02 01 00", "82", id="payload format in PUBACK"),
         pytest.param("40 05 0001 00 01 01", "81", id="payload format in PUBACK, without its value"),
         pytest.param("40 08 0001 00 04 230001 70", "81", id="a property that does not exist behind a wrong one"),
-        pytest.param("40 06 0001 00 02 04 00", "81", id="a property that does not exist"),
-        pytest.param("82 08 0001 02 01 00 0001 70", "81", id="payload format in SUBSCRIBE"),
-        pytest.param("82 06 0001 00 0000 00", "81", id="an empty filter (MQTT-4.7.3-1)"),
-        pytest.param("82 0E 0001 00 0008 2473686172652F67 00", "82", id="a share without a filter (MQTT-4.8.2-2)"),
-        pytest.param("82 08 0001 00 0002 7001 00", "81", id="a control character in a filter"),
-        pytest.param("30 05 0002 7001 00", "81", id="a control character in a topic"),
-        pytest.param("30 05 0002 702B 00", "81", id="a wildcard in a topic (MQTT-3.3.2-2)"),
         pytest.param("E0 04 82 02 0000", "81", id="DISCONNECT, too long"),
     ],
 )
 def test_disconnect(server: EmbeddedServer, packet: str, code: str) -> None:
     """An error is answered with DISCONNECT with a code and nothing else, and a close."""
     assert both(server, f"10 0E {MQTT} 05 02 000A 00 0001 70", packet) == f"e001{code}"
-
-
-def test_disconnect_with_its_reason(server: EmbeddedServer) -> None:
-    """DISCONNECT has a reason string for a client that asked for problem information."""
-    found = bytes.fromhex(both(server, f"10 10 {MQTT} 05 02 000A 02 1701 0001 70", "C1 00"))
-    assert found[2] == 0x81
-    assert found[4] == 0x1F
-    assert b"flags" in found
 
 
 def test_a_pubrel_of_3_1_may_be_a_duplicate(server: EmbeddedServer) -> None:

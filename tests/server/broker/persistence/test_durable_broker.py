@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
 import pytest
-from support.durable_broker import DAY, DurableWorld, MemoryStorage, messages_in, texts_in
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.broker_driver import Client
+from support.durable_broker import (
+    DAY,
+    NAMES,
+    STEPS,
+    TOPICS,
+    UNEVEN_S,
+    DurableWorld,
+    Program,
+    broker_state,
+    is_calm,
+    messages_in,
+    texts_in,
+)
 
 from statestore_client.mqtt.packets import (
+    Connect,
     Puback,
     Pubcomp,
     Publish,
@@ -14,7 +33,10 @@ from statestore_client.mqtt.packets import (
     Subscription,
     Unsubscribe,
 )
-from statestore_client.server.journal import Changes, DamagedRecordError, Journal, Stream, WriteBatch, seal
+from statestore_client.server.broker.message import Message
+from statestore_client.server.broker.persistence.records import MessageRecord
+from statestore_client.server.broker.session.awaited import GRACE_S
+from statestore_client.server.journal import Changes, DamagedRecordError, Stream, WriteBatch, seal
 
 
 @pytest.fixture
@@ -67,10 +89,7 @@ def test_nobody_waits_for_a_removal(world: DurableWorld) -> None:
 
 def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
     """While the disk is far behind no client is read, and after the cut all are."""
-    world.client(
-        "r",
-        session_expiry=DAY,
-    ).subscribe("t", qos=1)
+    world.client("r", session_expiry=DAY).subscribe("t", qos=1)
     sender = world.client("s")
     for _ in range(40):
         sender.publish("t", bytes(1_000_000), 1)
@@ -80,25 +99,6 @@ def test_a_full_journal_holds_the_clients(world: DurableWorld) -> None:
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
-
-
-def test_messages_for_an_absent_client_survive_in_order(world: DurableWorld) -> None:
-    """Subscription and queue survive in the order of publishing, with the subscription's identifier."""
-    receiver = world.client("r", session_expiry=DAY)
-    receiver.subscribe("t/#", qos=1, identifier=7)
-    receiver.lose()
-    sender = world.client("s")
-    for number in range(300):
-        sender.publish(f"t/{number % 3}", b"%d" % number, 1)
-        sender.received()
-    world.crash()
-    receiver, packets = world.back("r")
-    messages = messages_in(packets)
-    assert texts_in(messages) == [b"%d" % number for number in range(300)]
-    assert not any(message.dup for message in messages)
-    assert {message.properties.subscription_ids for message in messages} == {(7,)}
-    world.client("s2").publish("t/9", b"new", 1)
-    assert texts_in(receiver.messages()) == [b"new"]
 
 
 def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
@@ -114,18 +114,6 @@ def test_what_was_in_flight_comes_first_and_again(world: DurableWorld) -> None:
     _, packets = world.back("r")
     found = [(m.packet_id, m.payload, m.dup) for m in messages_in(packets)]
     assert found == [(1, b"0", True), (2, b"1", True), (3, b"2", False), (4, b"3", False)]
-
-
-def test_what_was_acknowledged_does_not_come_again(world: DurableWorld) -> None:
-    """After PUBACK nothing of a message is left in memory or on disk."""
-    receiver = world.client("r", session_expiry=DAY)
-    receiver.subscribe("t", qos=1)
-    world.client("s").publish("t", b"", 1)
-    receiver.send(*[Puback(message.packet_id) for message in receiver.messages()])
-    world.commit()
-    assert world.storage.count() == {"sessions": 1, "subscriptions": 1}
-    world.crash()
-    assert world.back("r")[1] == []
 
 
 def test_a_message_is_inside_of_its_only_delivery(world: DurableWorld) -> None:
@@ -189,23 +177,6 @@ def test_a_session_that_is_to_end_with_its_connection_now(world: DurableWorld) -
     assert not world.client("c", clean_start=False).connack.session_present
 
 
-def test_unsubscribed_filters_stay_away(world: DurableWorld) -> None:
-    """UNSUBSCRIBE and changed options survive."""
-    client = world.client("c", session_expiry=DAY)
-    client.subscribe(Subscription("a", 1), Subscription("b", 1), Subscription("c", 2))
-    client.subscribe(Subscription("c", 1, no_local=True))
-    client.send(Unsubscribe(9, ("b",)))
-    client.received()
-    world.crash()
-    client = world.client("c", clean_start=False, session_expiry=DAY)
-    sender = world.client("s")
-    for topic in "abc":
-        sender.publish(topic, topic.encode(), 2)
-        client.publish(topic, b"own", 1)
-    found = [(m.topic, m.payload, m.qos) for m in client.messages()]
-    assert found == [("a", b"a", 1), ("a", b"own", 1), ("c", b"c", 1)]
-
-
 # -- QoS 2 -------------------------------------------------------------------------------------------------------------
 
 
@@ -228,63 +199,6 @@ def test_qos_2_is_taken_over_once(world: DurableWorld) -> None:
     sender = world.client("s", clean_start=False, session_expiry=DAY)
     sender.send(Publish("t", b"2", 2, packet_id=5))
     assert sender.one(Pubrec).packet_id == 5
-
-
-def test_pubrel_comes_again_in_order(world: DurableWorld) -> None:
-    """After PUBREC only PUBREL is repeated, in the order of the PUBRECs."""
-    receiver = world.client("r", session_expiry=DAY)
-    receiver.subscribe("t", qos=2)
-    sender = world.client("s")
-    for number in range(3):
-        sender.publish("t", b"%d" % number, 2)
-    ids = [message.packet_id for message in receiver.messages()]
-    receiver.send(Pubrec(ids[2]), Pubrec(ids[0]))
-    receiver.received()
-    world.crash()
-    receiver, (first, second, third) = world.back("r")
-    assert (first, second) == (Pubrel(ids[2]), Pubrel(ids[0]))
-    assert isinstance(third, Publish)
-    assert (third.packet_id, third.payload, third.dup) == (ids[1], b"1", True)
-    receiver.send(Pubcomp(ids[2]), Pubcomp(ids[0]), Pubrec(ids[1]))
-    assert receiver.one(Pubrel) == Pubrel(ids[1])
-    receiver.send(Pubcomp(ids[1]))
-    world.commit()
-    assert world.storage.count() == {"sessions": 1, "subscriptions": 1}
-
-
-# -- many at once ------------------------------------------------------------------------------------------------------
-
-
-def test_a_message_to_many_is_written_before_it_is_acknowledged(world: DurableWorld) -> None:
-    """A crash after PUBACK, and before the copies went out in slices, loses none of them."""
-    names = [f"r{number:03}" for number in range(150)]
-    for name in names:
-        world.client(name, session_expiry=DAY).subscribe("t", qos=1)
-    plain = world.client("plain")
-    plain.subscribe("t", qos=1)
-    sender = world.client("s")
-    sender.publish("t", b"1", 1)
-    sender.publish("t", b"2", 1)
-    while len(sender.connection.outbox) < 2:
-        world.broker.work(world.now)
-        world.commit()
-    assert world.broker.has_work
-    world.crash()
-    for name in names:
-        assert texts_in(world.back(name)[1]) == [b"1", b"2"]
-
-
-def test_a_message_to_many_keeps_its_place(world: DurableWorld) -> None:
-    """What is published while copies go out in slices comes after them for everybody."""
-    names = [f"r{number:03}" for number in range(150)]
-    clients = [world.client(name, session_expiry=DAY if int(name[1:]) % 2 else 0) for name in names]
-    for client in clients:
-        client.subscribe("t/#", qos=1)
-    sender, other = world.client("s"), world.client("o")
-    sender.publish("t/1", b"1", 1)
-    other.publish("t/1", b"2", 1)
-    for client in clients:
-        assert texts_in(client.messages()) == [b"1", b"2"]
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------
@@ -316,6 +230,13 @@ def test_a_number_that_is_used_again_is_removed_from_the_disk(world: DurableWorl
     assert world.storage.count() == {"sessions": 1}
 
 
+def test_the_record_of_a_message_has_no_user() -> None:
+    """A retained message and its record hold the client identifier of the publisher and no user."""
+    names = {field.name for field in attrs.fields(Message)} | {field.name for field in attrs.fields(MessageRecord)}
+    assert "publisher" in names
+    assert not any("user" in name for name in names)
+
+
 @pytest.mark.parametrize(
     ("stream", "subject", "data"),
     [
@@ -338,8 +259,139 @@ def test_damaged_records_are_refused(stream: Stream, subject: str | int, data: b
         world.crash()
 
 
-def test_an_empty_journal_has_nothing_to_write() -> None:
-    """An empty journal writes no batch."""
-    journal = Journal()
-    assert not journal
-    assert MemoryStorage().count() == {}
+# -- retained messages -------------------------------------------------------------------------------------------------
+
+
+def test_retained_messages_survive_with_their_remaining_time(world: DurableWorld) -> None:
+    """Replaced, deleted and expired retained messages are gone, and expiry goes on while the server is away."""
+    sender = world.client("s")
+    sender.publish("a", b"old", 1, retain=True)
+    sender.publish("a", b"new", 1, retain=True, content_type="text/plain", user_properties=(("k", "v"),))
+    sender.publish("b", b"b", 1, retain=True)
+    sender.publish("b", b"", 1, retain=True)
+    sender.publish("c", b"c", 1, retain=True, message_expiry=100)
+    sender.publish("d", b"d", 1, retain=True, message_expiry=10)
+    sender.publish("e", b"e", 0, retain=True)
+    world.commit()
+    world.crash(away_s=40)
+    messages = world.client("r").subscribe("#", qos=1)
+    assert [(m.topic, m.payload, m.properties.message_expiry) for m in messages if isinstance(m, Publish)] == [
+        ("a", b"new", None), ("c", b"c", 60), ("e", b"e", None),
+    ]  # fmt: skip
+    assert isinstance(messages[0], Publish)
+    assert messages[0].properties.user_properties == (("k", "v"),)
+    assert messages[0].properties.content_type == "text/plain"
+    world.commit()
+    assert world.storage.count() == {"retained": 3}
+
+
+def test_retained_messages_that_were_still_to_be_sent(world: DurableWorld) -> None:
+    """An acknowledged subscription gets the retained messages that it did not get before the crash."""
+    sender = world.client("s")
+    for number in range(200):
+        sender.publish(f"t/{number:03}", b"%d" % number, 1, retain=True)
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=5)
+    first = [m.topic for m in receiver.subscribe("t/#", qos=1) if isinstance(m, Publish)]
+    assert len(first) == 5
+    world.crash()
+    receiver, packets = world.back("r")
+    found = messages_in(packets)
+    assert [m.topic for m in found] == [f"t/{number:03}" for number in range(200)]
+    assert [m.dup for m in found] == [True] * 5 + [False] * 195
+    receiver.send(*[Puback(m.packet_id) for m in found])
+    world.commit()
+    assert world.storage.count() == {"sessions": 1, "subscriptions": 1, "retained": 200}
+
+
+def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -> None:
+    """Retained messages still owed to a subscription that one of QoS 0 replaced are not sent after the restart."""
+    reader = world.client("r", session_expiry=DAY)
+    reader.subscribe(Subscription("t", 1), Subscription("t", 0))
+    world.client("w").publish("t", b"x", 1, retain=True)
+    world.work()
+    world.crash()
+    assert world.back("r")[1] == []
+    assert Stream.WALKS.value not in world.storage.count()
+
+
+def test_what_overtook_in_the_queue_stays_ahead(world: DurableWorld) -> None:
+    """Retained messages stay ahead of new ones in the queue, and in flight they come again in that order."""
+    sender = world.client("s")
+    for number in range(3):
+        sender.publish(f"t/{number}", b"retained", 1, retain=True)
+    receiver = world.client("r", session_expiry=DAY, receive_maximum=2)
+    first, second = messages_in(receiver.subscribe("t/#", qos=1))
+    sender.publish("t/new", b"new", 1)
+    receiver.send(Puback(first.packet_id), Puback(second.packet_id))
+    assert texts_in(receiver.messages()) == [b"retained", b"new"]
+    world.crash()
+    assert texts_in(world.back("r")[1]) == [b"retained", b"new"]
+
+
+# -- random programs ---------------------------------------------------------------------------------------------------
+
+
+class _CrashProgram(Program):
+    """A random program against a broker with a journal. The oracle is the same broker, whose clients all lose their
+    connection when those of the other one are no longer awaited: what is restored from the committed batches must be in
+    the same state. Or all clients come back, and no will goes out.
+
+    All that a client ever received was committed before, so this says that what was acknowledged is there, in order,
+    that QoS 2 identifiers and PUBRELs are, and that nothing is there that is over.
+    """
+
+    def _crash(self, away_s: float) -> None:
+        """Compare the restored broker with the one whose clients are all gone now."""
+        world = self.world
+        world.sleep(UNEVEN_S)
+        world.work()
+        written = world.storage.copy()
+        crashed_at = world.monotonic
+        is_exact = not away_s and is_calm(world.broker, world.now)
+        world.sleep(away_s + GRACE_S)
+        self.all_leave()
+        expected = broker_state(world.broker, world.now, is_exact=is_exact)
+        world.storage, world.monotonic = written, crashed_at
+        world.crash(away_s)
+        assert world.broker.audit() == ()
+        world.sleep(GRACE_S)
+        assert broker_state(world.broker, world.now, is_exact=is_exact) == expected
+        assert world.broker.audit() == ()
+        world.work()
+
+    def _crash_and_return(self, away_s: float) -> None:
+        world = self.world
+        world.work()
+        before = world.broker
+        world.crash(away_s)
+        self.all_return(before)
+        assert world.broker.audit() == ()
+
+    def end(self) -> None:
+        """When all sessions and retained messages are gone, nothing is left on the disk."""
+        self._crash(0.0)
+        world = self.world
+        for name in NAMES:
+            client = Client(world)
+            client.send(Connect(name, clean_start=True))
+            client.received()
+        for topic in TOPICS:
+            client.publish(topic, b"", 1, retain=True)
+        client.received()
+        assert world.storage.count() == {}
+
+
+#: Crashes while all clients stay away, and crashes after which all are back.
+_crashes = st.tuples(st.sampled_from(("crash", "crash_and_return")), st.sampled_from((0.0, 25.0)))
+
+
+@given(st.lists(st.one_of(*STEPS, _crashes), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_a_restored_broker_is_one_whose_clients_all_left(steps: list[tuple[Any, ...]]) -> None:
+    """At any crash sessions, queues, QoS 2 state, wills and retained messages equal those of a broker whose clients all
+    left."""
+    program = _CrashProgram(DurableWorld())
+    program.begin()
+    for step in steps:
+        program.run(step)
+    program.end()

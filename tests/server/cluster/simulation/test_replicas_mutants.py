@@ -16,7 +16,7 @@ from replicas_host import Host
 from replicas_machine import Machine
 from replicas_process import Process
 from replicas_schedule import run_schedule
-from support.schedules import SCALE, SEED
+from support.schedules import SCALE, SEED, Mutants
 
 from statestore_client.server.cluster.batches import Assembly
 from statestore_client.server.cluster.campaign import Campaign
@@ -35,52 +35,25 @@ from statestore_client.server.journal.timeline import Timeline
 from statestore_client.wire.instant import Instant
 
 Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
 
 #: In the long run the search begins at the first seed.
 _LIMIT = 2000 if SCALE >= 10 else 0
 #: A change of the core or of the simulation changes what a seed gives: look a little further.
 _NEAR = 400
-#: Name of the mutant -> the first schedule that finds it, and what plants it.
-MUTANTS: dict[str, tuple[int, Plant]] = {}
-
-
-def _mutant(first: int) -> Callable[[Plant], Plant]:
-    """The function plants it."""
-
-    def register(plant: Plant) -> Plant:
-        MUTANTS[plant.__name__] = first, plant
-        return plant
-
-    return register
-
-
-def _instead(first: int, target: object, method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The function is called instead of the method, which is its first argument."""
-
-    def register(by: Callable[..., Any]) -> Callable[..., Any]:
-        original = getattr(target, method)
-        _replace(by.__name__, first, target, method, lambda *args, **options: by(original, *args, **options))
-        return by
-
-    return register
-
-
-def _replace(name: str, first: int, target: object, attribute: str, by: object) -> None:
-    """This value is in the place of another one."""
-    MUTANTS[name] = first, lambda patch: patch.setattr(target, attribute, by)
+#: With the first schedule that finds it.
+MUTANTS = Mutants()
 
 
 # -- what is valid -----------------------------------------------------------------------------------------------------
 
 
-@_instead(113, Fence, "_claim")
+@MUTANTS.instead(Fence, "_claim", 113)
 def claims_that_compare_nothing(original: Any, fence: Fence, entry: Any, claim: Claim) -> Verdict:
     """1: whatever the claimer has seen."""
     return original(fence, attrs.evolve(entry, seq=fence.seq), claim)
 
 
-@_instead(2, ClusterMember, "_receive_claim")
+@MUTANTS.instead(ClusterMember, "_receive_claim", 2)
 def claims_by_name(original: Any, member: ClusterMember, entry: Any, *rest: Any) -> None:
     """2: a restarted server takes its old claim for a new one, and writes in that epoch."""
     if entry.life.id == member.settings.life.id:
@@ -88,7 +61,7 @@ def claims_by_name(original: Any, member: ClusterMember, entry: Any, *rest: Any)
     original(member, entry, *rest)
 
 
-@_instead(2, Fence, "_owned")
+@MUTANTS.instead(Fence, "_owned", 2)
 def gaps_are_accepted(original: Any, fence: Fence, entry: Any, body: Any) -> Verdict:
     """13: a batch after one that is missing."""
     if entry.epoch == fence.epoch and entry.life == fence.owner and entry.seq > fence.seq:
@@ -96,7 +69,7 @@ def gaps_are_accepted(original: Any, fence: Fence, entry: Any, body: Any) -> Ver
     return original(fence, entry, body)
 
 
-@_instead(2, ClusterMember, "_receive_piece")
+@MUTANTS.instead(ClusterMember, "_receive_piece", 2)
 def a_piece_is_taken_for_a_batch(original: Any, member: ClusterMember, index: int, piece: BatchPiece) -> None:
     """11, at the owner: it says what depends on the last piece when the first one is back."""
     ownership = member._ownership
@@ -107,7 +80,7 @@ def a_piece_is_taken_for_a_batch(original: Any, member: ClusterMember, index: in
         member.events.append(BatchWritten(index))
 
 
-@_instead(2, Fence, "_owned")
+@MUTANTS.instead(Fence, "_owned", 2)
 def copies_of_batches_count(original: Any, fence: Fence, entry: Any, body: Any) -> Verdict:
     """What comes twice is done twice: a copy is taken for the next one."""
     if entry.epoch == fence.epoch and entry.life == fence.owner and entry.seq <= fence.seq:
@@ -115,7 +88,7 @@ def copies_of_batches_count(original: Any, fence: Fence, entry: Any, body: Any) 
     return original(fence, entry, body)
 
 
-@_instead(543, Fence, "_claim")
+@MUTANTS.instead(Fence, "_claim", 543)
 def a_forced_claim_brings_its_format(original: Any, fence: Fence, entry: Any, body: Claim) -> Verdict:
     """It was made before its server had read that there is a newer one."""
     has, fence.format = fence.format, 0
@@ -126,10 +99,10 @@ def a_forced_claim_brings_its_format(original: Any, fence: Fence, entry: Any, bo
 
 
 # 11: what was never completed is mixed into the next owner's batch.
-_replace("pieces_of_a_deposed_owner_stay", 21, Assembly, "clear", lambda _: None)
+MUTANTS.replace("pieces_of_a_deposed_owner_stay", Assembly, "clear", lambda _: None, 21)
 
 
-@_mutant(55)
+@MUTANTS.plant(55)
 def newer_formats_are_taken_for_known_ones(patch: Patch) -> None:
     """A server goes on with records that it cannot read."""
     patch.setattr("statestore_client.server.cluster.fence._format", lambda value: value)
@@ -138,7 +111,7 @@ def newer_formats_are_taken_for_known_ones(patch: Patch) -> None:
 # -- who may speak -----------------------------------------------------------------------------------------------------
 
 
-@_instead(2, Process, "append_answered")
+@MUTANTS.instead(Process, "append_answered", 2)
 def acknowledges_what_is_in_the_log(
     _original: Any, process: Process, life: int, ticket: int, index: int, data: bytes
 ) -> None:
@@ -148,7 +121,7 @@ def acknowledges_what_is_in_the_log(
         process._written = process._cut
 
 
-@_instead(86, Ownership, "receive")
+@MUTANTS.instead(Ownership, "receive", 86)
 def a_lease_from_receipt(original: Any, ownership: Ownership, entry: Any, verdict: Verdict, now: Instant) -> None:
     """4: the entry may have been on its way for longer than others wait."""
     if ownership._under_way:
@@ -156,7 +129,7 @@ def a_lease_from_receipt(original: Any, ownership: Ownership, entry: Any, verdic
     original(ownership, entry, verdict, now)
 
 
-@_mutant(137)
+@MUTANTS.plant(137)
 def a_lease_after_a_hand_over(patch: Patch) -> None:
     """5: the next owner speaks at once."""
     patch.setattr(Ownership, "may_speak", lambda self, now: self._silent_until <= now < self._lease_until)
@@ -170,33 +143,33 @@ def a_lease_after_a_hand_over(patch: Patch) -> None:
     patch.setattr(Process, "serve", serve)
 
 
-@_instead(4, Ownership, "__init__")
+@MUTANTS.instead(Ownership, "__init__", 4)
 def a_forced_claim_speaks_at_once(original: Any, *args: Any, **options: Any) -> None:
     """The old owner has a lease."""
     original(*args, **(options | {"silent_until": 0.0}))
 
 
 # A server that stood still answers reads as before.
-_replace("speaks_without_a_lease", 2, Ownership, "may_speak", lambda self, _: not self.is_handing_over)
+MUTANTS.replace("speaks_without_a_lease", Ownership, "may_speak", lambda self, _: not self.is_handing_over, 2)
 # The next one waits for nobody, though the owner that was forced out has a lease.
-_replace(
-    "hands_over_while_silent", 4, Ownership, "may_hand_over",
-    lambda self, _: not (self.is_writing or self.is_handing_over),
+MUTANTS.replace(
+    "hands_over_while_silent", Ownership, "may_hand_over",
+    lambda self, _: not (self.is_writing or self.is_handing_over), 4,
 )  # fmt: skip
 # The owner's leases may be longer.
 _OWN_LEASE = property(lambda self: self._settings.lease_s * 1.2)
-_replace("waits_for_its_own_lease_only", 518, Campaign, "wait_s", _OWN_LEASE)
+MUTANTS.replace("waits_for_its_own_lease_only", Campaign, "wait_s", _OWN_LEASE, 518)
 # A lease by a slow clock is longer than one by a fast clock.
 _BARE_LEASE = property(lambda self: self._fence.lease_ms / 1000)
-_replace("waits_as_if_clocks_had_one_rate", 81, Campaign, "wait_s", _BARE_LEASE)
+MUTANTS.replace("waits_as_if_clocks_had_one_rate", Campaign, "wait_s", _BARE_LEASE, 81)
 # A challenge without an answer says that the owner is gone, doesn't it?
-_replace("does_not_wait", 3, Campaign, "wait_s", property(lambda _: 0.0))
+MUTANTS.replace("does_not_wait", Campaign, "wait_s", property(lambda _: 0.0), 3)
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
 
 
-@_instead(2, Process, "deposed")
+@MUTANTS.instead(Process, "deposed", 2)
 def deposed_keeps_its_machine(_original: Any, process: Process) -> None:
     """6: with what it did and the log does not have."""
     rows = process.machine.rows
@@ -210,7 +183,7 @@ def deposed_keeps_its_machine(_original: Any, process: Process) -> None:
     process.member.events.clear()
 
 
-@_mutant(10)
+@MUTANTS.plant(10)
 def active_before_it_has_read_everything(patch: Patch) -> None:
     """8: as soon as its claim is in the log."""
 
@@ -223,7 +196,7 @@ def active_before_it_has_read_everything(patch: Patch) -> None:
         patch.setattr(f"replicas_audit.Audit.{check}", lambda *_: None)
 
 
-@_instead(10, ClusterMember, "_restore")
+@MUTANTS.instead(ClusterMember, "_restore", 10)
 def a_snapshot_is_whole_with_its_first_part(
     original: Any, member: ClusterMember, reader: SnapshotReader, at: int, part: Any
 ) -> None:
@@ -234,7 +207,7 @@ def a_snapshot_is_whole_with_its_first_part(
         member.events.append(SnapshotRestored(part.index))
 
 
-@_instead(3, Process, "look")
+@MUTANTS.instead(Process, "look", 3)
 def standbys_expire_keys(original: Any, process: Process) -> None:
     """9: by their own clock, and nobody is told."""
     if process.member.role is not Role.ACTIVE:
@@ -245,13 +218,13 @@ def standbys_expire_keys(original: Any, process: Process) -> None:
     original(process)
 
 
-@_mutant(2)
+@MUTANTS.plant(2)
 def no_grace_for_wills(patch: Patch) -> None:
     """14: each failover sends them all."""
     patch.setattr("replicas_process.GRACE_S", 0.0)
 
 
-@_instead(10, Machine, "execute")
+@MUTANTS.instead(Machine, "execute", 10)
 def a_removal_without_its_version(original: Any, machine: Machine, request: Any, log_ms: float, wall_ms: int) -> Any:
     """15: the next owner may give it again."""
     answer = original(machine, request, log_ms, wall_ms)
@@ -261,48 +234,48 @@ def a_removal_without_its_version(original: Any, machine: Machine, request: Any,
 
 
 # 7: clients hang on the one that stands still.
-_replace("splices_survive_an_epoch", 2, Process, "cut_splices", lambda _: None)
+MUTANTS.replace("splices_survive_an_epoch", Process, "cut_splices", lambda _: None, 2)
 # The new one is behind them, and its deadlines are in its own time.
-_replace("log_time_of_former_owners", 832, ObservedTime, "restart", lambda _: None)
+MUTANTS.replace("log_time_of_former_owners", ObservedTime, "restart", lambda _: None, 832)
 # One that has begun while nobody wrote anything knows the time of the last entry only.
-_replace("listeners_hear_no_time", 105, ClusterMember, "listener_came", lambda *_: None)
+MUTANTS.replace("listeners_hear_no_time", ClusterMember, "listener_came", lambda *_: None, 105)
 # Others have observed what that said.
-_replace("log_time_behind_the_own_claim", 6, Campaign, "_ahead_ms", lambda _self, _epoch, timeline: timeline.ahead_ms)
+MUTANTS.replace("log_time_behind_the_own_claim", Campaign, "_ahead_ms", lambda _self, _epoch, its: its.ahead_ms, 6)
 # 10: those of two servers are not the same.
-_replace("wall_clocks_as_deadlines", 3, Process, "log_ms", property(lambda process: float(process.now.wall_ms)))
+MUTANTS.replace("wall_clocks_as_deadlines", Process, "log_ms", property(lambda process: float(process.now.wall_ms)), 3)
 # 12: whatever has touched them since.
-_replace("parts_overwrite_newer_rows", 10, SnapshotReader, "touch", lambda *_: None)
+MUTANTS.replace("parts_overwrite_newer_rows", SnapshotReader, "touch", lambda *_: None, 10)
 
 
 # -- liveness ----------------------------------------------------------------------------------------------------------
 
 
-@_instead(143, ClusterMember, "_receive_challenge")
+@MUTANTS.instead(ClusterMember, "_receive_challenge", 143)
 def challenges_are_not_answered(original: Any, member: ClusterMember, entry: Any, now: Instant) -> None:
     """An owner that is well and idle is deposed."""
     if entry.life == member.settings.life:
         original(member, entry, now)
 
 
-@_instead(49, Campaign, "owner_wrote")
+@MUTANTS.instead(Campaign, "owner_wrote", 49)
 def answers_are_not_heard(_original: Any, campaign: Campaign, now: float) -> None:
     """It claims, whatever the owner says."""
     campaign._valid_at = now
 
 
-@_instead(2, ObservedTime, "timeline")
+@MUTANTS.instead(ObservedTime, "timeline", 2)
 def log_time_ahead(original: Any, observed: ObservedTime, last_log_ms: int, now: Instant) -> Timeline:
     """The bound of the first entry that was ever seen, by clocks of two rates."""
     return Timeline(original(observed, last_log_ms, now).ahead_ms + 700 * bool(last_log_ms))
 
 
-@_instead(3, ObservedTime, "timeline")
+@MUTANTS.instead(ObservedTime, "timeline", 3)
 def log_time_stands_still(_original: Any, _observed: ObservedTime, last_log_ms: int, now: Instant) -> Timeline:
     """Since the last entry, though the owner went on after it."""
     return Timeline(last_log_ms - now.monotonic * 1000) if last_log_ms else Timeline.begin(now)
 
 
-@_mutant(1655)
+@MUTANTS.plant(1655)
 def signs_of_life_from_the_event_loop(patch: Patch) -> None:
     """A busy one gives none."""
     look, give_signs = Process.look, Process._give_signs
@@ -310,13 +283,13 @@ def signs_of_life_from_the_event_loop(patch: Patch) -> None:
     patch.setattr(Process, "look", lambda process: (look(process), give_signs(process)))
 
 
-@_mutant(401)
+@MUTANTS.plant(401)
 def a_hung_owner_gives_signs_of_life(patch: Patch) -> None:
     """From its thread, for ever."""
     patch.setattr("replicas_host.HUNG_S", float("inf"))
 
 
-@_instead(15, Host, "suspend")
+@MUTANTS.instead(Host, "suspend", 15)
 def clocks_that_sleep_with_the_machine(original: Any, host: Host, seconds: float) -> None:
     """A lease that ended meanwhile goes on."""
     original(host, seconds)
@@ -324,7 +297,7 @@ def clocks_that_sleep_with_the_machine(original: Any, host: Host, seconds: float
     host.set_wall(host.wall_offset_ms)
 
 
-@_instead(961, Process, "_rows")
+@MUTANTS.instead(Process, "_rows", 961)
 def uncommitted_rows_in_a_snapshot(_original: Any, _process: Process, machine: Machine) -> Iterator[WriteBatch]:
     """Their batch may never be valid."""
     left = list(machine.rows)
@@ -332,7 +305,7 @@ def uncommitted_rows_in_a_snapshot(_original: Any, _process: Process, machine: M
         yield machine.some_rows(left[start : start + 6])
 
 
-@_instead(40, Process, "_rows")
+@MUTANTS.instead(Process, "_rows", 40)
 def a_snapshot_without_rows_that_wait(_original: Any, process: Process, machine: Machine) -> Iterator[WriteBatch]:
     """What they were before is missing, if their batch is never valid."""
     left = list(machine.rows)
@@ -342,9 +315,9 @@ def a_snapshot_without_rows_that_wait(_original: Any, process: Process, machine:
 
 
 # What was turned around is lost for good.
-_replace("nothing_is_sent_again", 2, Ownership, "_repeat", lambda _: None)
+MUTANTS.replace("nothing_is_sent_again", Ownership, "_repeat", lambda _: None, 2)
 # Cut off from the log alone, it keeps all others waiting.
-_replace("a_stuck_owner_gives_signs_of_life", 41, Ownership, "is_stuck", lambda *_: False)
+MUTANTS.replace("a_stuck_owner_gives_signs_of_life", Ownership, "is_stuck", lambda *_: False, 41)
 
 
 def _found(seed: int) -> str | None:
@@ -360,7 +333,7 @@ def _found(seed: int) -> str | None:
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_simulation_finds(mutant: str, monkeypatch: Patch, figures: Callable[[str], None]) -> None:
     """With one deliberate mistake some schedule fails, and says why."""
-    known, plant = MUTANTS[mutant]
+    plant, known = MUTANTS[mutant]
     plant(monkeypatch)
     first = SEED if _LIMIT else known
     for seed in range(first, first + (_LIMIT or _NEAR)):

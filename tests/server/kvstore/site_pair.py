@@ -16,8 +16,6 @@ from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import Hello, Message
 from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["AREA", "OneSite", "Pair"]
-
 AREA = "plant"
 M = TypeVar("M")
 

@@ -89,15 +89,6 @@ def test_a_poisoned_entry_stops_none_of_the_others() -> None:
     assert set(store) == {"old", "first", "last"}
 
 
-def test_good_entries_beside_an_inconsistent_one_have_a_countdown() -> None:
-    """What is taken beside an inconsistent entry is accepted, to be sent on, and it expires."""
-    store = AreaStore("0")
-    result = store.merge({"missing": Value(1, "peer", None), "good": Value(1, "peer", b"x", 1000)}, "peer", NOW)
-    assert result.is_inconsistent
-    assert list(result.accepted) == ["good"]
-    assert store.expire(NOW + 1) == ["good"]
-
-
 def test_a_refresh_without_sender_is_no_inconsistency() -> None:
     """A client that refreshes a key that is not there, whoever it says it is, sets off no sync."""
     for originator in ("a", "None"):
@@ -201,26 +192,6 @@ def test_a_key_expires_when_its_ttl_is_over_and_not_before() -> None:
     assert store.next_deadline() is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [Value(2, "a", b"y", 9000), Value(1, "b", b"x", 9000), Value(1, "a", b"x", 9000, 1), Value(1, "a", None, 9000, 1)],
-    ids=["version", "originator", "TTL version", "TTL only"],
-)
-def test_a_change_begins_another_countdown(change: Value) -> None:
-    """The moment of the entry that was there before means nothing any more."""
-    store = stored(key=Value(1, "a", b"x", 1000))
-    assert not store.merge({"key": change}, None, NOW + 0.5).reasons
-    assert store.expire(NOW + 1) == []
-    assert store.expire(NOW + 9.5) == ["key"]
-
-
-def test_an_infinite_ttl_ends_a_countdown() -> None:
-    """A key whose TTL becomes infinite stays."""
-    store = stored(key=Value(1, "a", b"x", 1000))
-    store.merge({"key": Value(1, "a", None, INFINITE_TTL_MS, 1)}, None, NOW)
-    assert store.expire(NOW + 1e6) == []
-
-
 def test_many_keys_expire_in_slices() -> None:
     """A call removes a bounded number of keys; there is more to do as long as the next deadline is not later."""
     store = stored(**{str(n): Value(1, "a", b"", 1000) for n in range(2 * EXPIRY_SLICE + 1)})
@@ -230,15 +201,6 @@ def test_many_keys_expire_in_slices() -> None:
     assert sizes == [EXPIRY_SLICE, EXPIRY_SLICE, 1]
 
 
-def test_what_is_stored_keeps_its_ttl_and_what_leaves_has_the_rest() -> None:
-    """The stored TTL is the one that came; on the way out it is what is left, less a millisecond."""
-    store = stored(key=Value(1, "a", b"x", 10_000))
-    entry = store.get("key")
-    assert entry is not None
-    assert entry.ttl_ms == 10_000
-    assert store.outgoing(["key", "missing"], NOW + 4)["key"].ttl_ms == 5999
-
-
 @pytest.mark.parametrize(
     ("left_ms", "is_sent", "is_read"),
     [(LEAST_TTL_MS, True, True), (499, False, True), (2, False, True), (1, False, False)],
@@ -246,7 +208,7 @@ def test_what_is_stored_keeps_its_ttl_and_what_leaves_has_the_rest() -> None:
 def test_hardly_anything_left_is_read_but_not_sent(left_ms: int, is_sent: bool, is_read: bool) -> None:
     """With less than 500 ms left an entry goes to no peer and into no dump; who asks for the key gets it."""
     store = stored(key=Value(1, "a", b"x", left_ms))
-    assert ("key" in store.outgoing(["key"], NOW)) is is_sent
+    assert ("key" in store.outgoing(["key", "missing"], NOW)) is is_sent
     assert ("key" in store.read(["key"], NOW)) is is_read
     if is_read:
         assert store.read(["key"], NOW)["key"].ttl_ms == left_ms - 1
@@ -259,16 +221,3 @@ def test_what_leaves_is_rewritten_only_if_it_is_what_is_stored() -> None:
     assert store.leaving(entries, NOW + 5) == entries
     refresh = {"key": Value(2, "a", None, 10_000)}
     assert store.leaving(refresh, NOW + 5) == {"key": Value(2, "a", None, 4999)}
-
-
-def test_no_entry_lives_for_ever_by_going_in_circles() -> None:
-    """Passed on between two stores again and again, a TTL only becomes less."""
-    one, other = stored(key=Value(1, "a", b"x", 1000)), AreaStore("0")
-    ttl_ms, now = 1000, NOW
-    while entries := one.outgoing(["key"], now):
-        assert entries["key"].ttl_ms < ttl_ms
-        ttl_ms = entries["key"].ttl_ms
-        other = AreaStore("0")
-        other.merge(entries, "one", now)
-        one = other
-    assert ttl_ms < LEAST_TTL_MS

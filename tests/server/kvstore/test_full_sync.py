@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from summed_store import SummedStore
-from sync_pair import Cost, full_sync, store_of
+from sync_pair import Cost, SummedStore, full_sync, store_of
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore import sync_answers, sync_session

@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 from site_pair import AREA, OneSite
-from summed_store import SummedStore
-from sync_pair import answer, full_sync, store_of
+from sync_pair import SummedStore, answer, full_sync, store_of
 
 from statestore_client.server.kvstore import range_sums, sync_answers, sync_session
 from statestore_client.server.kvstore.peer_states import PeerState

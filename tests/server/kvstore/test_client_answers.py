@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from site_pair import AREA, OneSite, Pair
+from site_pair import AREA, OneSite, Pair, failed
 
 from statestore_client.server.kvstore.range_sums import position
 from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
-    Failure,
     FailureReason,
     Found,
     Get,
@@ -92,8 +91,7 @@ def test_what_does_not_fit_comes_in_parts(request_of: GetFiltered | Get, number:
 def test_a_pattern_that_is_not_allowed_is_an_error() -> None:
     """It does not let everything pass, as Open/R does."""
     reply = ask(filled(), GetFiltered(5, AREA, ("(",)))
-    assert isinstance(reply, Failure)
-    assert reply.reason == FailureReason.BAD_REQUEST
+    assert failed(reply) == FailureReason.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -103,8 +101,7 @@ def test_a_pattern_that_is_not_allowed_is_an_error() -> None:
 def test_an_unknown_area_is_an_error(request_of: Message) -> None:
     """Always, and not an empty reply."""
     reply = ask(filled(), request_of)
-    assert isinstance(reply, Failure)
-    assert reply.reason == FailureReason.UNKNOWN_AREA
+    assert failed(reply) == FailureReason.UNKNOWN_AREA
 
 
 def test_set_tells_what_was_not_taken_and_sends_the_rest_to_peers() -> None:
@@ -182,8 +179,7 @@ def test_what_cannot_be_done_with_a_key_is_an_error_and_changes_nothing(wrong: C
     """A value, a TTL or an action that is missing or not known: the reply says so."""
     one = OneSite()
     reply = ask(one, wrong)
-    assert isinstance(reply, Failure)
-    assert reply.reason == FailureReason.BAD_REQUEST
+    assert failed(reply) == FailureReason.BAD_REQUEST
     assert not len(one.areas[AREA].own)
 
 
@@ -199,8 +195,7 @@ def test_what_sites_export_is_not_for_clients(wrong: Message) -> None:
     """A client that would speak for a site, this one or another, is told what to do; nothing of it is stored."""
     one = OneSite("bonn")
     reply = ask(one, wrong)
-    assert isinstance(reply, Failure)
-    assert reply.reason == FailureReason.BAD_REQUEST
+    assert failed(reply) == FailureReason.BAD_REQUEST
     assert "in that site's state store" in reply.text
     assert not one.areas[AREA].store.summary().keys
 

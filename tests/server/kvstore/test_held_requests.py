@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from site_pair import AREA, OneSite
+from site_pair import AREA, OneSite, failed
 
 from statestore_client.server.kvstore.events import PeerWanted
 from statestore_client.server.kvstore.held_requests import MAX_HELD, MAX_HELD_OF_LINK
@@ -182,8 +182,7 @@ def test_a_client_can_have_so_many_requests_that_wait(one: OneSite) -> None:
     for _ in range(MAX_HELD_OF_LINK):
         assert follow(one, 0, hold_ms=20_000) == []
     (refused,) = follow(one, 0)
-    assert isinstance(refused, Failure)
-    assert refused.reason == FailureReason.TOO_MANY_HELD
+    assert failed(refused) == FailureReason.TOO_MANY_HELD
     for number in range(MAX_HELD - MAX_HELD_OF_LINK):
         one.site.receive(f"client{number // 8}", encode(Follow(9, AREA, Wanted(), 1, 0, 20_000)), one.now)
     (refused,) = one.hear("another", Follow(9, AREA, Wanted(), 1, 0, 20_000))
@@ -210,8 +209,7 @@ def test_a_client_can_have_so_many_requests_that_wait(one: OneSite) -> None:
 def test_what_cannot_be_followed_is_refused(one: OneSite, request_: Follow | GetPeers, reason: FailureReason) -> None:
     """The reason is the caller's."""
     (refused,) = one.hear(CLIENT, request_)
-    assert isinstance(refused, Failure)
-    assert refused.reason == reason
+    assert failed(refused) == reason
     assert len(one.site.held) == 0
 
 

@@ -9,7 +9,7 @@ from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore import links
-from statestore_client.server.kvstore.events import HelloRefused, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.events import HelloRefused, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.messages import (
     Heartbeat,
@@ -20,7 +20,16 @@ from statestore_client.wire.kvstore.messages import (
     RefusalReason,
 )
 
+HELLO = Hello(1, "rome", 7, (AREA,), ("ranges",), True)
 IN_USE = Refusal(RefusalReason.NAME_IN_USE, "another site has it")
+
+
+def dialled() -> OneSite:
+    """A site that dials Rome, which has answered."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.hear("out", HELLO)
+    return one
 
 
 def test_sites_forget_each_other_when_one_hangs_up() -> None:
@@ -60,7 +69,7 @@ def test_a_peer_that_is_dialled_elsewhere_is_lost_and_not_forgotten() -> None:
     one = OneSite()
     for link in ("out", "other"):
         one.site.members.dial(link, one.now)
-        one.hear(link, Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+        one.hear(link, HELLO)
     one.wait(3.5)
     assert not one.peer().is_connected
     one.site.members.hang_up("out", one.now)
@@ -71,9 +80,7 @@ def test_a_peer_that_is_dialled_elsewhere_is_lost_and_not_forgotten() -> None:
 
 def test_an_address_that_is_dialled_again_is_still_that_of_its_peer() -> None:
     """The line has broken and stands again, and nobody has said hello since: the peer goes with the address."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     one.site.members.redial("out", one.now)
     assert [type(message) for message in one.said("out")][-1:] == [Hello]
     assert not one.peer().is_connected
@@ -102,9 +109,7 @@ def test_a_site_that_is_gone_for_good_is_forgotten_by_its_name() -> None:
 
 def test_the_other_side_cannot_end_what_this_site_dials() -> None:
     """Whatever is said there: it is dialled until this site's own operator says otherwise."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     assert one.hear("out", Leave()) == []
     assert one.peer().is_connected
     assert one.hear("stranger", Leave()) == [HelloWanted()]
@@ -117,7 +122,7 @@ def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:
     one.said("out")
     hellos = 0
     for _ in range(100):
-        one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+        one.hear("out", HELLO)
         hellos += sum(isinstance(message, Hello) for message in one.hear("out", HelloWanted()))
         one.now += 0.02
     assert 1 <= hellos <= 2
@@ -125,9 +130,7 @@ def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:
 
 def test_an_address_that_is_dialled_already_goes_on_as_it_is() -> None:
     """Nothing is said anew, and its peer is known."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     one.said("out")
     one.site.members.dial("out", one.now)
     assert one.said("out") == []
@@ -175,10 +178,6 @@ def test_a_site_that_was_started_again_is_refused_in_silence() -> None:
     assert one.told(HelloRefused) == []
     one.hear("out", IN_USE)
     assert [event.reason for event in one.told(HelloRefused)] == [RefusalReason.NAME_IN_USE]
-    other = OneSite()
-    other.hear_hello("rome", 7, "first")
-    assert isinstance(other.hear_hello("rome", 8, "second")[0], Refusal)
-    assert [event for event in other.site.events if isinstance(event, HelloRefused | NameInUse)] == []
 
 
 # -- what trouble costs: a site that is refused, or not answered, says less than one whose peers are there -------------

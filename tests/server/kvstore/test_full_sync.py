@@ -80,6 +80,7 @@ def many(number: int) -> dict[str, tuple[bytes, int]]:
     return {f"sites/berlin/machines/{n:06}/state": (b"value %d" % n, 1) for n in range(number)}
 
 
+@pytest.mark.ci
 def test_what_a_sync_of_100_000_keys_costs(figures: Callable[[str], None]) -> None:
     """1,000 different keys in both directions: below 500 kB besides the values, at most five round trips; none: one
     round trip, and hardly a byte; a single one: a few kB.

@@ -16,7 +16,7 @@ from replicas_host import Host
 from replicas_machine import Machine
 from replicas_process import Process
 from replicas_schedule import run_schedule
-from support.schedules import SCALE, SEED, Mutants
+from support.schedules import Mutants, seeds_near
 
 from statestore_client.server.cluster.batches import Assembly
 from statestore_client.server.cluster.campaign import Campaign
@@ -36,10 +36,6 @@ from statestore_client.wire.instant import Instant
 
 Patch = pytest.MonkeyPatch
 
-#: In the long run the search begins at the first seed.
-_LIMIT = 2000 if SCALE >= 10 else 0
-#: A change of the core or of the simulation changes what a seed gives: look a little further.
-_NEAR = 400
 #: With the first schedule that finds it.
 MUTANTS = Mutants()
 
@@ -335,8 +331,7 @@ def test_the_simulation_finds(mutant: str, monkeypatch: Patch, figures: Callable
     """With one deliberate mistake some schedule fails, and says why."""
     plant, known = MUTANTS[mutant]
     plant(monkeypatch)
-    first = SEED if _LIMIT else known
-    for seed in range(first, first + (_LIMIT or _NEAR)):
+    for seed in seeds_near(known, near=400, most=2000):
         if (violation := _found(seed)) is not None:
             figures(f"found by schedule {seed}: {violation}")
             return

@@ -54,7 +54,7 @@ def test_large_meshes(figures: Callable[[str], None]) -> None:
 
 def test_a_seed_always_gives_the_same_schedule() -> None:
     """A seed gives the same schedule in any process, also with other hashes and so other orders in sets."""
-    program = "from sites_schedule import run_schedule; print([run_schedule(seed).digest for seed in range(20)])"
+    program = "from sites_schedule import run_schedule; print([run_schedule(seed).digest for seed in range(8)])"
     assert len(printed_by_two_processes(Path(__file__).parent, program)) == 1
 
 
@@ -119,7 +119,7 @@ def test_all_peers_at_once_cost_at_most_as_much_again(
 # -- wide meshes that lose messages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [100, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.ci])])
 def test_an_update_reaches_every_site_of_a_mesh_that_loses_messages(size: int) -> None:
     """With 5 % of all messages lost each site has the update, and it took at most two messages on each connection."""
     mesh = WideMesh(size, loss=0.05)
@@ -141,7 +141,7 @@ def test_what_a_flood_lost_is_repaired_by_the_next_heartbeats() -> None:
 
 def test_what_sites_keep_alive_never_expires() -> None:
     """With 5 % of all messages lost, keys are at every site for three times as long as they live."""
-    mesh = WideMesh(50, loss=0.05, own_keys=3)
+    mesh = WideMesh(25, loss=0.05, own_keys=3)
     began = mesh.world.now
     while mesh.world.now < began + 180:
         mesh.update(b"x")

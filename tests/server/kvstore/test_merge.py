@@ -237,13 +237,27 @@ _ROUNDING_S = 1e-6
 
 MODEL_KEYS = st.sampled_from(["k0", "k1", "k2"])
 MODEL_TTLS = st.sampled_from([INFINITE_TTL_MS, 0, -1, 1, 400, 500, 501, 1000, 30_000])
-MODEL_ENTRIES = st.builds(
-    Value,
-    version=st.sampled_from([-1, 0, 1, 2, 3, MAX_VERSION, MAX_VERSION + 1]),
-    originator=st.sampled_from(["", "node5", "node55"]),
-    value=st.one_of(st.none(), st.sampled_from([b"", b"dummy", b"dummyValue"])),
-    ttl_ms=MODEL_TTLS,
-    ttl_version=st.sampled_from([-1, 0, 1, 2, MAX_VERSION + 1]),
+#: Mostly entries that have to do with each other: changes and refreshes of what is stored.
+MODEL_ENTRIES = st.one_of(
+    *[
+        st.builds(
+            Value,
+            version=st.integers(1, 2),
+            originator=st.just("node5"),
+            value=st.sampled_from([None, None, b"dummy", b"dummyValue"]),
+            ttl_ms=MODEL_TTLS,
+            ttl_version=st.integers(0, 3),
+        )
+    ]
+    * 2,
+    st.builds(
+        Value,
+        version=st.sampled_from([-1, 0, 1, 2, 3, MAX_VERSION, MAX_VERSION + 1]),
+        originator=st.sampled_from(["", "node5", "node55"]),
+        value=st.one_of(st.none(), st.sampled_from([b"", b"dummy", b"dummyValue"])),
+        ttl_ms=MODEL_TTLS,
+        ttl_version=st.sampled_from([-1, 0, 1, 2, MAX_VERSION + 1]),
+    ),
 )
 STEPS = st.lists(
     st.one_of(

@@ -101,6 +101,17 @@ def test_a_key_that_was_set_is_lost_when_another_site_overrides_it(mesh: Mesh) -
     assert mesh.at("a", "key") == (2, "b", b"y", 9)
 
 
+def test_a_key_of_the_same_version_is_lost_to_a_higher_originator(mesh: Mesh) -> None:
+    """Both set version 1 in a partition: the higher originator wins everywhere, and the other one learns it."""
+    for name in ("a", "b"):
+        mesh.areas[name].own.set("key", name.encode(), mesh.now)
+        mesh.areas[name].take_news()
+    mesh.sync("a", "b")
+    assert mesh.at("a", "key") == mesh.at("b", "key") == (1, "b", b"b", 0)
+    assert mesh.areas["a"].own.events == [KeyLost("key", "b", 1)]
+    assert mesh.areas["b"].own.events == []
+
+
 # -- persist -----------------------------------------------------------------------------------------------------------
 
 

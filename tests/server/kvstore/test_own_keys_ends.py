@@ -150,6 +150,17 @@ def test_a_key_that_ends_before_it_was_sent_never_appears(mesh: Mesh, end: str) 
     assert mesh.areas["a"].next_deadline() is None
 
 
+def test_unset_and_persist_within_the_window_persists(mesh: Mesh) -> None:
+    """The unset is dropped."""
+    own = mesh.areas["a"].own
+    own.persist("key", b"x", mesh.now)
+    mesh.run(1)
+    own.unset("key", b"gone", mesh.now)
+    own.persist("key", b"y", mesh.now)
+    mesh.run(20)
+    assert mesh.at("b", "key") == (2, "a", b"y", 9)
+
+
 def test_the_last_of_several_unsets_counts_and_the_first_begins_the_window(mesh: Mesh) -> None:
     """Each call replaces the value of the one before, and none makes the window longer. (hazard c)"""
     own = mesh.areas["a"].own

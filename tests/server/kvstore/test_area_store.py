@@ -192,6 +192,26 @@ def test_a_key_expires_when_its_ttl_is_over_and_not_before() -> None:
     assert store.next_deadline() is None
 
 
+@pytest.mark.parametrize(
+    "change",
+    [Value(2, "a", b"y", 9000), Value(1, "b", b"x", 9000), Value(1, "a", b"x", 9000, 1), Value(1, "a", None, 9000, 1)],
+    ids=["version", "originator", "TTL version", "TTL only"],
+)
+def test_a_change_begins_another_countdown(change: Value) -> None:
+    """The moment of the entry that was there before means nothing any more."""
+    store = stored(key=Value(1, "a", b"x", 1000))
+    assert not store.merge({"key": change}, None, NOW + 0.5).reasons
+    assert store.expire(NOW + 1) == []
+    assert store.expire(NOW + 9.5) == ["key"]
+
+
+def test_an_infinite_ttl_ends_a_countdown() -> None:
+    """A key whose TTL becomes infinite stays."""
+    store = stored(key=Value(1, "a", b"x", 1000))
+    store.merge({"key": Value(1, "a", None, INFINITE_TTL_MS, 1)}, None, NOW)
+    assert store.expire(NOW + 1e6) == []
+
+
 def test_many_keys_expire_in_slices() -> None:
     """A call removes a bounded number of keys; there is more to do as long as the next deadline is not later."""
     store = stored(**{str(n): Value(1, "a", b"", 1000) for n in range(2 * EXPIRY_SLICE + 1)})

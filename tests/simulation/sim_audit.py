@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sim_server import SimulatedServer
     from sim_world import World
 
-__all__ = ["Audit"]
-
 
 @attrs.define(eq=False)
 class _Lock:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from statestore_client.server.store import StateStore
     from statestore_client.wire.instant import Instant
 
-__all__ = ["CarelessService"]
 
 _OFTEN = 0.2
 _RARELY = 0.05

@@ -31,8 +31,6 @@ from statestore_client.server.runtime.storage.contents import log_name
 from statestore_client.server.runtime.storage.log_store import LogStore
 from statestore_client.wire.instant import Instant
 
-__all__ = ["DiskAuditError", "Life", "SmallStore", "content_of", "run"]
-
 _NOW = Instant(1000.0, 1_700_000_000_000)
 
 Content = dict[tuple[Stream, Subject], tuple[object, ...]]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from sim_audit import Audit
     from sim_process import Process
 
-__all__ = ["HeldLease"]
-
 
 class HeldLease:
     """One period of holding; implements :class:`~statestore_client.core.leases.Held`."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sim_server import SimulatedServer
     from sim_world import World
 
-__all__ = ["Link"]
 
 #: A chunk is now and then delivered in two halves: the decoders must not mind.
 _SPLIT = 0.03

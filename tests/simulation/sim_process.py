@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from sim_lease import HeldLease
     from sim_server import SimulatedServer
 
-__all__ = ["Process", "Waiter"]
 
 _BOTH_WAYS = frozenset({"up", "down"})
 _NO_WAY: frozenset[str] = frozenset()

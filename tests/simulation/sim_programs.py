@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sim_audit import Audit
     from sim_process import Process
 
-__all__ = ["LOCK", "PLAIN", "STATE", "Habits", "Program", "Seen"]
 
 LOCK: Final = b"job"
 STATE: Final = b"state"  # written under the lock only

@@ -21,8 +21,6 @@ from sim_world import World
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.settings import ConnectionSettings
 
-__all__ = ["Outcome", "run_schedule"]
-
 #: Seconds after the last fault within which everybody has had the lock, and every watcher knows the state of its key.
 _COMES_RIGHT_S: Final = 60.0
 #: Two clocks differ by less than the two percent of a lease that the locks allow for.

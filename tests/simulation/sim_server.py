@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sim_audit import Audit
     from sim_network import Link
 
-__all__ = ["SimulatedServer"]
-
 
 class _AuditedStore(StateStore):
     """Shows the audit what was done, in the order in which it was done."""

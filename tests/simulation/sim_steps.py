@@ -17,7 +17,6 @@ from statestore_client.wire.commands import Command
 if TYPE_CHECKING:
     from sim_process import Process
 
-__all__ = ["Run", "Runner", "Stall"]
 
 _POST_S = 0.05
 Steps = Generator[Any, Any, Any]

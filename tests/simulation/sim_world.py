@@ -9,8 +9,6 @@ from random import Random
 
 from statestore_client.wire.instant import Instant
 
-__all__ = ["Host", "Timeline", "World"]
-
 #: The wall clocks of a schedule begin here: 2024-02-29 00:00 UTC.
 _EPOCH_MS = 1_709_164_800_000
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 from zlib import crc32
 
 import pytest
 from sim_disk_audit import DiskAuditError, Life, SmallStore, content_of, run
 from support.disks import SimulatedDisk, SimulatedFile
+from support.schedules import Mutants
 
 from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.runtime.storage import contents, frames
@@ -41,116 +43,74 @@ def _run_all() -> list[Life]:
     return [run(seed) for seed in range(_SEEDS)]
 
 
-# -- mutants: each is a mistake that somebody could make, and must be found ----------------------------------------
+# -- mutants: each is a mistake that somebody could make, and must be found --------------------------------------------
+
+MUTANTS = Mutants()
 
 
-def _acknowledges_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
-    def append(log: Log, content: bytes) -> None:
-        data = frames.frame(log._seed, log.frames + 1, content)
-        log.file.write(data, log.end)
-        log.frames += 1
-        log.end += len(data)
-
-    patch.setattr(Log, "_append", append)
+@MUTANTS.instead(Log, "_append")
+def _acknowledges_before_it_is_synced(_append: Any, log: Log, content: bytes) -> None:
+    data = frames.frame(log._seed, log.frames + 1, content)
+    log.file.write(data, log.end)
+    log.frames += 1
+    log.end += len(data)
 
 
-def _ignores_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
-    sync = SimulatedFile.sync
-
-    def careless(file: SimulatedFile) -> None:
-        with suppress(OSError):
-            sync(file)
-
-    patch.setattr(SimulatedFile, "sync", careless)
+@MUTANTS.instead(SimulatedFile, "sync")
+def _ignores_a_failed_sync(sync: Any, file: SimulatedFile) -> None:
+    with suppress(OSError):
+        sync(file)
 
 
-def _forgets_to_sync_the_directory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SimulatedDisk, "sync", lambda _disk: None)
+@MUTANTS.instead(Contents, "_validate")
+def _does_not_ask_how_far_the_log_had_come(validate: Any, contents: Contents) -> None:
+    contents.database.mark = type(contents.database.mark)(0, 0)
+    validate(contents)
 
 
-def _takes_damage_in_the_middle_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Log, "has_more_behind", False)
+@MUTANTS.instead(DatabaseWriter, "finish")
+def _gives_the_new_database_its_name_too_early(finish: Any, writer: DatabaseWriter, mark: object) -> None:
+    sync = writer._file.sync
+    writer._file.sync = lambda: None  # type: ignore[method-assign]  # of this one file
+    finish(writer, mark)
+    writer._file.sync = sync  # type: ignore[method-assign]  # as above
 
 
-def _does_not_ask_how_far_the_log_had_come(patch: pytest.MonkeyPatch) -> None:
-    validate = Contents._validate
-
-    def careless(contents: Contents) -> None:
-        contents.database.mark = type(contents.database.mark)(0, 0)
-        validate(contents)
-
-    patch.setattr(Contents, "_validate", careless)
+@MUTANTS.instead(Log, "repair")
+def _leaves_frames_alone_for_which_nothing_vouches(_repair: Any, log: Log, _frames_on_disk: int) -> None:
+    if log.has_rest:
+        log.file.truncate(log.end)
+    log.file.sync()
 
 
-def _does_not_check_contents(patch: pytest.MonkeyPatch) -> None:
-    """Names that are removed are in no record's own checksum."""
-    patch.setattr(frames, "crc32", lambda data, seed=0: crc32(data, seed) if len(data) == 12 else 0)
-
-
-def _gives_the_new_database_its_name_too_early(patch: pytest.MonkeyPatch) -> None:
-    finish = DatabaseWriter.finish
-
-    def careless(writer: DatabaseWriter, mark: object) -> None:
-        patch_sync = writer._file.sync
-        writer._file.sync = lambda: None  # type: ignore[method-assign]  # of this one file
-        finish(writer, mark)  # type: ignore[arg-type]  # as it came
-        writer._file.sync = patch_sync  # type: ignore[method-assign]  # as above
-
-    patch.setattr(DatabaseWriter, "finish", careless)
-
-
-def _leaves_frames_alone_for_which_nothing_vouches(patch: pytest.MonkeyPatch) -> None:
-    def careless(log: Log, frames_on_disk: int) -> None:
-        del frames_on_disk
-        if log.has_rest:
-            log.file.truncate(log.end)
-        log.file.sync()
-
-    patch.setattr(Log, "repair", careless)
-
-
-def _removes_the_old_log_before_the_new_database_is_there(patch: pytest.MonkeyPatch) -> None:
-    replace = LogStore._replace_database
-
-    def careless(store: LogStore, writer: DatabaseWriter, old: list[Log]) -> None:
-        for log in old:
-            store._folder.remove(contents.log_name(log.head.generation))
-        store._folder.sync()
-        replace(store, writer, old)
-
-    patch.setattr(LogStore, "_replace_database", careless)
-
-
-def _does_not_cut_off_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
+@MUTANTS.instead(Log, "repair")
+def _does_not_cut_off_what_a_crash_left(_repair: Any, log: Log, _frames_on_disk: int) -> None:
     """What a crash left of a frame stays, and the log goes on after it."""
-
-    def careless(log: Log, frames_on_disk: int) -> None:
-        del frames_on_disk
-        log.end = log.file.size
-
-    patch.setattr(Log, "repair", careless)
+    log.end = log.file.size
 
 
-_MUTANTS = (
-    _acknowledges_before_it_is_synced,
-    _ignores_a_failed_sync,
-    _forgets_to_sync_the_directory,
-    _takes_damage_in_the_middle_for_the_end,
-    _does_not_ask_how_far_the_log_had_come,
-    _does_not_check_contents,
-    _gives_the_new_database_its_name_too_early,
-    _leaves_frames_alone_for_which_nothing_vouches,
-    _removes_the_old_log_before_the_new_database_is_there,
-    _does_not_cut_off_what_a_crash_left,
+@MUTANTS.instead(LogStore, "_replace_database")
+def _removes_the_old_log_before_the_new_database_is_there(
+    replace: Any, store: LogStore, writer: DatabaseWriter, old: list[Log]
+) -> None:
+    for log in old:
+        store._folder.remove(contents.log_name(log.head.generation))
+    store._folder.sync()
+    replace(store, writer, old)
+
+
+MUTANTS.replace("forgets_to_sync_the_directory", SimulatedDisk, "sync", lambda _disk: None)
+MUTANTS.replace("takes_damage_in_the_middle_for_the_end", Log, "has_more_behind", False)
+# Names that are removed are in no record's own checksum.
+MUTANTS.replace(
+    "does_not_check_contents", frames, "crc32", lambda data, seed=0: crc32(data, seed) if len(data) == 12 else 0
 )
 
 
-@pytest.mark.parametrize("mutant", _MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
-def test_a_careless_store_is_found_out(
-    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_careless_store_is_found_out(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit finds each deliberate mistake of the store."""
-    mutant(monkeypatch)
+    MUTANTS[mutant][0](monkeypatch)
     with pytest.raises(DiskAuditError):
         _run_all()
 

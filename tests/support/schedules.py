@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 SCALE = float(os.environ.get("STATESTORE_TEST_SCALE", "0.05"))
 SEED = int(os.environ.get("STATESTORE_TEST_SEED", "1"))
@@ -85,6 +87,43 @@ def run_schedules(
     replay = "alone with STATESTORE_TEST_SCALE=0 STATESTORE_TEST_SEED=N"
     assert not failed, f"{len(failed)} of {done} schedules failed; each runs {replay}\n{shown}"
     return totals
+
+
+Plant = Callable[[pytest.MonkeyPatch], object]
+
+
+class Mutants(dict[str, tuple[Plant, Any]]):
+    """Deliberate mistakes, each of which a simulation must find: name -> what plants it, and what a test notes."""
+
+    def plant(self, note: Any = None) -> Callable[[Plant], Plant]:
+        """The function plants it."""
+
+        def register(plant: Plant) -> Plant:
+            self[plant.__name__.strip("_")] = plant, note
+            return plant
+
+        return register
+
+    def instead(self, target: object, method: str, note: Any = None) -> Callable[[T], T]:
+        """The function is called instead of the method, which is its first argument."""
+
+        def register(by: Any) -> Any:
+            original = getattr(target, method)
+            self.replace(by.__name__, target, method, lambda *args, **options: by(original, *args, **options), note)
+            return by
+
+        return register
+
+    def replace(self, name: str, target: object, attribute: str, by: object, note: Any = None) -> None:
+        """The value is in the place of another one."""
+        self[name.strip("_")] = lambda patch: patch.setattr(target, attribute, by), note
+
+
+def seeds_near(known: int, *, near: int, most: int) -> range:
+    """Of the search for a mutant: it begins at the first schedule that is known to find it, and looks a little further,
+    as a change of what is simulated changes what a seed gives. In the long run it begins at the first seed.
+    """
+    return range(SEED, SEED + most) if SCALE >= 10 else range(known, known + near)
 
 
 def printed_by_two_processes(folder: Path, program: str) -> set[bytes]:

@@ -13,8 +13,6 @@ from statestore_client.server.journal.storage import Changes, WriteBatch
 from statestore_client.server.journal.streams import Stream
 from statestore_client.wire.instant import Instant
 
-__all__ = ["Lives", "puts"]
-
 _Event = TypeVar("_Event")
 
 

@@ -74,7 +74,7 @@ def test_a_renewal_is_sent_when_something_is_to_be_said() -> None:
     assert not owner.may_speak(lives.instant)
     lives.settle()
     assert owner.may_speak(lives.instant)
-    assert [type(entry.body) for entry in lives.sent("a")] == []
+    assert lives.sent("a") == []
 
 
 def test_an_idle_owner_writes_every_ten_seconds() -> None:
@@ -208,9 +208,7 @@ def test_a_deposed_owner_does_nothing_any_more() -> None:
     assert lives.events("b", BatchReplicated) == []
     paused.ask_to_speak(lives.instant)
     lives.go_on(20.0)
-    assert not paused.may_speak(lives.instant)
-    assert not paused.may_pulse(lives.instant)
-    assert not paused.may_write
+    assert not any((paused.may_speak(lives.instant), paused.may_pulse(lives.instant), paused.may_write))
     assert paused.next_deadline(lives.instant) == float("inf")
     assert lives.take("a") == []
 
@@ -274,17 +272,3 @@ def test_what_comes_twice_from_the_log_is_taken_once() -> None:
         lives["b"].receive(index, data, lives.instant)
     assert len(lives.events("b", BatchReplicated)) == 1
     assert lives["b"].fence == lives["a"].fence
-
-
-def test_pieces_of_a_deposed_owner_are_forgotten() -> None:
-    """A batch without its last piece is not there; the next owner's begins anew."""
-    lives = Lives("a", "b", "c")
-    lives.found("a").write(puts(old=bytes(1 << 20)), lives.instant)
-    first, _ = lives.take("a")
-    lives.put(first)
-    del lives.lives["a"]
-    lives["b"].suspect(lives.instant)
-    lives.go_on(1.0)
-    lives["b"].write(puts(new=b"x"), lives.instant)
-    lives.settle()
-    assert [event.batch for event in lives.events("c", BatchReplicated)] == [puts(new=b"x")]

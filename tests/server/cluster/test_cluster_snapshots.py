@@ -12,7 +12,6 @@ from statestore_client.server.cluster.codec import UnreadableLogError, decode
 from statestore_client.server.cluster.entries import Part, Snapshot
 from statestore_client.server.cluster.events import (
     BatchReplicated,
-    OwnerChanged,
     RowsRestored,
     SnapshotRestored,
     SnapshotWritten,
@@ -145,21 +144,6 @@ def test_parts_are_paced_and_lost_ones_are_sent_again() -> None:
         12 / 32 + 2 / 256
     )  # 12 parts, a piece of one, the end; before them the beginning
     assert lives["b"].next_deadline(lives.instant) > lives.now
-
-
-def test_a_reader_tells_when_it_has_all_rows() -> None:
-    """All rows are there with the last part, and the reader says so."""
-    lives = Lives("a", "b")
-    lives.found("a").write(puts(k=b"1"), lives.instant)
-    lives.settle()
-    lives["b"].begin_snapshot(iter([puts(k=b"1")]), lives.instant)
-    lives.go_on(0.2)
-    start = decode(lives.log[2])
-    reader = ClusterMember(lives["b"].settings, lives.instant, (3, start))
-    for index, data in list(enumerate(lives.log, start=1))[2:]:
-        reader.receive(index, data, lives.instant)
-    owner = OwnerChanged(1, lives["b"].fence.owner, "tcp://a")
-    assert reader.events == [owner, RowsRestored(puts(k=b"1")), SnapshotRestored(2), SnapshotWritten(2)]
 
 
 @pytest.mark.parametrize("spoil", ["kind", "index", "fence"])

@@ -237,18 +237,6 @@ def test_log_time_goes_on_while_nobody_is_active() -> None:
     assert lives["b"].fence.log_ms == pytest.approx(before + 30_000, abs=2)
 
 
-def test_an_epoch_goes_on_from_the_time_of_its_claim() -> None:
-    """Though the claim came back late: others have observed it when it was new."""
-    lives = Lives("a", "b")
-    lives["a"].tick(lives.instant)
-    (claim,) = lives.take("a")
-    sent_ms = decode(claim.data).log_ms
-    lives.now += 0.2
-    lives.put(claim)
-    (promoted,) = lives.events("a", Promoted)
-    assert log_time(promoted.timeline, lives.instant) == pytest.approx(sent_ms + 200, abs=1)
-
-
 def test_the_time_of_a_former_owner_does_not_count() -> None:
     """The new one is behind it, and deadlines are in its time now: nobody goes on ahead of that."""
     observed = ObservedTime()

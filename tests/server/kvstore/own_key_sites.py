@@ -66,6 +66,10 @@ class Mesh:
         entry = self.areas[name].get(key)
         return None if entry is None else (entry.version, entry.originator, entry.value, entry.ttl_version)
 
+    def ttl_ms(self, name: str, key: str) -> int:
+        """That of a stored entry."""
+        return self.areas[name].store._entries[key].ttl_ms
+
     def times(self, name: str, key: str, *, with_value: bool) -> list[float]:
         """When a site sent a key, from its beginning on."""
         return [

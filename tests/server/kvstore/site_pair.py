@@ -13,10 +13,8 @@ from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.replica import Replica, SitePeer
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.wire.kvstore.codec import decode, encode
-from statestore_client.wire.kvstore.messages import Hello, Message
+from statestore_client.wire.kvstore.messages import Failure, Hello, Message, RangeSumsReply
 from statestore_client.wire.kvstore.value import Value
-
-__all__ = ["AREA", "OneSite", "Pair"]
 
 AREA = "plant"
 M = TypeVar("M")
@@ -79,6 +77,11 @@ class OneSite:
         fields = {"areas": (AREA,), "capabilities": ("ranges",)} | more
         return self.hear(link, Hello(1, name, incarnation, **fields))  # type: ignore[arg-type]  # of a hello
 
+    def sync_with(self, name: str = "rome", *, link: object = "in") -> None:
+        """Another site dials, and has the same."""
+        self.hear_hello(name, 7, link)
+        self.hear(link, RangeSumsReply(self.site._last_id, True, ()))
+
     def set(self, key: str, value: bytes = b"x", version: int = 1) -> None:
         """Its program sets a key."""
         self.areas[AREA].set({key: Value(version, self.site.settings.name, value)}, self.now)
@@ -88,6 +91,11 @@ class OneSite:
         """Events of a kind since the last look."""
         events, self.site.events = self.site.events, []
         return [event for event in events if isinstance(event, kind)]
+
+
+def failed(reply: Message) -> int | None:
+    """Why, if the reply says that something failed."""
+    return reply.reason if isinstance(reply, Failure) else None
 
 
 class Pair:

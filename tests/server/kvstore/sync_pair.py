@@ -1,12 +1,13 @@
-"""One full sync between two stores, over bytes, with what it costs."""
+"""One full sync between two stores with their sums, over bytes, with what it costs."""
 
 from __future__ import annotations
 
 from itertools import count
 
 import attrs
-from summed_store import SummedStore
 
+from statestore_client.server.kvstore.range_sums import RangeSums
+from statestore_client.server.kvstore.store import AreaStore
 from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
 from statestore_client.server.kvstore.sync_session import Phase, SyncSession
 from statestore_client.wire.kvstore.codec import decode, encode
@@ -20,6 +21,19 @@ from statestore_client.wire.kvstore.messages import (
     SyncReply,
 )
 from statestore_client.wire.kvstore.value import Value
+
+
+class SummedStore(AreaStore):
+    """With the test's eyes on it."""
+
+    def __init__(self) -> None:
+        self.sums = RangeSums()
+        super().__init__("0", on_change=self.sums.change)
+
+    @property
+    def entries(self) -> dict[str, Value]:
+        """All that is stored."""
+        return {key: entry for key in self if (entry := self.get(key)) is not None}
 
 
 @attrs.define

@@ -89,15 +89,6 @@ def test_a_poisoned_entry_stops_none_of_the_others() -> None:
     assert set(store) == {"old", "first", "last"}
 
 
-def test_good_entries_beside_an_inconsistent_one_have_a_countdown() -> None:
-    """What is taken beside an inconsistent entry is accepted, to be sent on, and it expires."""
-    store = AreaStore("0")
-    result = store.merge({"missing": Value(1, "peer", None), "good": Value(1, "peer", b"x", 1000)}, "peer", NOW)
-    assert result.is_inconsistent
-    assert list(result.accepted) == ["good"]
-    assert store.expire(NOW + 1) == ["good"]
-
-
 def test_a_refresh_without_sender_is_no_inconsistency() -> None:
     """A client that refreshes a key that is not there, whoever it says it is, sets off no sync."""
     for originator in ("a", "None"):
@@ -230,15 +221,6 @@ def test_many_keys_expire_in_slices() -> None:
     assert sizes == [EXPIRY_SLICE, EXPIRY_SLICE, 1]
 
 
-def test_what_is_stored_keeps_its_ttl_and_what_leaves_has_the_rest() -> None:
-    """The stored TTL is the one that came; on the way out it is what is left, less a millisecond."""
-    store = stored(key=Value(1, "a", b"x", 10_000))
-    entry = store.get("key")
-    assert entry is not None
-    assert entry.ttl_ms == 10_000
-    assert store.outgoing(["key", "missing"], NOW + 4)["key"].ttl_ms == 5999
-
-
 @pytest.mark.parametrize(
     ("left_ms", "is_sent", "is_read"),
     [(LEAST_TTL_MS, True, True), (499, False, True), (2, False, True), (1, False, False)],
@@ -246,7 +228,7 @@ def test_what_is_stored_keeps_its_ttl_and_what_leaves_has_the_rest() -> None:
 def test_hardly_anything_left_is_read_but_not_sent(left_ms: int, is_sent: bool, is_read: bool) -> None:
     """With less than 500 ms left an entry goes to no peer and into no dump; who asks for the key gets it."""
     store = stored(key=Value(1, "a", b"x", left_ms))
-    assert ("key" in store.outgoing(["key"], NOW)) is is_sent
+    assert ("key" in store.outgoing(["key", "missing"], NOW)) is is_sent
     assert ("key" in store.read(["key"], NOW)) is is_read
     if is_read:
         assert store.read(["key"], NOW)["key"].ttl_ms == left_ms - 1
@@ -259,16 +241,3 @@ def test_what_leaves_is_rewritten_only_if_it_is_what_is_stored() -> None:
     assert store.leaving(entries, NOW + 5) == entries
     refresh = {"key": Value(2, "a", None, 10_000)}
     assert store.leaving(refresh, NOW + 5) == {"key": Value(2, "a", None, 4999)}
-
-
-def test_no_entry_lives_for_ever_by_going_in_circles() -> None:
-    """Passed on between two stores again and again, a TTL only becomes less."""
-    one, other = stored(key=Value(1, "a", b"x", 1000)), AreaStore("0")
-    ttl_ms, now = 1000, NOW
-    while entries := one.outgoing(["key"], now):
-        assert entries["key"].ttl_ms < ttl_ms
-        ttl_ms = entries["key"].ttl_ms
-        other = AreaStore("0")
-        other.merge(entries, "one", now)
-        one = other
-    assert ttl_ms < LEAST_TTL_MS

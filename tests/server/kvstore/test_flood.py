@@ -11,7 +11,7 @@ from site_pair import AREA, OneSite
 
 from statestore_client.server.kvstore.flood import FloodLimiter, FloodRate
 from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import Flood, RangeSumsReply
+from statestore_client.wire.kvstore.messages import Flood
 from statestore_client.wire.kvstore.value import Value
 
 
@@ -20,8 +20,7 @@ def three(rate: FloodRate | None = None) -> OneSite:
     one = OneSite("bonn", rate=rate)
     one.wait(0.0)
     for name in ("oslo", "rome", "york"):
-        one.hear_hello(name, 7, name)
-        one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
+        one.sync_with(name, link=name)
     one.site.output.clear()
     return one
 

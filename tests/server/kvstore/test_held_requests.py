@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
-from site_pair import AREA, OneSite
+from site_pair import AREA, OneSite, failed
 
 from statestore_client.server.kvstore.events import PeerWanted
 from statestore_client.server.kvstore.held_requests import MAX_HELD, MAX_HELD_OF_LINK
@@ -28,6 +30,7 @@ from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VALUE_BYTE
 
 CLIENT = "client"
 ALL = Wanted()
+M = TypeVar("M", bound=Message)
 
 
 def follow(one: OneSite, after: int | None, wanted: Wanted = ALL, *, hold_ms: int = 1000) -> list[Message]:
@@ -35,11 +38,16 @@ def follow(one: OneSite, after: int | None, wanted: Wanted = ALL, *, hold_ms: in
     return one.hear(CLIENT, Follow(9, AREA, wanted, 1, after, hold_ms))
 
 
-def followed(replies: list[Message]) -> Followed:
+def only(replies: list[Message], kind: type[M]) -> M:
     """The one reply."""
     (reply,) = replies
-    assert isinstance(reply, Followed)
+    assert isinstance(reply, kind)
     return reply
+
+
+def followed(replies: list[Message]) -> Followed:
+    """The one reply to a client that follows."""
+    return only(replies, Followed)
 
 
 @pytest.fixture
@@ -182,8 +190,7 @@ def test_a_client_can_have_so_many_requests_that_wait(one: OneSite) -> None:
     for _ in range(MAX_HELD_OF_LINK):
         assert follow(one, 0, hold_ms=20_000) == []
     (refused,) = follow(one, 0)
-    assert isinstance(refused, Failure)
-    assert refused.reason == FailureReason.TOO_MANY_HELD
+    assert failed(refused) == FailureReason.TOO_MANY_HELD
     for number in range(MAX_HELD - MAX_HELD_OF_LINK):
         one.site.receive(f"client{number // 8}", encode(Follow(9, AREA, Wanted(), 1, 0, 20_000)), one.now)
     (refused,) = one.hear("another", Follow(9, AREA, Wanted(), 1, 0, 20_000))
@@ -210,8 +217,7 @@ def test_a_client_can_have_so_many_requests_that_wait(one: OneSite) -> None:
 def test_what_cannot_be_followed_is_refused(one: OneSite, request_: Follow | GetPeers, reason: FailureReason) -> None:
     """The reason is the caller's."""
     (refused,) = one.hear(CLIENT, request_)
-    assert isinstance(refused, Failure)
-    assert refused.reason == reason
+    assert failed(refused) == reason
     assert len(one.site.held) == 0
 
 
@@ -221,24 +227,19 @@ def test_what_cannot_be_followed_is_refused(one: OneSite, request_: Follow | Get
 def test_peers_are_told_and_each_change_of_them() -> None:
     """A client that knows the last change waits for the next one."""
     one = OneSite()
-    (reply,) = one.hear(CLIENT, GetPeers(9, AREA))
-    assert reply == PeersReply(9, 1, 0, {}, ())
+    assert one.hear(CLIENT, GetPeers(9, AREA)) == [PeersReply(9, 1, 0, {}, ())]
     assert one.hear(CLIENT, GetPeers(9, AREA, 1, 0, 20_000)) == []
     one.site.members.dial("tcp://host:1", one.now)
     one.site.receive("tcp://host:1", encode(Hello(1, "rome", 7, (AREA,), (), is_reply=True)), one.now)
-    replies = one.wait(0, CLIENT)
-    (reply,) = replies
-    assert isinstance(reply, PeersReply)
+    reply = only(one.wait(0, CLIENT), PeersReply)
     assert reply.last > 0
     assert list(reply.peers) == ["rome"]
     assert (reply.peers["rome"].is_connected, reply.peers["rome"].urls) == (True, ("tcp://host:1",))
     assert one.hear(CLIENT, GetPeers(9, AREA, 1, reply.last, 20_000)) == []
     one.site.members.lost("tcp://host:1", one.now)
-    (reply,) = one.wait(0, CLIENT)
-    assert isinstance(reply, PeersReply)
+    reply = only(one.wait(0, CLIENT), PeersReply)
     assert not reply.peers["rome"].is_connected
-    (again,) = one.hear(CLIENT, GetPeers(9, AREA, 2, reply.last, 20_000))
-    assert isinstance(again, PeersReply)
+    only(one.hear(CLIENT, GetPeers(9, AREA, 2, reply.last, 20_000)), PeersReply)
 
 
 def test_an_address_where_nobody_answers_is_told() -> None:
@@ -246,8 +247,7 @@ def test_an_address_where_nobody_answers_is_told() -> None:
     one = OneSite()
     one.site.members.dial("tcp://host:1", one.now)
     one.said("tcp://host:1")
-    (reply,) = one.hear(CLIENT, GetPeers(9, AREA))
-    assert reply == PeersReply(9, 1, 0, {}, ("tcp://host:1",))
+    assert one.hear(CLIENT, GetPeers(9, AREA)) == [PeersReply(9, 1, 0, {}, ("tcp://host:1",))]
 
 
 def test_a_summary_has_the_numbers_of_each_area() -> None:
@@ -256,8 +256,7 @@ def test_a_summary_has_the_numbers_of_each_area() -> None:
     one.areas[AREA].own.persist("own", b"x", one.now)
     one.set("key")
     one.wait(0.2)
-    (reply,) = one.hear(CLIENT, GetSummary(9))
-    assert isinstance(reply, Summary)
+    reply = only(one.hear(CLIENT, GetSummary(9)), Summary)
     assert (reply.name, reply.incarnation) == ("bonn", 1)
     numbers = reply.areas[AREA]
     assert {name: numbers[name] for name in ("keys", "own_keys", "expiring_keys", "peers", "entries_replaced")} == {
@@ -282,8 +281,7 @@ def test_own_keys_come_in_pages() -> None:
     start: int | None = 0
     pages = 0
     while start is not None:
-        (reply,) = one.hear(CLIENT, GetOwnKeys(9, AREA, start))
-        assert isinstance(reply, OwnKeys)
+        reply = only(one.hear(CLIENT, GetOwnKeys(9, AREA, start)), OwnKeys)
         assert len(encode(reply)) <= MAX_MESSAGE
         found |= {key: state.is_persisted for key, state in reply.keys.items()}
         start = reply.next

@@ -1,13 +1,15 @@
-"""The peers of a site: how they are forgotten, and what is told of a site that was started again."""
+"""The peers of a site: how they are forgotten, what is told of one that was started again, and what trouble costs."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore import links
-from statestore_client.server.kvstore.events import HelloRefused, NameInUse, PeerChanged, Synced
+from statestore_client.server.kvstore.events import HelloRefused, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.messages import (
     Heartbeat,
@@ -18,7 +20,16 @@ from statestore_client.wire.kvstore.messages import (
     RefusalReason,
 )
 
+HELLO = Hello(1, "rome", 7, (AREA,), ("ranges",), True)
 IN_USE = Refusal(RefusalReason.NAME_IN_USE, "another site has it")
+
+
+def dialled() -> OneSite:
+    """A site that dials Rome, which has answered."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.hear("out", HELLO)
+    return one
 
 
 def test_sites_forget_each_other_when_one_hangs_up() -> None:
@@ -58,7 +69,7 @@ def test_a_peer_that_is_dialled_elsewhere_is_lost_and_not_forgotten() -> None:
     one = OneSite()
     for link in ("out", "other"):
         one.site.members.dial(link, one.now)
-        one.hear(link, Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+        one.hear(link, HELLO)
     one.wait(3.5)
     assert not one.peer().is_connected
     one.site.members.hang_up("out", one.now)
@@ -69,9 +80,7 @@ def test_a_peer_that_is_dialled_elsewhere_is_lost_and_not_forgotten() -> None:
 
 def test_an_address_that_is_dialled_again_is_still_that_of_its_peer() -> None:
     """The line has broken and stands again, and nobody has said hello since: the peer goes with the address."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     one.site.members.redial("out", one.now)
     assert [type(message) for message in one.said("out")][-1:] == [Hello]
     assert not one.peer().is_connected
@@ -100,9 +109,7 @@ def test_a_site_that_is_gone_for_good_is_forgotten_by_its_name() -> None:
 
 def test_the_other_side_cannot_end_what_this_site_dials() -> None:
     """Whatever is said there: it is dialled until this site's own operator says otherwise."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     assert one.hear("out", Leave()) == []
     assert one.peer().is_connected
     assert one.hear("stranger", Leave()) == [HelloWanted()]
@@ -115,7 +122,7 @@ def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:
     one.said("out")
     hellos = 0
     for _ in range(100):
-        one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+        one.hear("out", HELLO)
         hellos += sum(isinstance(message, Hello) for message in one.hear("out", HelloWanted()))
         one.now += 0.02
     assert 1 <= hellos <= 2
@@ -123,9 +130,7 @@ def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:
 
 def test_an_address_that_is_dialled_already_goes_on_as_it_is() -> None:
     """Nothing is said anew, and its peer is known."""
-    one = OneSite()
-    one.site.members.dial("out", one.now)
-    one.hear("out", Hello(1, "rome", 7, (AREA,), ("ranges",), True))
+    one = dialled()
     one.said("out")
     one.site.members.dial("out", one.now)
     assert one.said("out") == []
@@ -173,7 +178,66 @@ def test_a_site_that_was_started_again_is_refused_in_silence() -> None:
     assert one.told(HelloRefused) == []
     one.hear("out", IN_USE)
     assert [event.reason for event in one.told(HelloRefused)] == [RefusalReason.NAME_IN_USE]
-    other = OneSite()
-    other.hear_hello("rome", 7, "first")
-    assert isinstance(other.hear_hello("rome", 8, "second")[0], Refusal)
-    assert [event for event in other.site.events if isinstance(event, HelloRefused | NameInUse)] == []
+
+
+# -- what trouble costs: a site that is refused, or not answered, says less than one whose peers are there -------------
+
+
+_WINDOW_S = 60
+_STEP_S = 0.05
+
+
+def _bytes_of_a_minute(one: OneSite, other: OneSite, *, is_heard: bool = True) -> int:
+    """What both sides say in a minute, the first hello included, if the one dials the other."""
+    one.site.members.dial("out", one.now)
+    sides = {"out": (one, other, "in"), "in": (other, one, "out")}
+    total = 0
+    for _ in range(round(_WINDOW_S / _STEP_S)):
+        for link, (sender, receiver, at) in sides.items():
+            sender.now += _STEP_S
+            sender.site.tick(sender.now)
+            output, sender.site.output = sender.site.output, []
+            for to, data in output:
+                assert to == link
+                total += len(data)
+                if is_heard:
+                    receiver.site.receive(at, data, receiver.now)
+    return total
+
+
+def _idle() -> int:
+    """The same of two empty sites that are peers; nothing but heartbeats after their hellos and a digest."""
+    one, other = OneSite("bonn"), OneSite("rome", 7)
+    total = _bytes_of_a_minute(one, other)
+    assert "rome" in one.replica.peers
+    return total
+
+
+@pytest.mark.parametrize(
+    ("other", "is_heard"),
+    [
+        pytest.param(OneSite("bonn", 7), True, id="own name"),
+        pytest.param(OneSite("rome", 7, areas=("elsewhere",)), True, id="no common area"),
+        pytest.param(OneSite("rome", 7), False, id="not answered"),
+    ],
+)
+def test_a_site_that_does_not_get_in_costs_at_most_twice_what_a_peer_costs(other: OneSite, is_heard: bool) -> None:
+    """A minute of hellos and refusals, beside a minute of heartbeats."""
+    assert 0 < _bytes_of_a_minute(OneSite("bonn"), other, is_heard=is_heard) <= 2 * _idle()
+
+
+def test_hellos_become_rare_and_are_quick_again_after_a_good_one() -> None:
+    """Three follow after a second each, the later ones after 2, 4 and 8 s at most; an answer begins anew."""
+    one = OneSite("bonn")
+    one.site.members.dial("out", one.now)
+    begun = one.now
+    said = [0.0 for _ in one.said("out")]
+    while one.now < begun + 40:
+        said += [one.now - begun for _ in one.wait(0.01, "out")]
+    waits = [after - before for before, after in pairwise(said)]
+    assert waits[:3] == pytest.approx([1, 1, 1], abs=0.02)
+    assert all(full * 0.8 - 0.02 <= wait <= full + 0.02 for full, wait in zip((2, 4, 8, 8), waits[3:], strict=False))
+    assert max(waits[5:]) - min(waits[5:]) > 0.05, "sites that lost a peer together would come back together"
+    one.hear_hello("rome", 7, "out", is_reply=True)
+    assert AREA in one.site.replicas
+    assert one.site._links.get("out").hellos == 0

@@ -248,8 +248,7 @@ def test_what_changes_during_a_sync_goes_with_its_end() -> None:
 def test_an_update_of_a_ttl_that_does_not_fit_brings_a_sync_without_a_wait() -> None:
     """From the originator itself: the peer is idle and synced with at once. Good entries beside it are taken."""
     one = synced()
-    one.hear_hello("oslo", 9, "oslo")
-    one.hear("oslo", RangeSumsReply(one.site._last_id, True, ()))
+    one.sync_with("oslo", link="oslo")
     kept(one, 2)
     entries = {"bad": Value(1, "rome", None, 60_000, 4), "good": Value(1, "rome", b"x", 60_000)}
     one.site.receive("oslo", b"", one.now)

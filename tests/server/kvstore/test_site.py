@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from site_pair import AREA, OneSite, Pair
+from site_pair import AREA, OneSite, Pair, failed
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore import links, members
@@ -192,8 +192,7 @@ def test_the_largest_value_fits_beside_the_longest_path(names: int, is_taken: bo
     """An update whose path is as long as it may be is taken and not sent on; a longer one is malformed."""
     one = OneSite("bonn")
     for name in ("rome", "york"):
-        one.hear_hello(name, 7, name)
-        one.hear(name, RangeSumsReply(one.site._last_id, True, ()))
+        one.sync_with(name, link=name)
     path = (*(f"{n:0254}" for n in range(names)), "rome")
     key = "k" * MAX_KEY_BYTES
     entries = {key: Value(1, "x" * 255, bytes(MAX_VALUE_BYTES))}
@@ -221,8 +220,7 @@ def test_a_silent_peer_is_down_after_three_seconds() -> None:
 def test_heartbeats_carry_the_incarnation_and_the_number_of_floods() -> None:
     """Each second one, with the number of the last flood on this connection."""
     one = OneSite("bonn", 5)
-    one.hear_hello()
-    one.hear("in", RangeSumsReply(one.site._last_id, True, ()))
+    one.sync_with()
     one.set("k")
     floods = one.wait(1.0)
     assert [message for message in floods if isinstance(message, Heartbeat)] == [Heartbeat(5, 1)]
@@ -243,8 +241,7 @@ def test_requests_for_an_area_that_is_not_shared_fail() -> None:
     one.hear_hello()
     for request in (CompareRanges(1, "x", 0, (0,), 5), Sync(1, "x", (), {}), Finalize(1, "x", {}, True)):
         answer = one.hear("in", request)
-        assert isinstance(answer[0], Failure)
-        assert answer[0].reason == FailureReason.UNKNOWN_AREA
+        assert failed(answer[0]) == FailureReason.UNKNOWN_AREA
 
 
 def test_ranges_that_do_not_exist_fail() -> None:
@@ -253,8 +250,7 @@ def test_ranges_that_do_not_exist_fail() -> None:
     one.hear_hello()
     for level, prefixes in ((3, (0,)), (16, (0,)), (8, (256,)), (2**63, (0,)), (0, (1,)), (0, (0, 5))):
         answer = one.hear("in", CompareRanges(1, AREA, level, prefixes))
-        assert isinstance(answer[0], Failure)
-        assert answer[0].reason == FailureReason.BAD_REQUEST
+        assert failed(answer[0]) == FailureReason.BAD_REQUEST
 
 
 def test_an_unknown_request_is_answered_and_other_nonsense_is_reported() -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.cluster.entries import LogEntry
 
-__all__ = ["LostWill", "MachineAudit"]
-
 #: A client that is back by then has not been given up. The constant is five seconds; clients need a moment.
 _GRACE_S = 4.8
 

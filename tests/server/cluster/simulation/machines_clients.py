@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from machines_process import MachineHost
     from replicas_world import World
 
-__all__ = ["Client", "Mortal", "Receiver", "Sender", "Writer"]
-
 _DAY: Final = 86_400
 #: When a client takes a silent server for dead.
 _TIMEOUT_S: Final = 1.5

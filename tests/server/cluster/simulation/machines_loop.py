@@ -9,8 +9,6 @@ from typing import Any
 import attrs
 from replicas_host import Host
 
-__all__ = ["SimulatedLoop", "SimulatedTransport"]
-
 
 @attrs.define(eq=False)
 class _Handle:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from machines_loop import SimulatedLoop, SimulatedTransport
-from replicas_host import Host
-from replicas_world import LogClient, SimulatedLog
+from replicas_host import CHUNK, Host, LogUser
 
-from statestore_client.server.cluster.entries import Life, LogEntry
+from statestore_client.server.cluster.entries import Life
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.broker_driver import BrokerDriver
@@ -28,17 +27,8 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from machines_audit import MachineAudit
-
     from statestore_client.server.cluster.events import Append
     from statestore_client.server.journal import Timeline
-
-__all__ = ["MachineHost"]
-
-_PULSE_S = 0.15
-_HUNG_S = 0.5
-_CHUNK = 40
-_TAIL = 256
 
 
 class _Clock(ElapsedClock):
@@ -132,30 +122,15 @@ class _Lives(Lives):
 
 
 @attrs.define(eq=False)
-class MachineHost(Host):
-    """Until it is killed; then the next one with the same id."""
+class MachineHost(LogUser):
+    """A server of the log, with all that one has but its sockets."""
 
-    log: SimulatedLog
-    audit: MachineAudit
-    others: dict[str, MachineHost]
-    link: LogClient = attrs.field(init=False)
-    lives: int = 0
     owner: str | None = None
-    unreachable: set[str] = attrs.field(factory=set)
     _server: _Lives = attrs.field(init=False)
     _driver: BrokerDriver = attrs.field(init=False)
     _loop: SimulatedLoop = attrs.field(init=False)
     _transports: dict[SimulatedTransport, Callable[[], None]] = attrs.field(factory=dict)
-    _pulse_epoch: int | None = None
-    _looked_at: float = 0.0
-    _position: int = 0
-    _end: int = 0
     _is_caught_up: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.link = LogClient(self.world, self.log, self)  # type: ignore[arg-type]  # it needs as much of a Process
-        self.log.processes.append(self)  # type: ignore[arg-type]  # as above
 
     # -- the process ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +138,7 @@ class MachineHost(Host):
         """With nothing."""
         self.is_alive, self.is_paused, self.is_stopped = True, False, False
         self._backlog.clear()
+        self.starts += 1
         self._loop = loop = SimulatedLoop(self)
         self._pulse_epoch = self.owner = None
         server = Server()
@@ -172,7 +148,7 @@ class MachineHost(Host):
             server.new_machines(None)[1], self._server.clock, simulated, call_at=self._server.clock.call_at
         )
         self.run(self._server.begin, self._driver)
-        self._pulse(loop)
+        self._pulse(self.starts)
 
     def kill(self) -> None:
         """Nothing is left."""
@@ -205,21 +181,12 @@ class MachineHost(Host):
     def mix(self, backlog: list[tuple[Callable[..., object], tuple[object, ...]]]) -> None:
         """What comes on one connection stays in order."""
 
-    def turn(self) -> None:
-        """The program does what is due by itself."""
-
     @property
     def is_active(self) -> bool:
         """Or so it thinks."""
         return self.is_alive and self._server.role is Role.ACTIVE
 
     # -- the log -------------------------------------------------------------------------------------------------------
-
-    @property
-    def base(self) -> tuple[int, LogEntry] | None:
-        """Where a new life begins to read."""
-        at = max([self.log.base, *(entry.base for entry in self.log.decoded[-_TAIL:])])
-        return (at, self.log.decoded[at - 1]) if at else None
 
     def follow(self, after: int) -> None:
         """From there on."""
@@ -235,7 +202,7 @@ class MachineHost(Host):
         if first < self.log.first:
             replica.log_trimmed()
             return
-        last = min(self.link.visible, self._position + _CHUNK)
+        last = min(self.link.visible, self._position + CHUNK)
         if last >= first:
             self._position = last
             replica.read([(index, self.log.entries[index - 1]) for index in range(first, last + 1)])
@@ -250,25 +217,9 @@ class MachineHost(Host):
         if life == self.lives and self._server.replica is not None:
             self._server.replica.append_failed(ticket)
 
-    def append_answered(self, life: int, ticket: int, index: int, data: bytes) -> None:
-        """Means nothing."""
-
     # -- signs of life -------------------------------------------------------------------------------------------------
 
-    def _pulse(self, loop: SimulatedLoop) -> None:
-        if loop is self._loop and self.is_alive:
-            if not self.is_stopped:
-                self._give_signs()
-                self.run(self._look)
-            self.world.after(_PULSE_S, self._pulse, loop)
-
-    def _give_signs(self) -> None:
-        if self._pulse_epoch is not None and self.world.now < self._looked_at + _HUNG_S:
-            for other in self.others.values():
-                if other.name not in self.unreachable:
-                    self.world.after(0.001, other.run, other.hear, self._pulse_epoch)
-
-    def _look(self) -> None:
+    def look(self) -> None:
         self._pulse_epoch, self._looked_at = self._server.pulse, self.world.now
         replica = self._server.replica
         if self._pulse_epoch is None and self.owner is not None and replica is not None:

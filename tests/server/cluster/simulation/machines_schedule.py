@@ -14,8 +14,6 @@ from replicas_world import SimulatedLog, World
 from statestore_client.server.runtime import broker_driver, turns
 from statestore_client.server.runtime.transport import connection
 
-__all__ = ["MachineOutcome", "run_machines"]
-
 _FAULTS = (
     "kill", "kill", "pause", "pause", "hang", "cut_log", "cut_servers", "lose_leader", "hand_over", "snapshot",
     "snapshot_and_kill", "snapshot_and_kill", "hold_batches", "isolate", "suspend", "fill_disks", "lose_broadcasts",
@@ -53,7 +51,7 @@ class MachineSchedule:
         self.world = world = World(seed)
         self.random = random = world.random
         self.audit = audit = MachineAudit(world)
-        self.log = audit.log = SimulatedLog(world, audit)  # type: ignore[arg-type]  # it needs as much of an Audit
+        self.log = audit.log = SimulatedLog(world, audit)
         self.faults: Counter[str] = Counter()
         self.hosts: dict[str, MachineHost] = {}
         spread = random.choice([0.0, 0.01, -0.01])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
-from replicas_formats import NEWEST
+from replicas_machine import NEWEST
 
 from statestore_client.server.cluster.roles import Role
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from replicas_clients import Client
     from replicas_process import Process
     from replicas_world import SimulatedLog, World
-
-__all__ = ["Faults"]
 
 #: Faults that meet one server, mostly the active one.
 _BURSTS = (

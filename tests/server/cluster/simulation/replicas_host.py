@@ -1,17 +1,23 @@
-"""A process that can stand still, its clocks, and its timer; without anything that it does."""
+"""A process that can stand still, its clocks, its timer, and its signs of life; without anything else that it does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
-from replicas_world import World
+from replicas_world import LogClient, SimulatedLog, World
 
+from statestore_client.server.cluster.entries import LogEntry
 from statestore_client.wire.instant import Instant
 
-__all__ = ["WALL_MS", "Host"]
-
 WALL_MS = 1_700_000_000_000
+#: A pulse ends when the event loop has not come by for as long.
+HUNG_S = 0.5
+#: Entries of the log that are read at once.
+CHUNK = 40
+_PULSE_S = 0.15
+_TAIL = 256
 
 
 @attrs.define(eq=False)
@@ -113,8 +119,56 @@ class Host:
 
     def turn(self) -> None:
         """What it does after everything that happens."""
-        raise NotImplementedError
 
 
 def _nothing() -> None:
     """The turn itself is what is due."""
+
+
+@attrs.define(eq=False)
+class LogUser(Host):
+    """A server with a link to the log, until it is killed; then, perhaps, the next one with the same id."""
+
+    log: SimulatedLog
+    audit: Any
+    others: dict[str, Any]
+    link: LogClient = attrs.field(init=False)
+    unreachable: set[str] = attrs.field(factory=set, init=False)
+    starts: int = attrs.field(default=0, init=False)
+    lives: int = attrs.field(default=0, init=False)
+    _pulse_epoch: int | None = attrs.field(default=None, init=False)  # for the thread that gives signs of life
+    _looked_at: float = attrs.field(default=0.0, init=False)
+    _position: int = attrs.field(default=0, init=False)
+    _end: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.link = LogClient(self.world, self.log, self)
+        self.log.processes.append(self)
+
+    @property
+    def base(self) -> tuple[int, LogEntry] | None:
+        """Where a new life begins to read."""
+        at = max([self.log.base, *(entry.base for entry in self.log.decoded[-_TAIL:])])
+        return (at, self.log.decoded[at - 1]) if at else None
+
+    def append_answered(self, life: int, ticket: int, index: int, data: bytes) -> None:
+        """Means nothing: that it is in the log does not make it valid."""
+
+    def _pulse(self, start: int) -> None:
+        if self.is_alive and start == self.starts:
+            if not self.is_stopped:
+                self._give_signs()
+                self.run(self.look)
+            self.world.after(_PULSE_S, self._pulse, start)
+
+    def _give_signs(self) -> None:
+        """In a thread of its own, so that a busy event loop does not keep it from that."""
+        if self._pulse_epoch is not None and self.world.now < self._looked_at + HUNG_S:
+            for other in self.others.values():
+                if other.name not in self.unreachable:
+                    self.world.after(0.001, other.run, other.hear, self._pulse_epoch)
+
+    def look(self) -> None:
+        """In the event loop: whether to give signs of life, and whether others are there."""
+        raise NotImplementedError

@@ -6,19 +6,32 @@ It is to the log what the broker and the store are: requests in, answers and cha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TypeAlias
+from unittest.mock import patch
 
 import attrs
 import msgpack
 
+from statestore_client.server.cluster import fence
 from statestore_client.server.journal.storage import Changes, WriteBatch
 from statestore_client.server.journal.streams import Stream
 
-__all__ = ["Answer", "Machine", "Request", "Rows", "applied"]
-
 Rows: TypeAlias = dict[tuple[Stream, str], bytes]
 _CLOCK = (Stream.CLOCK, "versions")
+#: Formats of records that a release of the server knows: a new one, one more than that before, with which a log begins.
+NEWEST = 2
+
+
+def know(newest: int) -> None:
+    """The program that runs now knows formats of records up to this one. Within :func:`releases`."""
+    vars(fence)["FORMAT"] = newest
+
+
+def releases() -> AbstractContextManager[int]:
+    """While it is open, :func:`know` says which release runs. Afterwards it is the real one again."""
+    return patch.object(fence, "FORMAT", NEWEST)
 
 
 @attrs.frozen

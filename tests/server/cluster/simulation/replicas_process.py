@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
-from replicas_connection import Connection, Staged
-from replicas_formats import NEWEST, know
-from replicas_host import Host
-from replicas_machine import Machine, Request, applied
-from replicas_world import LogClient, SimulatedLog
+from replicas_clients import Connection, Staged
+from replicas_host import CHUNK, LogUser
+from replicas_machine import NEWEST, Machine, Request, applied, know
 
 from statestore_client.server.cluster.codec import NewerLogError
 from statestore_client.server.cluster.entries import Life, Snapshot
@@ -30,38 +27,20 @@ from statestore_client.server.journal.storage import WriteBatch
 from statestore_client.server.journal.streams import Stream
 from statestore_client.server.journal.timeline import Timeline
 
-if TYPE_CHECKING:
-    from replicas_audit import Audit
-
-__all__ = ["GRACE_S", "Process"]
-
-
 #: A client that was connected when its server went away has this time to return before its will is sent.
 GRACE_S = 1.5
-_PULSE_S = 0.15
-#: A pulse ends when the event loop has not come by for as long.
-HUNG_S = 0.5
 _UPGRADE_S = 1.0
-_TAIL = 256
-_CHUNK = 40
 
 
 @attrs.define(eq=False)
-class Process(Host):
-    """Until it is killed; then, perhaps, the next one with the same id."""
+class Process(LogUser):
+    """A server of the log."""
 
-    log: SimulatedLog
-    audit: Audit
-    others: dict[str, Process]
     settings: Callable[[Life], ClusterSettings]
     #: The newest format of records that its program knows.
     knows: int
-    link: LogClient = attrs.field(init=False)
     #: Nobody is told that connections to it are gone.
     is_host_lost: bool = False
-    unreachable: set[str] = attrs.field(factory=set)
-    starts: int = 0
-    lives: int = 0
     hand_over_to: str | None = None
     machine: Machine = attrs.field(factory=Machine)
     staged: deque[Staged] = attrs.field(factory=deque)
@@ -72,17 +51,8 @@ class Process(Host):
     _cut: int = 0
     _written: int = 0
     _flying: set[tuple[Stream, str]] = attrs.field(factory=set)
-    _pulse_epoch: int | None = None  # for the thread that gives signs of life
-    _looked_at: float = 0.0
     _owner: tuple[int, str] | None = None
     _listens_to: tuple[str, int] | None = None  # a server, and its start
-    _position: int = 0
-    _end: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.link = LogClient(self.world, self.log, self)
-        self.log.processes.append(self)
 
     @property
     def is_well(self) -> bool:
@@ -143,16 +113,10 @@ class Process(Host):
         self._owner = self._listens_to = None
         self.hand_over_to = None
         life = Life(self.name, self.world.random.getrandbits(64))
-        at = max([self.log.base, *(entry.base for entry in self.log.decoded[-_TAIL:])])
+        base = self.base
         self._end = len(self.log.entries)
-        if at:
-            base = self.log.decoded[at - 1]
-            assert isinstance(base.body, Snapshot)
-            self.member = ClusterMember(self.settings(life), self.now, (at, base))
-            self._position = base.body.index
-        else:
-            self.member = ClusterMember(self.settings(life), self.now)
-            self._position = 0
+        self.member = ClusterMember(self.settings(life), self.now, base)
+        self._position = base[1].body.index if base is not None and isinstance(base[1].body, Snapshot) else 0
         self.link.notify()
         self._follow()
 
@@ -173,7 +137,7 @@ class Process(Host):
         entries = self.log.entries
         first = self._position + 1
         know(self.knows)
-        for index in range(first, min(self.link.visible, self._position + _CHUNK) + 1):
+        for index in range(first, min(self.link.visible, self._position + CHUNK) + 1):
             self._position = index
             try:
                 self.member.receive(index, entries[index - 1], self.now)
@@ -189,9 +153,6 @@ class Process(Host):
         """The client of the log has given up."""
         if life == self.lives:
             self.member.failed(ticket, self.now)
-
-    def append_answered(self, life: int, ticket: int, index: int, data: bytes) -> None:
-        """Means nothing: that it is in the log does not make it valid."""
 
     def _events(self) -> None:
         events, member = self.member.events, self.member
@@ -299,9 +260,7 @@ class Process(Host):
     def _act(self) -> None:
         machine, member, now = self.machine, self.member, self.now
         self.expire()
-        for name in (
-            [name for name, due_at in self.wills_due.items() if due_at <= now.monotonic] if self.wills_due else ()
-        ):
+        for name in [name for name, due_at in self.wills_due.items() if due_at <= now.monotonic]:
             del self.wills_due[name]
             machine.remove(Stream.WILLS, name)
             machine.put(Stream.RETAINED, f"{name} {machine.next_version(now.wall_ms)}", [])
@@ -331,22 +290,7 @@ class Process(Host):
             client = staged.connection.client
             self.world.after(0.001, client.receive, staged.connection, staged.answer)
 
-    def _pulse(self, start: int) -> None:
-        if self.is_alive and start == self.starts:
-            if not self.is_stopped:
-                self._give_signs()
-                self.run(self.look)
-            self.world.after(_PULSE_S, self._pulse, start)
-
-    def _give_signs(self) -> None:
-        """In a thread of its own, so that a busy event loop does not keep it from that."""
-        if self._pulse_epoch is not None and self.world.now < self._looked_at + HUNG_S:
-            for other in self.others.values():
-                if other.name not in self.unreachable:
-                    self.world.after(0.001, other.run, other.hear, self._pulse_epoch)
-
     def look(self) -> None:
-        """In the event loop: whether to give signs of life, and whether others are there."""
         self._pulse_epoch = self.member.fence.epoch if self.member.may_pulse(self.now) else None
         self._looked_at = self.world.now
         if self._pulse_epoch is None and self._owner is not None and self._owner[1] not in self.unreachable:

@@ -13,14 +13,12 @@ import attrs
 from replicas_audit import Audit
 from replicas_clients import Client
 from replicas_faults import Faults
-from replicas_formats import NEWEST, releases
+from replicas_machine import NEWEST, releases
 from replicas_process import Process
 from replicas_world import SimulatedLog, World
 
 from statestore_client.server.cluster.entries import Life
 from statestore_client.server.cluster.roles import ClusterSettings, Role
-
-__all__ = ["Outcome", "run_schedule"]
 
 #: Seconds of trouble. A process that stands still for ten is the longest of it.
 _LENGTHS_S = (2.0, 2.0, 4.0, 4.0, 7.0, 7.0, 7.0, 12.0)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal.storage import WriteBatch
     from statestore_client.server.journal.streams import Stream, Subject
 
-__all__ = ["SnapshotAudit"]
-
 _Row: TypeAlias = "tuple[Stream, Subject]"
 
 

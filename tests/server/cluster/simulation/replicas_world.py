@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import attrs
@@ -20,12 +20,9 @@ from statestore_client.server.cluster.codec import decode
 from statestore_client.server.cluster.entries import BatchPiece
 
 if TYPE_CHECKING:
-    from replicas_audit import Audit
-    from replicas_process import Process
+    from replicas_host import LogUser
 
     from statestore_client.server.cluster.entries import LogEntry
-
-__all__ = ["LogClient", "SimulatedLog", "World"]
 
 #: A client of the log asks again after these seconds, and gives up after some tries.
 _RETRY_S = 0.3
@@ -68,7 +65,7 @@ class World:
 class SimulatedLog:
     """What a majority of the peers has."""
 
-    def __init__(self, world: World, audit: Audit) -> None:
+    def __init__(self, world: World, audit: Any) -> None:
         self.world = world
         self.audit = audit
         self.entries: list[bytes] = []  # index 1 is the first
@@ -79,7 +76,7 @@ class SimulatedLog:
         self.has_leader = True
         self.is_full = False
         self.forgets_ids = False
-        self.processes: list[Process] = []
+        self.processes: list[Any] = []
         self._ids: dict[tuple[str, int], int] = {}
         self._held: list[tuple[tuple[str, int], bytes]] = []
 
@@ -134,7 +131,7 @@ class LogClient:
 
     world: World
     log: SimulatedLog
-    process: Process
+    process: LogUser
     longest_delay: float = 0.003
     loss: float = 0.0
     doubles: float = 0.0

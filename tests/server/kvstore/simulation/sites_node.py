@@ -18,34 +18,84 @@ from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 if TYPE_CHECKING:
     from sites_world import Edge, World
 
-__all__ = ["AREA", "Node"]
-
 AREA = "plant"
+FLOOD_CODE = 5
 
 
-class Node:
-    """A site that may be started again: its store and all that it knew are gone then."""
+class Member:
+    """A site of a mesh, which does what is due and sends what it has to say."""
 
-    def __init__(
-        self, world: World, name: str, capabilities: tuple[str, ...], rate: FloodRate | None, ttl_ms: int
-    ) -> None:
+    site: Site
+
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.edges: list[Edge] = []
         self.is_alive = True
-        self._capabilities = capabilities
-        self._rate = rate
-        self._ttl_ms = ttl_ms
-        self._clock_rate = 1.0 + world.random.uniform(-0.02, 0.02)
-        self._clock_offset = world.random.uniform(0.0, 1000.0)
+        self._clock_rate, self._clock_offset = 1.0, 0.0
         self._incarnation = 0
-        self.sent: Counter[tuple[object, ...]] = Counter()
-        self.start()
+        self._timer: float | None = None
 
     @property
     def now(self) -> float:
         """By its own clock."""
         return self.world.now * self._clock_rate + self._clock_offset
+
+    def receive(self, link: object, data: bytes) -> None:
+        """From the network."""
+        if self.is_alive:
+            self.site.receive(link, data, self.now)
+            self.turn()
+
+    def tick(self) -> None:
+        """Do what is due, and look at what came of it."""
+        self.site.tick(self.now)
+
+    def sends(self, edge: Edge, data: bytes) -> None:
+        """Look at what is sent."""
+
+    def turn(self) -> None:
+        """Do what is due, send what is to be sent."""
+        self.tick()
+        self.site.events.clear()
+        if self.site.output:
+            output, self.site.output = self.site.output, []
+            ends = {edge.dialled if edge.dialer is self else edge.accepted: edge for edge in self.edges}
+            for edge, data in [(ends[link], data) for link, data in output if link in ends]:
+                self.sends(edge, data)
+                self.world.carry(edge, data, to_listener=edge.dialer is self)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        deadline = self.site.next_deadline(self.now)
+        moment = max((deadline - self._clock_offset) / self._clock_rate, self.world.now + 0.001)
+        if self._timer is not None and self._timer <= moment:
+            return
+        self._timer = moment
+        incarnation = self._incarnation
+
+        def fire() -> None:
+            if self.is_alive and incarnation == self._incarnation and self._timer == moment:
+                self._timer = None
+                self.turn()
+
+        self.world.at(moment, fire)
+
+
+class Node(Member):
+    """A site that may be started again: its store and all that it knew are gone then."""
+
+    def __init__(
+        self, world: World, name: str, capabilities: tuple[str, ...], rate: FloodRate | None, ttl_ms: int
+    ) -> None:
+        super().__init__(world, name)
+        self._capabilities = capabilities
+        self._rate = rate
+        self._ttl_ms = ttl_ms
+        self._clock_rate = 1.0 + world.random.uniform(-0.02, 0.02)
+        self._clock_offset = world.random.uniform(0.0, 1000.0)
+        self.sent: Counter[tuple[object, ...]] = Counter()
+        self.start()
 
     def start(self) -> None:
         """Begin with nothing."""
@@ -55,7 +105,7 @@ class Node:
         self.store = self.area.store
         self.area.own.persist(self.own_key, self.own_value, self.now)
         self.sent.clear()
-        self._timer: float | None = None
+        self._timer = None
         settings = SiteSettings(self.name, self.world.random.getrandbits(64), self._rate, self._capabilities)
         seed = Random(f"{self.world.random.random()}")
         self.site = Site(settings, [self.area], seed, self.now)
@@ -78,12 +128,6 @@ class Node:
 
     # -- the site ------------------------------------------------------------------------------------------------------
 
-    def receive(self, link: object, data: bytes) -> None:
-        """From the network."""
-        if self.is_alive:
-            self.site.receive(link, data, self.now)
-            self.turn()
-
     def lost(self, link: object) -> None:
         """The network says that a connection is closed."""
         if self.is_alive:
@@ -103,10 +147,10 @@ class Node:
             self.site.members.dial(edge.dialled, self.now)
             self.turn()
 
-    def turn(self) -> None:
-        """Do what is due, send what is to be sent."""
+    def tick(self) -> None:
+        """Nothing of its own expires, and it is not confused."""
         before = set(self.store)
-        self.site.tick(self.now)
+        super().tick()
         over = before - set(self.store)
         if over:
             self.sent = Counter({sent: n for sent, n in self.sent.items() if sent[1] not in over})
@@ -115,22 +159,13 @@ class Node:
         for event in self.site.events:
             if isinstance(event, MalformedMessage | NameInUse):
                 self.world.complain(f"{self.name}: {event}")
-        self.site.events.clear()
-        output, self.site.output = self.site.output, []
-        for link, data in output:
-            self._send(link, data)
-        self._set_timer()
 
-    def _send(self, link: object, data: bytes) -> None:
-        for edge in self.edges:
-            if link == (edge.dialled if edge.dialer is self else edge.accepted):
-                message = decode(data) if data[1] == 5 else None
-                if isinstance(message, Flood):
-                    self._check_flood(edge, message)
-                self.world.carry(edge, data, to_listener=edge.dialer is self)
-                return
-
-    def _check_flood(self, edge: Edge, flood: Flood) -> None:
+    def sends(self, edge: Edge, data: bytes) -> None:
+        """No flood goes in a circle, or twice to a peer."""
+        if data[1] != FLOOD_CODE:
+            return
+        flood = decode(data)
+        assert isinstance(flood, Flood)
         peer = edge.listener if edge.dialer is self else edge.dialer
         if peer.name in flood.path:
             self.world.complain(f"{self.name} sends an update back to {peer.name}, which it came through: {flood.path}")
@@ -143,21 +178,6 @@ class Node:
             self.sent[sent] += 1
             if self.sent[sent] > 1 and self._rate is None:
                 self.world.complain(f"{self.name} sends {key} version {entry.version} to {peer.name} twice")
-
-    def _set_timer(self) -> None:
-        deadline = self.site.next_deadline(self.now)
-        moment = max((deadline - self._clock_offset) / self._clock_rate, self.world.now + 0.001)
-        if self._timer is not None and self._timer <= moment:
-            return
-        self._timer = moment
-        incarnation = self._incarnation
-
-        def fire() -> None:
-            if self.is_alive and incarnation == self._incarnation and self._timer == moment:
-                self._timer = None
-                self.turn()
-
-        self.world.at(moment, fire)
 
     # -- its program ---------------------------------------------------------------------------------------------------
 

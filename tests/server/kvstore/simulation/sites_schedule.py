@@ -17,8 +17,6 @@ from statestore_client.server.kvstore.flood import FloodRate
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.slices import SYNC_BYTES
 
-__all__ = ["Outcome", "run_schedule"]
-
 #: Seconds until stores that can reach each other are equal, when nothing fails any more. It is less than the time after
 #: which stores are compared in any case, so that nothing hides behind that; four errors in a row cost 32 s.
 _CALM_S = 45.0

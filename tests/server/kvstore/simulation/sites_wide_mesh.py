@@ -9,16 +9,13 @@ from __future__ import annotations
 from random import Random
 
 import attrs
+from sites_node import AREA, FLOOD_CODE, Member
 from sites_world import Edge, World
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 
-__all__ = ["Spread", "WideMesh"]
-
-_AREA = "plant"
-_FLOOD_CODE = 5
 #: Seconds in which peers say hello and compare their empty stores.
 _WARM_UP_S = 15.0
 #: Of the keys that sites keep alive; they are sent again four times as often.
@@ -43,63 +40,40 @@ class Spread:
     seconds: float
 
 
-class _Member:
-    """A site of the mesh."""
+class _Member(Member):
+    """One that counts what it sends."""
 
     def __init__(self, mesh: WideMesh, name: str) -> None:
-        self.name = name
-        self.is_alive = True
-        self.edges: list[Edge] = []
+        super().__init__(mesh.world, name)
         self._mesh = mesh
-        self._timer: float | None = None
-        world = mesh.world
-        self.area = Area(_AREA, name, key_ttl_ms=_KEY_TTL_MS)
-        settings = SiteSettings(name, world.random.getrandbits(64))
-        self.site = Site(settings, [self.area], Random(world.random.random()), world.now)
+        random = mesh.world.random
+        self.area = Area(AREA, name, key_ttl_ms=_KEY_TTL_MS)
+        settings = SiteSettings(name, random.getrandbits(64))
+        self.site = Site(settings, [self.area], Random(random.random()), self.now)
 
     def join(self) -> None:
         """Dial what it dials."""
         for edge in self.edges:
             if edge.dialer is self:
-                self.site.members.dial(edge.dialled, self._mesh.world.now)
-        self.turn()
-
-    def receive(self, link: object, data: bytes) -> None:
-        """From the network."""
-        self.site.receive(link, data, self._mesh.world.now)
+                self.site.members.dial(edge.dialled, self.now)
         self.turn()
 
     def set(self, key: str, value: bytes) -> None:
         """A new entry, which never expires."""
-        self.area.set({key: Value(1, self.name, value, INFINITE_TTL_MS)}, self._mesh.world.now)
+        self.area.set({key: Value(1, self.name, value, INFINITE_TTL_MS)}, self.now)
         self.turn()
 
     def keep_alive(self, key: str) -> None:
         """Advertise it, and again and again."""
-        self.area.own.persist(key, b"alive", self._mesh.world.now)
+        self.area.own.persist(key, b"alive", self.now)
         self.turn()
 
-    def turn(self) -> None:
-        """Do what is due, send what is to be sent."""
-        world = self._mesh.world
-        self.site.tick(world.now)
-        self.site.events.clear()
+    def tick(self) -> None:
+        super().tick()
         self._mesh.look_at(self)
-        output, self.site.output = self.site.output, []
-        ends = {edge.dialled if edge.dialer is self else edge.accepted: edge for edge in self.edges}
-        for link, data in output:
-            edge = ends[link]
-            self._mesh.count(data)
-            world.carry(edge, data, to_listener=edge.dialer is self)
-        moment = max(self.site.next_deadline(world.now), world.now + 0.001)
-        if self._timer is None or moment < self._timer:
-            self._timer = moment
-            world.at(moment, lambda: self._fire(moment))
 
-    def _fire(self, moment: float) -> None:
-        if self._timer == moment:
-            self._timer = None
-            self.turn()
+    def sends(self, edge: Edge, data: bytes) -> None:
+        self._mesh.count(data)
 
 
 class WideMesh:
@@ -121,7 +95,7 @@ class WideMesh:
             order = random.sample(range(size), size)
             pairs.update(dict.fromkeys(map(frozenset, zip(order, [*order[1:], order[0]], strict=True))))
         for number, (one, other) in enumerate(pairs):
-            edge = Edge(number, self.members[one], self.members[other])  # type: ignore[arg-type]  # as much of a node
+            edge = Edge(number, self.members[one], self.members[other])
             self.members[one].edges.append(edge)
             self.members[other].edges.append(edge)
         self.edges = len(pairs)
@@ -151,7 +125,7 @@ class WideMesh:
     def count(self, data: bytes) -> None:
         """One message that is sent, whether it arrives or not."""
         self._all_bytes += len(data)
-        if data[1] == _FLOOD_CODE and self._key.encode() in data:
+        if data[1] == FLOOD_CODE and self._key.encode() in data:
             self._flood_messages += 1
             self._flood_bytes += len(data)
 

@@ -10,14 +10,9 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
-
-if TYPE_CHECKING:
-    from sites_node import Node
-
-__all__ = ["Edge", "World"]
 
 
 @attrs.define(eq=False)
@@ -25,8 +20,8 @@ class Edge:
     """A connection that one site dials to another one."""
 
     number: int
-    dialer: Node
-    listener: Node
+    dialer: Any
+    listener: Any
     connection: int = 0
     is_cut: bool = False
     #: Messages wait until this moment, in both directions.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from support.scripted_peers import ScriptedCluster
 
+_TESTS = Path(__file__).parent
+
 # An example that takes 300 ms says that the machine is busy, not that the code is wrong.
 hypothesis_settings.register_profile("without deadlines", deadline=None)
 hypothesis_settings.load_profile("without deadlines")
@@ -44,12 +46,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+#: Rooms whose tests run in CI only: they take long, or need what a machine may not have.
+_CI_ROOMS = frozenset({"docs", "examples", "faults", "interop", "raft_spark", "spark"})
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """For several workers (``-n 2 --dist loadgroup``): the tests of a file share its fixtures and stay together, all
-    users of the one Spark session too, and what takes longest starts first.
+    """Says which tests are CI's. And for several workers (``-n 2 --dist loadgroup``): the tests of a file share its
+    fixtures and stay together, all users of the one Spark session too, and what takes longest starts first.
     """
     for item in items:
+        room = item.path.relative_to(_TESTS).parts[0]
+        if room in _CI_ROOMS and item.get_closest_marker("quick") is None:
+            item.add_marker(pytest.mark.ci)
         group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None and "spark" not in item.fixturenames)
@@ -99,9 +108,15 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture(params=SHELLS, ids=["-".join(names) for names in SHELLS])
+#: Blocking and asyncio over each driver. What differs between drivers has tests of its own, over all four in each run.
+_SHELLS = [
+    pytest.param(names, id="-".join(names), marks=() if names[1] == "native" else pytest.mark.ci) for names in SHELLS
+]
+
+
+@pytest.fixture(params=_SHELLS)
 def shell(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shell:
-    """The test runs once for each shell."""
+    """The test runs once for each shell, and in CI also over the driver of paho."""
     return Shell(*request.param, executor)
 
 

@@ -117,6 +117,8 @@ class Link:
         self.has_ended = True
 
     async def _is_gone(self) -> None:
+        if self._gone.is_set():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._gone.wait()

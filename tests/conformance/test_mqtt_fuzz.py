@@ -33,6 +33,8 @@ from support.schedules import SEED, scaled
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 
+pytestmark = pytest.mark.scaled
+
 INPUTS = scaled(200_000, 10_000_000)
 
 #: Seconds for one input of less than 64 KiB, on a busy machine: anything quadratic takes longer.

@@ -19,6 +19,8 @@ from support.server_processes import ReplicatedServers
 from statestore_client import AsyncStateStoreClient
 from statestore_client.cli import exits
 
+pytestmark = pytest.mark.scaled
+
 _A_MEBIBYTE = 1 << 20
 _ROUNDS = 20 if SCALE >= 10 else 0
 

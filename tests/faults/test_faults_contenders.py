@@ -26,6 +26,8 @@ from support.schedules import SEED, scaled
 
 from statestore_client.wire.hlc import HlcTimestamp
 
+pytestmark = pytest.mark.scaled
+
 _SECONDS = float(scaled(15, 60))
 _CONTENDERS = 5
 _LEASE_S = 1.0

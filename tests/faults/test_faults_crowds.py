@@ -37,6 +37,7 @@ IS_FULL = SCALE >= 1
 MIB = 1024 * 1024
 
 pytestmark = [
+    pytest.mark.scaled,
     pytest.mark.machine,
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells how much memory a process has"),
     pytest.mark.timeout(600),

@@ -22,6 +22,8 @@ from support.server_processes import ReplicatedServer, ReplicatedServers
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
+pytestmark = pytest.mark.scaled
+
 _FAILOVERS = scaled(10, 300)
 #: How often a snapshot is begun; what happens to the active server, and how often.
 _SNAPSHOTS = 0.4
@@ -111,6 +113,7 @@ async def _check_wills(audit: BrokerAudit, servers: ReplicatedServers) -> None:
 
 
 @pytest.mark.timeout(120 + 10 * _FAILOVERS)
+@pytest.mark.quick
 async def test_failovers_lose_nothing(figures: Callable[[str], None]) -> None:
     """Each acknowledged QoS 1 and 2 message, retained message and key survives, and no version goes back. Each will is
     sent once. A lock is held on, and its holder and a watch go on.

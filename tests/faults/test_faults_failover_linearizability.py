@@ -28,6 +28,8 @@ from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, FencingError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
+pytestmark = pytest.mark.scaled
+
 _HISTORIES = scaled(20, 1000)
 #: How much later than at once a server hears of what is new in the log. It is drawn at each start.
 _TAIL_DELAYS_S = (0.0, 0.0, 0.1)

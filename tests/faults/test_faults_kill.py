@@ -15,10 +15,13 @@ from broker_audit import BrokerAudit
 from killed_server import Server
 from support.schedules import SEED, scaled
 
+pytestmark = pytest.mark.scaled
+
 _KILLS = scaled(25, 500)
 
 
 @pytest.mark.timeout(120 + 4 * _KILLS)
+@pytest.mark.quick
 async def test_kill_at_any_moment(tmp_path: Path) -> None:
     """Each acknowledged QoS 1 and 2 message, retained message and key survives every kill, and no version goes back."""
     random = Random(SEED)

@@ -21,6 +21,8 @@ from statestore_client.server import EmbeddedServer
 from statestore_client.server.store import StateStore
 from statestore_client.wire.commands import Get
 
+pytestmark = pytest.mark.scaled
+
 _CLIENTS = 5
 _OPERATIONS = 8
 _HISTORIES = scaled(250, 2500)  # for each of four kinds of clients

@@ -26,6 +26,8 @@ from support.schedules import SEED, scaled
 
 from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, RaftError, TransportError, WatchEvent
 
+pytestmark = pytest.mark.scaled
+
 _KILLS = scaled(10, 500)
 _TRACED_KILLS = scaled(6, 60)
 _WRITERS = 8
@@ -185,6 +187,7 @@ def _kill(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+@pytest.mark.quick
 def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Callable[[str], None]) -> None:
     """A kill neither loses nor doubles an append: a repetition keeps its id, also if all peers were away meanwhile."""
     random, over = Random(SEED), threading.Event()

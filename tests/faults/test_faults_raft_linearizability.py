@@ -26,6 +26,8 @@ from raft_client import AsyncRaftClient, KeyValueCodec
 from raft_client.errors import RaftError
 from raft_client.wire.frames import encode_uint
 
+pytestmark = pytest.mark.scaled
+
 _FAULTS = scaled(8, 500)
 _WRITERS = 5
 _KEYS = 2

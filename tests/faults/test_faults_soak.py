@@ -19,6 +19,8 @@ from support.server_processes import ReplicatedServers
 
 from statestore_client import AsyncStateStoreClient
 
+pytestmark = pytest.mark.scaled
+
 _SOAK_S = 600.0 if SCALE >= 10 else 0.0
 _MIB = 1 << 20
 _VALUE_BYTES = 64 * 1024

@@ -120,6 +120,7 @@ MUTANTS: list[Plant] = [
 
 
 @pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__.strip("_"))
+@pytest.mark.ci
 def test_the_simulation_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation finds each defect within a fixed series of schedules."""
     plant(monkeypatch)

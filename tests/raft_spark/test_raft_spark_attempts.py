@@ -27,6 +27,8 @@ from raft_client.spark.appending import Batch, Written, append_rows, commit_batc
 from raft_client.spark.batch_attempts import find_state
 from raft_client.spark.write_options import WriteOptions
 
+pytestmark = pytest.mark.scaled
+
 SEEDS = scaled(5, 200)
 BATCHES, ROWS = 4, 120
 PROBE = b"is this second still taken?"

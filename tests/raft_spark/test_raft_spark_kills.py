@@ -27,7 +27,7 @@ import raft_client
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.scaled, pytest.mark.spark, pytest.mark.classic, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("pipeline_program.py")
 ROUNDS = scaled(1, 20)

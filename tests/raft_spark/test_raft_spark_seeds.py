@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from raft_client.spark.appending import Written
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
+pytestmark = [pytest.mark.scaled, pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
 SEEDS = scaled(4, 200)
 FAULTS = (

@@ -35,6 +35,7 @@ def complaint(df: DataFrame, log: RaftClient, **options: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.quick
 def test_rows_are_appended(spark: SparkSession, target: RaftClient) -> None:
     """All rows are in the log once, in the order of their partition; without a name of the write there are no markers,
     and another write appends all again."""

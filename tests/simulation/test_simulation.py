@@ -29,6 +29,7 @@ def _run(seed: int) -> Outcome:
     return run_schedule(seed, trace=SCALE == 0)
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, object], None]) -> None:
     """In every schedule tokens grow, no write is late, no belief is wrong, nothing is done twice, and every watcher is
@@ -86,6 +87,7 @@ MUTANTS.replace(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.ci
 def test_a_bug_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one deliberate mistake some schedule fails, and says why."""
     plant, complaint = MUTANTS[mutant]

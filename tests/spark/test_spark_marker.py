@@ -14,6 +14,8 @@ from statestore_client.errors import SettingsError
 from statestore_client.spark.marker import Marker
 from statestore_client.wire.commands import Command, Del, Set
 
+pytestmark = pytest.mark.scaled
+
 _EXAMPLES = scaled(200, 20_000)
 _SEEDS = 5 * _EXAMPLES
 

@@ -35,7 +35,7 @@ from raft_client.server import EmbeddedCluster, Fsync
 from statestore_client import StateStoreClient
 from statestore_client.errors import StateStoreError
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
+pytestmark = [pytest.mark.scaled, pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 SEEDS = scaled(1, 200)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from statestore_client import HlcTimestamp
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
+pytestmark = [pytest.mark.scaled, pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
 SEEDS = scaled(4, 200)
 FAULTS = (

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.spark
 # -- the sink ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_sink_writes_every_row(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
     """Rows of all partitions are stored, their counts under reportKey, and each worker has a client id."""
     save(frame(spark, 3000), server, fencingToken=str(NEW), reportKey="report", clientIdPrefix="etl")

@@ -217,6 +217,7 @@ def takes_one_watch_too_few(right: Any, self: Any, session: Any, key_bytes: int,
 
 
 @pytest.mark.parametrize("name", _MUTANTS)
+@pytest.mark.ci
 def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mistakes makes one of the first schedules fail."""
     owner, method, broken = _MUTANTS[name]

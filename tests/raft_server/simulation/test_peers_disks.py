@@ -42,6 +42,7 @@ def run_with_failures(seed: int) -> Outcome:
     return run(plan_with_failures(seed))
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_peers_with_real_logs_keep_what_must_hold(
     logs: list[DiskBackedLog], record_property: Callable[[str, object], None], figures: Callable[[str], None]

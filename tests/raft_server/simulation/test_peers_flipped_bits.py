@@ -60,6 +60,7 @@ def _run_with_flips(seed: int, kinds: Sequence[str] = _KINDS) -> Outcome | None:
     return None if schedule is None else run(schedule)
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_what_a_damaged_peer_says_is_what_was_written(
     logs: list[DiskBackedLog], record_property: Callable[[str, object], None], figures: Callable[[str], None]
@@ -89,6 +90,7 @@ def test_what_a_damaged_peer_says_is_what_was_written(
     [(segment_format, "log", 1), (segment_index, "index", 190), (snapshot_file, "snapshot", 90), (owner, "meta", 40)],
     ids=FILE_KINDS,
 )
+@pytest.mark.ci
 def test_a_checksum_that_is_not_verified_is_found(
     module: ModuleType,
     kind: str,

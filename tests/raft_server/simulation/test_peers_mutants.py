@@ -364,6 +364,7 @@ MUTANTS: list[Plant] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__.strip("_"))
+@pytest.mark.ci
 def test_the_simulation_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
     """Within a few thousand schedules, always the same ones; and the one that finds it is cut down to what it needs."""
     plant(monkeypatch)

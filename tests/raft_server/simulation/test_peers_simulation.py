@@ -19,6 +19,7 @@ def _run(seed: int) -> Outcome:
     return run(plan(seed))
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, object], None]) -> None:
     """Safety at every step, durability to the end, and a commit soon after everything healed."""

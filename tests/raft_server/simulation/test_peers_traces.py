@@ -51,6 +51,7 @@ def _first_broken(seed: int) -> tuple[str | None, Counter[str]]:
     return first_broken(events), Counter(event["what"] for event in events)
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_the_model_finds_nothing_in_what_the_peers_do(record_property: Callable[[str, object], None]) -> None:
     """Hundreds of schedules of failures, and every kind of event is in them."""

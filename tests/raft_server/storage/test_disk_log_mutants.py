@@ -236,6 +236,7 @@ def ids_stay_when_their_log_is_replaced(patch: pytest.MonkeyPatch) -> None:
         ids_stay_when_their_log_is_replaced,
     ],
 )
+@pytest.mark.ci
 def test_a_planted_mistake_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
     """Each planted mistake is found by a crash, a failed sync or a flipped bit."""
     plant(monkeypatch)

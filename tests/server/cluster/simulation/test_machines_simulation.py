@@ -30,6 +30,7 @@ Patch = pytest.MonkeyPatch
 _MOST = 400
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_all_clients_find_what_they_must(record_property: Callable[[str, object], None]) -> None:
     """Each message of QoS 2 comes exactly once and in order, each will once and none for a client that was back in
@@ -132,6 +133,7 @@ MUTANTS.replace("uncommitted_rows_in_a_snapshot", StateRows, "_waits", lambda *_
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.ci
 def test_the_simulation_finds(mutant: str, monkeypatch: Patch, figures: Callable[[str], None]) -> None:
     """With one deliberate mistake some schedule fails, and says why."""
     plant, known = MUTANTS[mutant]

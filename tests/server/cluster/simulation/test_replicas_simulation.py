@@ -25,6 +25,7 @@ def _run(seed: int) -> Outcome:
         gc.enable()
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, object], None]) -> None:
     """One server speaks at a time, nothing that was acknowledged is lost or done twice, each server comes to the same

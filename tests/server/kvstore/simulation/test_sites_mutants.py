@@ -88,6 +88,7 @@ MUTANTS.replace("stores_are_compared_once", replica_module, "CHECK_S", 1e9, (CAL
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.ci
 def test_a_bug_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
     """With one deliberate mistake some schedule fails, and says why."""
     plant, (complaint, known) = MUTANTS[mutant]

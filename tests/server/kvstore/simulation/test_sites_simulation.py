@@ -26,6 +26,7 @@ _WINDOW_S = 60.0
 _MOST_SYNCS = 32
 
 
+@pytest.mark.scaled
 @pytest.mark.timeout(3600)
 def test_all_schedules_end_with_equal_stores(record_property: Callable[[str, object], None]) -> None:
     """When it is calm all stores that can reach each other are equal; nothing goes in circles or twice to one peer, own
@@ -42,6 +43,7 @@ def test_all_schedules_end_with_equal_stores(record_property: Callable[[str, obj
 
 
 @pytest.mark.ci
+@pytest.mark.scaled
 def test_large_meshes(figures: Callable[[str], None]) -> None:
     """The same with as many sites as few have, and a mesh that falls into two halves each time."""
     sizes = (45, 60, 80, 100) * scaled(1, 10) if SCALE >= 1 else (45,)

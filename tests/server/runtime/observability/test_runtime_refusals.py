@@ -108,28 +108,6 @@ def test_a_forbidden_will(log: Log) -> None:
     assert (event, fields) == ("not authorized", {"client": "d", "user": None, "action": "publish", "what": "open"})
 
 
-def test_forbidden_keys(log: Log) -> None:
-    """Each refusal of a key is logged once with the key and the missing right, and not what other clients may do."""
-    rules = AccessRules.parse("everybody\n  read a*\n  write a*\n  watch a*\n")
-    with EmbeddedServer(acl=rules) as server, StateStoreClient(server.url, client_id="c") as store:
-        store.set("a", "1")
-        for call in (
-            lambda: store.set("b\n", "v4lue"),
-            lambda: store.get("b"),
-            lambda: store.delete("b"),
-            lambda: list(store.scan("*")),
-            lambda: store.watch("b").start(),
-        ):
-            with pytest.raises(NotAuthorizedError):
-                call()
-    assert {event for event, _ in log.warnings} == {"not authorized"}
-    assert [(fields["action"], fields["what"]) for _, fields in log.warnings] == [
-        ("write", "b\n"), ("read", "b"), ("write", "b"), ("scan", "*"), ("watch", "b")
-    ]  # fmt: skip
-    assert "v4lue" not in "".join(record.getMessage() for record in log.records)
-    assert all(record.getMessage().isprintable() for record in log.records)
-
-
 def test_what_a_function_forbids(log: Log) -> None:
     """A refusal by the function ``authorize`` is logged as one by a file of rules."""
     with EmbeddedServer(authorize=lambda *_: False) as server, StateStoreClient(server.url) as store:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -338,14 +339,16 @@ def test_who_has_to_go_is_of_an_address_with_most() -> None:
         assert (group.count, group.held_bytes) == (len(peers), sum(peer.held_bytes for peer in peers))
         if not peers:
             continue
-        counts = {peer.network: sum(p.network == peer.network for p in peers) for peer in peers}
+        counts = Counter(peer.network for peer in peers)
         oldest = group.oldest_of_most(peers[-1])
         assert counts[oldest.network] == max(counts.values())
         assert oldest is next(peer for peer in peers if peer.network == oldest.network)
         if counts[peers[-1].network] == max(counts.values()):
             assert oldest.network == peers[-1].network
         if group.held_bytes:
-            held = {peer.network: sum(p.held_bytes for p in peers if p.network == peer.network) for peer in peers}
+            held = Counter[str]()
+            for peer in peers:
+                held[peer.network] += peer.held_bytes
             largest = group.largest(peers[-1])
             assert held[largest.network] == max(held.values())
             assert largest.held_bytes == max(peer.held_bytes for peer in peers if peer.network == largest.network)

@@ -114,7 +114,7 @@ class BridgedPair:
         return None if entry is None else (entry.value, entry.originator, entry.ttl_ms)
 
 
-# -- which keys of the state store cross to other sites, with which version, and when they end there --
+# -- which keys of the state store cross to other sites, with which version, and when they end there -------------------
 
 NAME = "sites/rome/line/1"
 
@@ -309,7 +309,7 @@ def test_versions_are_in_the_order_of_the_store() -> None:
     assert version_of(HlcTimestamp(1 << 60, 0, "n")) < MAX_VERSION
 
 
-# -- what other sites export, in this site's state store --
+# -- what other sites export, in this site's state store ---------------------------------------------------------------
 
 KEY = b"sites/oslo/k"
 _QUOTA = ImportQuota(max_keys=3, max_bytes=4000, max_keys_of_a_site=2, max_bytes_of_a_site=2000)

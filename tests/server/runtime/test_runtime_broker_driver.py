@@ -75,7 +75,7 @@ async def test_who_cannot_be_read_on_holds_up_nobody(peers: list[Peer]) -> None:
     assert [peer.is_resumed for peer in peers] == [True, True, False, True, True]
 
 
-# -- several clients that are served in the same moment share the writes that they cause --
+# -- several clients that are served in the same moment share the writes that they cause -------------------------------
 
 
 class World:

@@ -138,7 +138,7 @@ async def test_the_collector_is_left_as_it_was() -> None:
     assert gc.get_threshold() == before
 
 
-# -- memory that was freed goes back to the system --
+# -- memory that was freed goes back to the system ---------------------------------------------------------------------
 
 _PROGRAM = """
 import re

@@ -297,7 +297,7 @@ async def test_what_a_long_message_brings_is_told_in_the_next_turn(monkeypatch: 
         await until(lambda: area.get("k") is not None and not area._news, "it is published")
 
 
-# -- sites with real sockets, in the event loop of a test --
+# -- sites with real sockets, in the event loop of a test --------------------------------------------------------------
 
 
 class Node:
@@ -351,7 +351,7 @@ async def nodes(*names: str, areas: tuple[str, ...] = ("a",)) -> AsyncIterator[l
             node.peering.close()
 
 
-# -- peers of sites with real sockets --
+# -- peers of sites with real sockets ----------------------------------------------------------------------------------
 
 
 async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
@@ -418,7 +418,7 @@ async def test_a_site_that_is_killed_and_started_again_is_taken_before_its_silen
         assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
-# -- the sockets of a site --
+# -- the sockets of a site ---------------------------------------------------------------------------------------------
 
 _MESSAGES = 200
 

@@ -148,7 +148,7 @@ def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: t
         life.next()
 
 
-# -- which answers are written down --
+# -- which answers are written down ------------------------------------------------------------------------------------
 
 READS = [Get(b"k"), Get(b"missing"), Get(b""), Scan(b"*"), KeyNotify(b"k"), KeyNotify(b"k", stop=True)]
 
@@ -257,7 +257,7 @@ class _Nonsense(Get):
         return b"*1\r\n$4\r\nWHAT\r\n"
 
 
-# -- keys of other sites in a durable server --
+# -- keys of other sites in a durable server ---------------------------------------------------------------------------
 
 KEY = b"sites/oslo/k"
 TOKEN = HlcTimestamp(WALL_MS, 6, "a")

@@ -255,7 +255,7 @@ def test_requests_and_refusals_are_counted_by_kind(server: Server) -> None:
     }
 
 
-# -- responses to requests that may arrive twice --
+# -- responses to requests that may arrive twice -----------------------------------------------------------------------
 
 OK = b"+OK\r\n"
 

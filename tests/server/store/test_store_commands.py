@@ -279,7 +279,7 @@ def test_refused_commands_change_nothing() -> None:
         assert driver.state() == before
 
 
-# -- the quota --
+# -- the quota ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_number_of_keys_is_bounded() -> None:
@@ -347,7 +347,7 @@ def test_observations_of_one_client_are_bounded() -> None:
     assert driver.store.usage.observations == 1
 
 
-# -- what is too far in the future --
+# -- what is too far in the future -------------------------------------------------------------------------------------
 
 HOUR_MS = 3_600_000
 

@@ -237,7 +237,7 @@ def test_any_pattern_compiles_or_is_refused(pattern: bytes, key: bytes) -> None:
         compile_glob(pattern).matches(key)
 
 
-# -- globs over long keys --
+# -- globs over long keys ----------------------------------------------------------------------------------------------
 
 slice_pieces = st.sampled_from(["a", "b", "*", "*", "?", "[ab]", "[!a]", "é", "[!𐀀a-b𐀂]"])
 patterns = st.lists(slice_pieces, min_size=1, max_size=12).map("".join)

@@ -101,8 +101,7 @@ async def test_in_a_running_loop() -> None:
         decoder = PacketDecoder(version=5, max_packet_size=1000)
         assert isinstance(decoder.feed(await reader.read(100))[0], Connack)
     (goodbye,) = decoder.feed(await reader.read(100))
-    assert isinstance(goodbye, Disconnect)
-    assert goodbye.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    assert (type(goodbye), goodbye.reason_code) == (Disconnect, ReasonCode.SERVER_SHUTTING_DOWN)
     writer.close()
     await writer.wait_closed()
 

@@ -64,8 +64,7 @@ def test_a_silent_client_is_disconnected_and_leaves_in_steps(server: EmbeddedSer
         server.clock.advance(19)
         assert "gone" not in [message.topic for message in server.messages]
         (goodbye,) = wire.rest()
-        assert isinstance(goodbye, Disconnect)
-        assert goodbye.reason_code == 0x8D
+        assert (type(goodbye), goodbye.reason_code) == (Disconnect, 0x8D)
         server.clock.advance(1.1)
         message = other.receive()
         assert isinstance(message, Publish)

@@ -68,7 +68,7 @@ def events_of(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[st
             yield name, json.loads(text)
 
 
-# -- the monitor over http --
+# -- the monitor over http ---------------------------------------------------------------------------------------------
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_is_small() -> None:
@@ -320,7 +320,7 @@ def test_a_durable_server_tells_how_long_its_disk_takes(tmp_path: Path) -> None:
         assert any(told) is bool(options)
 
 
-# -- what the monitor is asked for --
+# -- what the monitor is asked for -------------------------------------------------------------------------------------
 
 RULES = "user admin\nadmin\nread pump/*\nwrite pump/*\nuser clerk\nread *\n"
 PASSWORDS = {"admin": "a", "clerk": "c"}

@@ -66,7 +66,7 @@ def guess(server: EmbeddedServer, password: bytes, *, source: str = GUESSER, cli
         return connack.reason_code
 
 
-# -- the log of refusals, for the tests of this folder --
+# -- the log of refusals, for the tests of this folder -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     return Log(caplog)
 
 
-# -- what the server refused is a warning, by default, and stays readable whatever hostile peers do --
+# -- what the server refused is a warning, by default, and stays readable whatever hostile peers do --------------------
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ def test_coming_and_going_is_no_warning(log: Log) -> None:
     assert log.warnings == []
 
 
-# -- how many lines of the log a peer that is refused has --
+# -- how many lines of the log a peer that is refused has --------------------------------------------------------------
 
 
 def test_a_peer_that_guesses_has_some_lines(log: Log) -> None:
@@ -341,8 +341,7 @@ def test_a_verifier_that_stumbles_does_not_fill_the_disk(log: Log) -> None:
         for _ in range(30):
             with Wire(server) as wire:
                 connack = wire.connect("c", properties=properties)
-                assert isinstance(connack, Connack)
-                assert connack.reason_code == 0x88
+                assert (type(connack), connack.reason_code) == (Connack, 0x88)
     errors = [record for record in log.records if record.levelno == logging.ERROR]
     assert 0 < len(errors) <= len(log.records) <= LINES
     assert all(isinstance(record.exc_info[1], ValueError) for record in errors)

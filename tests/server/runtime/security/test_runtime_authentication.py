@@ -108,8 +108,7 @@ def test_many_clients_with_passwords(tmp_path: Path) -> None:
         assert first.receive() == Pingresp()
         for wire in guesses:
             connack = wire.receive()
-            assert isinstance(connack, Connack)
-            assert connack.reason_code == BAD_PASSWORD
+            assert (type(connack), connack.reason_code) == (Connack, BAD_PASSWORD)
             wire.sock.close()
 
 
@@ -126,8 +125,7 @@ def test_files_change_while_the_server_runs(tmp_path: Path) -> None:
         assert wire.receive() == Pingresp()
         assert remove_user(path, "pump")
         disconnect = wire.receive()
-        assert isinstance(disconnect, Disconnect)
-        assert disconnect.reason_code == ADMINISTRATIVE
+        assert (type(disconnect), disconnect.reason_code) == (Disconnect, ADMINISTRATIVE)
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -183,8 +181,7 @@ def test_renewals(verifying: EmbeddedServer, method: str, data: bytes, expected:
         if isinstance(expected, Auth):
             assert answer == expected
         else:
-            assert isinstance(answer, Disconnect)
-            assert answer.reason_code == expected
+            assert (type(answer), answer.reason_code) == (Disconnect, expected)
 
 
 def test_a_slow_verifier_disturbs_nobody() -> None:
@@ -210,8 +207,7 @@ def test_a_slow_verifier_disturbs_nobody() -> None:
         release.set()
         for wire in wires[:5]:
             connack = wire.receive()
-            assert isinstance(connack, Connack)
-            assert connack.reason_code == 0
+            assert (type(connack), connack.reason_code) == (Connack, 0)
             wire.sock.close()
 
 
@@ -245,7 +241,7 @@ def test_a_verifier_that_never_returns() -> None:
     release.set()
 
 
-# -- guessing from one address is slow, costs little, and disturbs nobody at another --
+# -- guessing from one address is slow, costs little, and disturbs nobody at another -----------------------------------
 
 GUESSER, BYSTANDER = "127.0.0.1", "127.0.0.2"
 WRONG, LATER = ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.CONNECTION_RATE_EXCEEDED

@@ -176,7 +176,7 @@ def test_rows_and_the_log_after_them_are_the_whole_state(
     assert states[0] == states[1]
 
 
-# -- rows for snapshots, one rule after the other --
+# -- rows for snapshots, one rule after the other ----------------------------------------------------------------------
 
 _TOKEN = str(HlcTimestamp(1, 6, "a"))
 

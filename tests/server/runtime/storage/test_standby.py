@@ -212,7 +212,7 @@ def test_a_removal_without_a_name_is_refused() -> None:
         standby.absorb(WriteBatch((Changes(Stream.RESPONSES, (), (b"\xc1",)),)))
 
 
-# -- sessions of a standby --
+# -- sessions of a standby ---------------------------------------------------------------------------------------------
 
 
 def _lasting(world: ServedWorld, name: str) -> Client:

@@ -305,7 +305,7 @@ def test_nothing_is_durable_after_an_error(data: Path) -> None:
     storage.close()
 
 
-# -- damage, files that are missing or of another time, and files that are removed under a running server --
+# -- damage, files that are missing or of another time, and files that are removed under a running server --------------
 
 _LOG = "statestore-1.log"
 _COUNT = 30

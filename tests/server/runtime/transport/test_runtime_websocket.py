@@ -298,8 +298,7 @@ def test_the_server_says_why_it_disconnects(certificates: Certificates) -> None:
                 web.connect(scheme)
                 web.sock.sendall(frame(BINARY, b"\xc1\x00") + frame(BINARY, b"\xff" * 50_000) * 10)
                 packet = web.receive()
-                assert isinstance(packet, Disconnect)
-                assert packet.reason_code == ReasonCode.MALFORMED_PACKET
+                assert (type(packet), packet.reason_code) == (Disconnect, ReasonCode.MALFORMED_PACKET)
                 found = web.next_frame()
                 assert found is not None
                 assert found[0] == CLOSE
@@ -309,7 +308,7 @@ def certificates_context(certificates: Certificates) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificates.ca_file)
 
 
-# -- mqtt over websocket --
+# -- mqtt over websocket -----------------------------------------------------------------------------------------------
 
 
 def test_unfinished_frames_are_bounded_over_all_connections() -> None:
@@ -325,8 +324,7 @@ def test_unfinished_frames_are_bounded_over_all_connections() -> None:
             eventually(lambda: driver.unfinished_bytes == 120_000, "the first frame has come, as far as it goes")
             second.sock.sendall(frame(BINARY, bytes(119_000), length=150_000))
             told = first.receive()
-            assert isinstance(told, Disconnect)
-            assert told.reason_code == ReasonCode.QUOTA_EXCEEDED
+            assert (type(told), told.reason_code) == (Disconnect, ReasonCode.QUOTA_EXCEEDED)
             eventually(lambda: driver.unfinished_bytes == 119_000, "the first is forgotten")
             second.sock.close()
             eventually(lambda: driver.unfinished_bytes == 0, "both are forgotten")
@@ -395,8 +393,7 @@ def test_stopping_with_open_websockets() -> None:
         ready.connect("ready")
         half.sock.sendall(handshake()[:20])
     packet = ready.receive()
-    assert isinstance(packet, Disconnect)
-    assert packet.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    assert (type(packet), packet.reason_code) == (Disconnect, ReasonCode.SERVER_SHUTTING_DOWN)
     assert ready.close_code() == 1000
     assert half.sock.recv(10) == b""
     for web in (ready, half):

@@ -9,13 +9,7 @@ from administered import DAY, Administered, administered_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore_client.mqtt.packets import (
-    Disconnect,
-    Publish,
-    ReasonCode,
-    Will,
-    WillProperties,
-)
+from statestore_client.mqtt.packets import Disconnect, Publish, ReasonCode, Will, WillProperties
 from statestore_client.wire.administration import CONTROL_TOPIC, RetainedInfo, SessionInfo
 
 __all__ = ["administered_world"]

@@ -70,11 +70,7 @@ def test_the_response_in_the_services_dialect(server: Server) -> None:
                 message_expiry=10,
                 content_type="application/octet-stream",
                 correlation_data=b"0123456789abcdef",
-                user_properties=(
-                    ("__stat", "200"),
-                    ("__protVer", "1.0"),
-                    ("__ts", "001696374425000:00001:StateStore"),
-                ),
+                user_properties=(("__stat", "200"), ("__protVer", "1.0"), ("__ts", "001696374425000:00001:StateStore")),
             ),
         )
     )

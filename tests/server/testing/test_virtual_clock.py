@@ -30,6 +30,11 @@ def _session(seconds: int) -> ConnectProperties:
     return ConnectProperties(session_expiry=seconds)
 
 
+def _leave(wire: Wire) -> None:
+    wire.send(Disconnect())
+    wire.rest()
+
+
 def _is_there(server: EmbeddedServer, client_id: str) -> bool:
     with Wire(server) as wire:
         connack = wire.connect(client_id, clean_start=False)
@@ -80,8 +85,7 @@ def test_time_passes_between_the_steps_of_one_jump(server: EmbeddedServer) -> No
         other.connect("other", properties=_session(3600))
         other.send(Subscribe(1, (Subscription("gone", 1),)))
         other.receive()
-        other.send(Disconnect())
-        other.rest()
+        _leave(other)
         will = Will("gone", qos=1, properties=WillProperties(will_delay=5, message_expiry=60))
         wire.connect("c", keep_alive=10, will=will, properties=_session(3600))
         server.clock.advance(50)
@@ -98,8 +102,7 @@ def test_keep_alives_can_be_left_out(server: EmbeddedServer) -> None:
         wire.connect("c", keep_alive=10)
         with Wire(server) as other:
             other.connect("other", properties=_session(600))
-            other.send(Disconnect())
-            other.rest()
+            _leave(other)
         server.clock.advance(3600, keep_alive=False)
         wire.send(Pingreq())
         assert wire.receive() == Pingresp()
@@ -117,8 +120,7 @@ def test_messages_expire(server: EmbeddedServer, retain: bool) -> None:
         if not retain:
             wire.send(Subscribe(1, (Subscription("#", 1),)))
             wire.receive()
-        wire.send(Disconnect())
-        wire.rest()
+        _leave(wire)
     server.publish("short", qos=1, retain=retain, payload="x", message_expiry=60)
     server.publish("long", qos=1, retain=retain, payload="x", message_expiry=100)
     server.clock.advance(70)

@@ -155,13 +155,6 @@ def _answers(server: EmbeddedServer) -> bool:
         return False
 
 
-def test_no_metrics_unless_wanted() -> None:
-    """By default there is no port for metrics."""
-    with EmbeddedServer() as server:
-        assert server._running().endpoints.metrics_port is None
-        assert list(server.urls) == ["mqtt"]
-
-
 def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """The log has which clients came, left and why, and which were refused, with the client id that they asked for."""
     caplog.set_level(logging.INFO, "statestore_client.server")

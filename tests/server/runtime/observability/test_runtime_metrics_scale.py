@@ -37,10 +37,7 @@ def fill(server: ControlledServer) -> None:
     lasting = ConnectProperties(session_expiry=3_600)
     for number in range(SESSIONS):
         connection = broker.connection_opened(now)
-        packets = (
-            Connect(client_id=f"c{number}", clean_start=True, keep_alive=60, properties=lasting),
-            Disconnect(),
-        )
+        packets = (Connect(client_id=f"c{number}", clean_start=True, keep_alive=60, properties=lasting), Disconnect())
         broker.receive(connection, packets, now)
         broker.connection_lost(connection, now)
     broker.take_dirty()

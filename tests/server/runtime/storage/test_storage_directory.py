@@ -17,12 +17,7 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from statestore_client.errors import (
-    DataDamagedError,
-    DataDirectoryError,
-    DataFormatError,
-    DataInUseError,
-)
+from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage, erase_data

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from store_driver import NEX, NX, Driver
+from support.schedules import scaled
 
 from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
@@ -307,5 +308,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(
-    max_examples=200, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=max(80, scaled(200, 2000)), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )

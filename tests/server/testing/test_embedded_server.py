@@ -137,7 +137,6 @@ async def once(**options):
         waiting.cancel()
     for sock in socks: sock.close()
 async def main():
-    asyncio.get_running_loop().slow_callback_duration = 60
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(3):
             await once()
@@ -161,7 +160,9 @@ def test_nothing_is_left_behind(program: str) -> None:
         timeout=30,
         check=False,
     )
-    assert (run.returncode, run.stderr) == (0, "")
+    # That a callback took long says that the machine is busy.
+    said = [line for line in run.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (run.returncode, said) == (0, [])
 
 
 def test_forgetting_to_stop_does_not_hang_the_program() -> None:

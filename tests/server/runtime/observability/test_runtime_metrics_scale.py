@@ -20,6 +20,7 @@ from statestore_client.server.testing.controlled_server import ControlledServer
 from statestore_client.wire.commands import KeyNotify, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
+pytestmark = pytest.mark.ci  # to fill the server takes most of a minute on a busy machine
 KEYS = 100_000
 SESSIONS = 50_000
 MOST_BYTES = 1_000_000

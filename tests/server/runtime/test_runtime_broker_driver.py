@@ -1,4 +1,4 @@
-"""A defect that shows on one connection: the others must not suffer from it."""
+"""The driver of the broker: a defect that shows on one connection, and clients that are served in one moment."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import random
 
 import pytest
 
-from statestore_client.mqtt.packets import Connect, Publish, Subscribe, Subscription
+from statestore_client.mqtt.packets import Connect, Pingreq, Publish, Subscribe, Subscription
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.runtime.broker_driver import BrokerDriver
+from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe
 from statestore_client.wire.instant import Instant
 
 
 class Peer:
-    """A link to a socket that takes everything, unless it ``is_broken``."""
+    """A link to a socket that takes everything, unless it ``is_broken``; ``writes`` is how often it was written to."""
 
     def __init__(self, driver: BrokerDriver, name: str) -> None:
         self.connection: Connection = driver.opened(self, name)
         self.is_broken = self.is_aborted = self.is_resumed = False
-        self.written = 0
+        self.writes = 0
         driver.received(self.connection, (Connect(name),))
 
     def _fail(self) -> None:
@@ -29,7 +30,9 @@ class Peer:
 
     def flush(self) -> None:
         self._fail()
-        self.written += len(self.connection.take()) if self.connection.outbox else 0
+        if self.connection.outbox:
+            self.connection.take()
+            self.writes += 1
 
     def resume_reading(self) -> None:
         self._fail()
@@ -50,7 +53,7 @@ async def peers() -> list[Peer]:
         driver.received(peer.connection, (Subscribe(1, (Subscription("t", 0),)),))
     await asyncio.sleep(0)
     for peer in peers:
-        peer.written = 0
+        peer.writes = 0
     peers[2].is_broken = True
     driver.received(peers[0].connection, (Publish("t", b"x"),))
     await asyncio.sleep(0)
@@ -60,7 +63,7 @@ async def peers() -> list[Peer]:
 
 async def test_who_cannot_be_written_to_holds_up_nobody(peers: list[Peer], caplog: pytest.LogCaptureFixture) -> None:
     """If writing to a connection fails, it ends and is logged, and those behind it are still written to."""
-    assert [bool(peer.written) for peer in peers] == [True, True, False, True, True]
+    assert [bool(peer.writes) for peer in peers] == [True, True, False, True, True]
     assert [peer.is_aborted for peer in peers] == [False, False, True, False, False]
     logged = caplog.get_records("setup")[0]
     assert logged.levelno == logging.ERROR
@@ -70,3 +73,70 @@ async def test_who_cannot_be_written_to_holds_up_nobody(peers: list[Peer], caplo
 async def test_who_cannot_be_read_on_holds_up_nobody(peers: list[Peer]) -> None:
     """If resuming one connection fails, the others that were held are read again all the same."""
     assert [peer.is_resumed for peer in peers] == [True, True, False, True, True]
+
+
+# -- several clients that are served in the same moment share the writes that they cause -------------------------------
+
+
+class World:
+    """A driver with a clock that is set by hand."""
+
+    def __init__(self, peers: int) -> None:
+        self.monotonic = 10.0
+        broker = Broker(random=random.Random(1))
+        self.driver = BrokerDriver(broker, lambda: Instant(self.monotonic, 1), asyncio.get_running_loop())
+        self.peers = [Peer(self.driver, f"peer-{number}") for number in range(peers)]
+        self.monotonic += 1
+
+    def ping(self) -> list[int]:
+        """Every peer sends something; how often each of them was written to so far."""
+        for peer in self.peers:
+            self.driver.received(peer.connection, (Pingreq(),))
+        return [peer.writes for peer in self.peers]
+
+
+def _moments(served: list[list[str]]) -> list[bool]:
+    """Whether the last one served in each moment of a millisecond was in a crowd."""
+    crowd = ConcurrencyProbe()
+    return [
+        [crowd.is_high(ord(client), 0.001 * number) for client in some][-1] for number, some in enumerate(served, 1)
+    ]
+
+
+def test_a_crowd_is_noticed_a_moment_later() -> None:
+    """Four different clients within a millisecond make the next one crowded, and three do not."""
+    assert _moments([[*"abcd"], ["a"], ["a"]]) == [False, True, False]
+    assert _moments([[*"abc"], ["a"]]) == [False, False]
+    assert _moments([[*"aaaabbbb"], ["a"]]) == [False, False]
+
+
+@pytest.mark.parametrize("peers", [1, 3])
+async def test_a_few_clients_are_answered_at_once(peers: int) -> None:
+    """A few clients are answered at once."""
+    world = World(peers)
+    first = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == [count + 1 for count in first]
+
+
+async def test_a_crowd_is_answered_in_the_same_round() -> None:
+    """In a crowd everybody is written to once, after all that were ready have been served."""
+    world = World(5)
+    before = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == before
+    assert world.ping() == before
+    await asyncio.sleep(0)
+    assert [peer.writes for peer in world.peers] == [count + 1 for count in before]
+
+
+async def test_no_longer_than_a_turn() -> None:
+    """In a long round the first clients do not wait for the last ones."""
+    world = World(5)
+    before = world.ping()
+    world.monotonic += 0.001
+    assert world.ping() == before
+    world.monotonic += TURN_S
+    for peer in world.peers[:4]:  # a crowd of four in this moment, found out in the one before
+        world.driver.received(peer.connection, (Pingreq(),))
+    assert world.peers[4].writes == before[4] + 1

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 
-import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from support.server_clients import TIMEOUT_S, Paho, Wire, in_threads, needs_mosquitto
+from support.server_clients import Paho, Wire, needs_mosquitto
 from support.waiting import eventually
 
-from statestore_client.mqtt.packets import Connack, Pingresp, ReasonCode
 from statestore_client.server import EmbeddedServer
 
 
@@ -43,20 +40,6 @@ def test_a_large_message(server: EmbeddedServer) -> None:
         reader.subscribe("big", 1)
         writer.publish("big", payload, 1)
         assert reader.message().payload == payload
-
-
-def test_retained_messages(server: EmbeddedServer) -> None:
-    """A retained message is kept for later subscribers, and deleted by an empty one."""
-    with Paho(server, "writer") as writer, Paho(server, "a") as first, Paho(server, "b") as second:
-        writer.publish("r/1", b"kept", 1, retain=True)
-        first.subscribe("r/+", 1)
-        message = first.message()
-        assert (message.payload, message.retain) == (b"kept", True)
-        writer.publish("r/1", b"", 1, retain=True)
-        second.subscribe("r/+", 1)
-        writer.publish("r/1", b"live", 1)
-        message = second.message()
-        assert (message.payload, message.retain) == (b"live", False)
 
 
 def test_a_will_after_a_broken_connection(server: EmbeddedServer) -> None:
@@ -90,61 +73,6 @@ def test_a_session_is_resumed(server: EmbeddedServer) -> None:
     with Paho(server, "sleeper", properties=properties, clean_start=False) as sleeper:
         assert sleeper.flags.session_present
         assert sleeper.message().payload == b"meanwhile"
-
-
-def test_take_over(server: EmbeddedServer) -> None:
-    """The first client of a takeover gets 0x8E."""
-    first = Paho(server, "same")
-    first.client.reconnect_delay_set(60, 60)
-    with Paho(server, "same"):
-        code, _ = first.disconnects.get(timeout=TIMEOUT_S)
-        assert code.value == 0x8E
-    first.close()
-
-
-def test_fifty_connects_with_one_name_leave_one(server: EmbeddedServer) -> None:
-    """Of fifty simultaneous connects of one name one client is left."""
-    wires: list[Wire] = [Wire(server) for _ in range(50)]
-    barrier = threading.Barrier(50)
-
-    def connect(number: int) -> None:
-        barrier.wait()
-        answer = wires[number].connect("same")
-        assert isinstance(answer, Connack)
-        codes[number] = answer.reason_code
-
-    codes = [0] * 50
-    in_threads(50, connect)
-    assert set(codes) == {0, ReasonCode.CONNECTION_RATE_EXCEEDED}
-    assert server.counters.takeovers + server.counters.refused_connects == 49
-    alive = []
-    for wire, code in zip(wires, codes, strict=True):
-        if code == 0:
-            wire.send(b"\xc0\x00")
-            alive.append(isinstance(wire.receive(), Pingresp))
-        wire.sock.close()
-    assert sum(alive) == 1
-
-
-def test_request_and_response(server: EmbeddedServer) -> None:
-    """Response topic, correlation data and user properties travel there and back."""
-    with Paho(server, "asker") as asker, Paho(server, "answerer") as answerer:
-        asker.subscribe("reply/asker", 1)
-        answerer.subscribe("service", 1)
-        properties = Properties(PacketTypes.PUBLISH)
-        properties.ResponseTopic = "reply/asker"
-        properties.CorrelationData = b"\x00\x01"
-        properties.UserProperty = [("b", "1"), ("a", "2")]
-        asker.client.publish("service", b"question", 1, properties=properties)
-        request = answerer.message()
-        answer = Properties(PacketTypes.PUBLISH)
-        answer.CorrelationData = request.properties.CorrelationData
-        answer.UserProperty = request.properties.UserProperty
-        answerer.client.publish(request.properties.ResponseTopic, b"answer", 1, properties=answer)
-        response = asker.message()
-        assert response.payload == b"answer"
-        assert response.properties.CorrelationData == b"\x00\x01"
-        assert response.properties.UserProperty == [("b", "1"), ("a", "2")]
 
 
 @pytest.mark.parametrize("dialect", ["service", "document"])
@@ -223,8 +151,3 @@ def test_mosquitto_sub_reads_retained_messages(server: EmbeddedServer) -> None:
         check=True,
     )
     assert sorted(int(line) for line in run.stdout.split()) == list(range(1000))
-
-
-def test_paho_constants_are_what_we_think() -> None:
-    """The numbers used in this file are paho's constants for the protocol versions."""
-    assert (paho.MQTTv311, paho.MQTTv5) == (4, 5)

@@ -9,6 +9,8 @@ import logging
 import os
 import resource
 import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -16,18 +18,20 @@ import msgpack
 import pytest
 import zmq
 import zmq.asyncio
-from site_nodes import Node, nodes
-from support.waiting import until
+from support.ports import reserved_port
+from support.waiting import eventually, until
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
-from statestore_client.wire.kvstore.client_messages import GetSummary
-from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import Hello, Set
+from statestore_client.server.runtime.transport.site_sockets import Came, ConnectionChanged, SiteSockets
+from statestore_client.wire.kvstore.client_messages import ChangePeer, GetSummary
+from statestore_client.wire.kvstore.codec import decode, encode
+from statestore_client.wire.kvstore.messages import MAX_MESSAGE, Failure, Hello, Set
 from statestore_client.wire.kvstore.value import Value
 
 _ANYWHERE = "tcp://127.0.0.1:*"
@@ -291,3 +295,184 @@ async def test_what_a_long_message_brings_is_told_in_the_next_turn(monkeypatch: 
         async with asyncio.timeout(10):
             await client.recv()
         await until(lambda: area.get("k") is not None and not area._news, "it is published")
+
+
+# -- sites with real sockets, in the event loop of a test --------------------------------------------------------------
+
+
+class Node:
+    """One site of a test, which can die and come back at its address."""
+
+    def __init__(self, name: str, areas: tuple[str, ...] = ("a",)) -> None:
+        self.name = name
+        self.url = f"tcp://127.0.0.1:{reserved_port()}"
+        self._areas = areas
+        self._peers: list[Node] = []
+        self.start()
+
+    def start(self) -> None:
+        """With empty areas, as a process that was started."""
+        self.areas = {area: Area(area, self.name) for area in self._areas}
+        settings = SiteSettings(self.name, _seeds.getrandbits(64))
+        self.peering = SitePeering(settings, self.areas.values(), Random(_seeds.random()))
+        self.peering.listen(self.url)
+        for peer in self._peers:
+            self.peering.add_peer(peer.url)
+
+    def dial(self, peer: Node) -> None:
+        """Know its address."""
+        self._peers.append(peer)
+        self.peering.add_peer(peer.url)
+
+    def set(self, key: str, value: bytes, version: int = 1, area: str = "a") -> None:
+        """As a client of this site."""
+        now = asyncio.get_running_loop().time()
+        self.areas[area].set({key: Value(version, self.name, value)}, now)
+        self.peering.changed()
+
+    def value(self, key: str, area: str = "a") -> bytes | None:
+        """What is stored."""
+        entry = self.areas[area].get(key)
+        return None if entry is None else entry.value
+
+    def keys(self, area: str = "a") -> set[str]:
+        """All of them."""
+        return set(self.areas[area].store)
+
+
+@contextlib.asynccontextmanager
+async def nodes(*names: str, areas: tuple[str, ...] = ("a",)) -> AsyncIterator[list[Node]]:
+    """Sites that do not know each other yet."""
+    made = [Node(name, areas) for name in names]
+    try:
+        yield made
+    finally:
+        for node in made:
+            node.peering.close()
+
+
+# -- peers of sites with real sockets ----------------------------------------------------------------------------------
+
+
+async def test_a_peer_can_be_removed_and_added_at_run_time() -> None:
+    """What is set after the peer was removed does not reach it, and does when it was added again."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        x.set("before", b"1")
+        await until(lambda: y.value("before") == b"1")
+        x.peering.remove_peer(y.url)
+        x.set("between", b"1")
+        await until(lambda: not any(link.name == "x" for link in y.peering.site._links), "the connection is dead")
+        assert y.value("between") is None
+        x.dial(y)
+        await until(lambda: y.value("between") == b"1")
+
+
+async def test_sites_forget_each_other_also_while_both_talk() -> None:
+    """That a site leaves is the last that it says; the connection is closed before the other side has read it."""
+    async with nodes("x", "y") as (x, y):
+        for number in range(10):
+            x.dial(y)
+            await until(lambda: "x" in y.peering.site.replicas["a"].peers, "they are peers")
+            for key in range(50):
+                x.set(f"x{number} {key}", b"1")
+                y.set(f"y{number} {key}", b"1")
+            x.peering.remove_peer(y.url)
+            y.set(f"last {number}", b"1")
+            await until(lambda: not y.peering.site.replicas["a"].peers, "it is forgotten")
+            assert not x.peering.site.replicas["a"].peers
+
+
+async def test_a_client_that_has_a_site_forget_a_name_of_a_megabyte_is_refused() -> None:
+    """The site goes on."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as client:
+            client.linger = 0
+            client.connect(x.url)
+            for url in ("x" * (MAX_MESSAGE - 20), "tcp://" + "\x01" * 200_000, "x" * 1_025):
+                await client.send(encode(ChangePeer(7, url, False)))
+                assert await client.poll(20_000)
+                reply = decode(await client.recv())
+                assert isinstance(reply, Failure)
+                assert "at most 1024" in reply.text
+        x.set("k", b"1")
+        await until(lambda: y.value("k") == b"1")
+
+
+async def test_a_site_that_is_killed_and_started_again_is_taken_before_its_silence_would_be_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its name is free as soon as the connection is gone, and nobody is warned of two sites."""
+    async with nodes("x", "y") as (x, y):
+        x.dial(y)
+        x.set("before", b"1")
+        await until(lambda: y.value("before") == b"1")
+        for _ in range(3):
+            x.peering.close()
+            x.start()
+            began = time.monotonic()
+            await until(lambda: x.value("before") == b"1")
+            assert time.monotonic() - began < DOWN_S
+        assert (x.peering.refused, y.peering.refused) == (0, 0)
+        assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+# -- the sockets of a site ---------------------------------------------------------------------------------------------
+
+_MESSAGES = 200
+
+
+@contextlib.contextmanager
+def bonn() -> Iterator[SiteSockets]:
+    """The sockets of a site."""
+    sockets = SiteSockets("bonn", lambda _descriptor: None, lambda _descriptor: None, Random(1))
+    with contextlib.closing(sockets):
+        yield sockets
+
+
+@pytest.mark.parametrize("most", [1, 16])
+def test_a_turn_takes_as_many_messages_as_it_likes(most: int) -> None:
+    """What a turn does not take waits for the next one; nothing is lost, and the order stays."""
+    with bonn() as sockets, zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.connect(sockets.bind("tcp://127.0.0.1:*"))
+        for number in range(_MESSAGES):
+            peer.send(b"%d" % number)
+        taken: list[int] = []
+
+        def has_all() -> bool:
+            taken.extend(int(each.data) for each in islice(sockets.receive(), most) if isinstance(each, Came))
+            return len(taken) >= _MESSAGES
+
+        eventually(has_all, "all messages came")
+    assert taken == list(range(_MESSAGES))
+
+
+def test_a_busy_socket_does_not_hold_up_another_one() -> None:
+    """Turns that take one message each take one from either socket, however many wait at each of them."""
+    with bonn() as sockets, zmq.Context() as context, context.socket(zmq.ROUTER) as rome:
+        rome.setsockopt(zmq.LINGER, 0)
+        port = rome.bind_to_random_port("tcp://127.0.0.1")
+        url = f"tcp://127.0.0.1:{port}"
+        sockets.dial(url)
+        eventually(lambda: any(isinstance(each, ConnectionChanged) for each in sockets.receive()), "connected")
+        sockets.send(url, b"hello")
+        route, _ = rome.recv_multipart()
+        with context.socket(zmq.DEALER) as client:
+            client.setsockopt(zmq.LINGER, 0)
+            client.connect(sockets.bind("tcp://127.0.0.1:*"))
+            for _ in range(_MESSAGES):
+                client.send(b"client")
+                rome.send_multipart([route, b"rome"])
+            taken: list[bytes] = []
+
+            def has_all() -> bool:
+                taken.extend(each.data for each in islice(sockets.receive(), 1) if isinstance(each, Came))
+                return len(taken) == 2 * _MESSAGES
+
+            eventually(has_all, "all messages came")
+    # From where both have something until one of them has nothing more.
+    first = max(taken.index(b"client"), taken.index(b"rome"))
+    both = taken[first + 1 : first + 101]
+    assert 45 <= both.count(b"rome") <= 55

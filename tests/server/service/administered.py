@@ -11,10 +11,7 @@ import attrs
 import pytest
 from support.broker_driver import World
 
-from statestore_client.mqtt.packets import (
-    Puback,
-    Publish,
-)
+from statestore_client.mqtt.packets import Puback, Publish
 from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore

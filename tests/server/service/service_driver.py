@@ -20,31 +20,6 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "AHEAD",
-    "COMMAND_TOPIC",
-    "DEL",
-    "GET",
-    "NOTIFY_TOPIC",
-    "OBSERVE",
-    "PROPERTIES",
-    "RESPONSE_TOPIC",
-    "SCAN",
-    "SET",
-    "SET_NX",
-    "SET_PX",
-    "SKEW_S",
-    "STOP",
-    "TS",
-    "VDEL",
-    "WALL",
-    "Server",
-    "handle",
-    "one_by_one",
-    "routed",
-    "version",
-]
-
 COMMAND_TOPIC = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
 RESPONSE_TOPIC = "clients/client-id1/services/statestore/_any_/command/invoke/response"
 NOTIFY_TOPIC = (

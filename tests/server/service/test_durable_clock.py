@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.durable_broker import MemoryStorage
+from support.schedules import scaled
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.mqtt.packets import Publish, PublishProperties
@@ -263,5 +264,5 @@ def test_a_timestamp_that_is_not_later_than_the_last_version_is_never_too_far_ah
 
 TestClockMachine = ClockMachine.TestCase
 TestClockMachine.settings = settings(
-    max_examples=300, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=max(100, scaled(300, 3000)), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from store_life import WALL_MS, Life
-from support.durable_broker import BOOT, MemoryStorage
+from service_driver import Server, handle, version
+from store_life import ASKED, WALL_MS, Life, living, refusal, value
+from support.durable_broker import MemoryStorage, texts_in
+from support.durable_store import ServedWorld
 
-from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
-from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal
-from statestore_client.server.store import RequestContext
-from statestore_client.wire.commands import Condition, Del, Get, Set
+from statestore_client.errors import FencingTokenTooOldError
+from statestore_client.mqtt.packets import Puback, Publish, PublishProperties
+from statestore_client.server.broker import Route
+from statestore_client.server.broker.application import Deliver, Deny, Series
+from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal, unseal
+from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore
+from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
+from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import MISSING, OK, Found, Refused
+from statestore_client.wire.topics import COMMAND_TOPIC
 
 
 @pytest.fixture
@@ -72,30 +79,6 @@ def test_setting_the_wall_clock_moves_no_lease_over_a_restart(life: Life, step_s
     assert life.apply(Get(b"lock")).reply is MISSING
 
 
-@pytest.mark.parametrize("boot", [BOOT + 1, None], ids=["restarted", "unknown"])
-@pytest.mark.parametrize("step_s", [-30.0, 3_600.0])
-def test_after_a_restart_of_the_machine_what_was_left_is_left(life: Life, step_s: float, boot: int | None) -> None:
-    """After a restart of the machine what was left counts, whatever the wall clock says about the time away."""
-    life.apply(Set(b"lock", b"me", Condition.NEX, expiry_ms=6_000))
-    life.advance(2)
-    life.journal.note_time(life.now)
-    life.commit()
-    life.advance(1)  # not written down: in doubt as well
-    life = life.reboot(after_s=100, step_s=step_s, boot=boot)
-    life.advance(3.999)
-    assert life.apply(Get(b"lock")).reply == Found(b"me")
-    life.advance(0.001)
-    assert life.apply(Get(b"lock")).reply is MISSING
-
-
-def test_a_machine_that_does_not_tell_its_clock_apart_is_taken_for_another_one() -> None:
-    """Where the system has no name for its start, a restart counts as another machine's, so no time away counts."""
-    life = Life(MemoryStorage(), boot=None)
-    life.apply(Set(b"lock", b"me", expiry_ms=6_000))
-    life = life.next(after_s=100)
-    assert life.store.next_deadline() == pytest.approx(life.monotonic + 6)
-
-
 def test_a_machine_whose_clocks_were_put_back_to_a_snapshot(life: Life) -> None:
     """When the monotonic clock says less than what was stored, as after a snapshot, no time away counts."""
     life.advance(1_000)
@@ -114,38 +97,6 @@ def test_deadlines_do_not_wander_from_restart_to_restart(life: Life) -> None:
         life.commit()
     assert life.store.next_deadline() == pytest.approx(deadline, abs=0.002)
     assert (life.store.next_deadline() or 0.0) >= deadline
-
-
-def test_versions_never_go_back(life: Life) -> None:
-    """Versions never go back, not with the wall clock, and not behind that of a deletion."""
-    life.apply(Set(b"k", b""))
-    deleted = life.apply(Del(b"k")).version
-    life = life.next(step_s=-30)
-    written = life.apply(Set(b"k", b"")).version
-    assert deleted is not None
-    assert written is not None
-    assert written > deleted
-
-
-@pytest.mark.parametrize("quiet_s", [0, 7_200])
-def test_another_server_with_a_slow_wall_clock_goes_on_with_the_local_clock(life: Life, quiet_s: int) -> None:
-    """A server that takes over with a clock an hour behind accepts the first one's tokens and what clients with right
-    clocks send, at once and after hours without a write, and refuses what the first would have refused."""
-    token = life.apply(Set(b"lock", b"me")).version
-    right_ms = life.wall_ms
-    life = life.reboot(step_s=-3_600)
-    life.advance(quiet_s)
-    right_ms += quiet_s * 1000
-
-    def ask(stamp_ms: int) -> object:
-        stamp = HlcTimestamp(stamp_ms, 0, "right")
-        return life.store.apply(Set(b"k", b"v"), RequestContext("client", stamp, token, life.now)).reply
-
-    assert ask(right_ms) is OK
-    assert ask(right_ms + 60_000) is OK
-    refused = ask(right_ms + 60_002)
-    assert isinstance(refused, Refused)
-    assert type(refused.error) is RequestClockSkewError
 
 
 def test_a_request_that_comes_again_after_the_restart(life: Life) -> None:
@@ -195,3 +146,205 @@ def test_damaged_records(life: Life, stream: Stream, subject: Subject, fields: t
     )
     with pytest.raises(DamagedRecordError):
         life.next()
+
+
+# -- which answers are written down ------------------------------------------------------------------------------------
+
+READS = [Get(b"k"), Get(b"missing"), Get(b""), Scan(b"*"), KeyNotify(b"k"), KeyNotify(b"k", stop=True)]
+
+
+@pytest.mark.parametrize("command", READS, ids=repr)
+def test_an_answer_to_a_read_is_not_written_down(command: Command) -> None:
+    """A read on a session that outlives its connection writes nothing, and is answered without the disk."""
+    world = ServedWorld()
+    client = world.member("c")
+    world.request(client, "c", Set(b"k", b"a large value"))
+    for answer in client.messages():
+        client.send(Puback(answer.packet_id))
+    world.commit()
+    batches = len(world.storage.batches)
+    world.request(client, "c", command)
+    assert not world.journal
+    assert len(client.messages()) == 1
+    assert len(world.storage.batches) == batches
+
+
+@pytest.mark.parametrize("command", [Set(b"k", b"2"), Set(b"k", b"2", Condition.NX), Del(b"k"), VDel(b"k", b"1")])
+def test_an_answer_to_a_write_comes_after_the_restart(command: Command) -> None:
+    """An answer to a write that its client has not acknowledged comes after a restart; one to a read does not."""
+    world = ServedWorld()
+    client = world.member("c")
+    world.request(client, "c", Set(b"k", b"1"))
+    for answer in client.messages():
+        client.send(Puback(answer.packet_id))
+    world.request(client, "c", Get(b"k"))
+    world.request(client, "c", command)
+    read, written = texts_in(client.received())
+    assert read == b"$1\r\n1\r\n"
+    world.crash()
+    _, packets = world.back("c")
+    assert texts_in(packets) == [written]
+
+
+def test_a_read_waits_for_the_write_that_it_saw() -> None:
+    """A value that a crash would undo is read by nobody: the answer goes out when the value is on the disk."""
+    world = ServedWorld()
+    writer, reader = world.member("w"), world.member("r")
+    world.work()
+    world.request(writer, "w", Set(b"k", b"new"))
+    world.request(reader, "r", Get(b"k"))
+    assert world.journal.is_urgent
+    assert not reader.connection.outbox
+    world.crash()
+    assert not reader.connection.outbox
+
+
+def test_a_version_is_written_as_numbers() -> None:
+    """A remembered answer holds the version and not its text, which the dialect of the server makes."""
+    life = living(KEEP_ALL)
+    life.ask(Set(b"k", b"v"), b"c", f"{WALL_MS}:0:client")
+    ((subject, data),) = life.storage.streams[Stream.RESPONSES].items()
+    assert unseal(Stream.RESPONSES, subject, data)[2] == (WALL_MS, 1, "StateStore")
+
+
+def test_a_repeated_request_is_answered_in_the_dialect_of_now() -> None:
+    """After a restart with the other dialect the same version is written as that dialect writes it."""
+    world = ServedWorld(dialect=Dialect.DOCUMENT)
+    client = world.member("c")
+    world.request(client, "c", Set(b"k", b"v"), correlation=b"same")
+    (first,) = client.messages()
+    client.send(Puback(first.packet_id))
+    stamp = int(world.monotonic * 1000)
+    world.commit()
+    world.dialect = Dialect.SERVICE
+    world.crash()
+    client, _ = world.back("c")
+    world.request(client, "c", Set(b"k", b"v"), correlation=b"same")
+    (second,) = client.messages()
+    assert (version(first), version(second)) == (f"{stamp}:1:StateStore", f"{stamp:015}:00001:StateStore")
+    assert world.service.counters["redelivered"] == 1
+
+
+@pytest.mark.parametrize("text", [f"{WALL_MS:015}:00007:StateStore", f"{WALL_MS}:7:StateStore"])
+def test_answers_of_an_earlier_release_are_read(text: str) -> None:
+    """A remembered answer that holds the text of the version, as version 0.1 wrote it, is repeated as it was."""
+    life = living(KEEP_ALL)
+    first = life.ask(Set(b"k", b"v", Condition.NX), b"c", f"{WALL_MS}:0:client")
+    ((subject, data),) = life.storage.streams[Stream.RESPONSES].items()
+    fingerprint, payload, _, stored_ms = unseal(Stream.RESPONSES, subject, data)
+    old = seal(Stream.RESPONSES, subject, (fingerprint, payload, text, stored_ms))
+    life.storage.append(WriteBatch((Changes(Stream.RESPONSES, ((subject, old),), ()),)), lambda _error: None)
+    life = life.next()
+    again = life.ask(Set(b"k", b"v", Condition.NX), b"c", f"{WALL_MS}:0:client")
+    assert (again.payload, version(again)) == (first.payload, f"{WALL_MS:015}:00007:StateStore")
+
+
+def test_a_request_that_cannot_be_read_writes_nothing() -> None:
+    """A refusal of what is no command, or no request, changes nothing, and is not written down."""
+    assert all(isinstance(effect, Route) and effect.is_fleeting for effect in handle(Server(), 0))
+    assert all(isinstance(effect, Route) and effect.is_fleeting for effect in handle(Server(Dialect.DOCUMENT), 0))
+    life = Life(living(KEEP_ALL).storage)
+    route = life.send(_Nonsense(), b"c", f"{WALL_MS}:0:client")
+    assert route.is_fleeting
+    assert not life.storage.streams[Stream.RESPONSES]
+
+
+class _Nonsense(Get):
+    def __init__(self) -> None:
+        super().__init__(b"k")
+
+    def encode(self) -> bytes:
+        return b"*1\r\n$4\r\nWHAT\r\n"
+
+
+# -- keys of other sites in a durable server ---------------------------------------------------------------------------
+
+KEY = b"sites/oslo/k"
+TOKEN = HlcTimestamp(WALL_MS, 6, "a")
+
+
+class SiteLife(Life):
+    """Of a server with a bridge."""
+
+    def __init__(self, storage: MemoryStorage, after_s: float = 0.0, persistence: Persistence = KEEP_ALL) -> None:
+        at = WALL_MS + round(after_s * 1000)
+        super().__init__(storage, wall_ms=at, monotonic=50.0 + after_s, persistence=persistence, is_site=True)
+
+    @property
+    def site_store(self) -> SiteStore:
+        assert isinstance(self.store, SiteStore)
+        return self.store
+
+
+def test_an_import_is_not_there_after_a_restart() -> None:
+    """Its version was: no later one is smaller."""
+    first = SiteLife(MemoryStorage())
+    assert first.site_store.put_import(KEY, b"1", first.now)
+    entry = first.site_store.entry(KEY, first.now)
+    assert entry is not None
+    first.commit()
+    second = SiteLife(first.storage, -60.0)
+    assert value(second, KEY) is None
+    later = second.apply(Set(b"mine", b"x")).version
+    assert later is not None
+    assert later > entry.version
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_what_a_client_had_set_there_does_not_come_back(token: HlcTimestamp | None) -> None:
+    """The import has replaced it on the disk, too, with its mark and its expiry."""
+    before = Life(MemoryStorage())
+    before.apply(Set(KEY, b"old", expiry_ms=60_000), token)
+    site = SiteLife(before.storage, 1.0)
+    assert value(site, KEY) == b"old"
+    assert site.site_store.put_import(KEY, b"new", site.now)
+    site.commit()
+    after = Life(site.storage, monotonic=60.0, wall_ms=WALL_MS + 10_000)
+    assert value(after, KEY) is None
+    assert after.store.next_deadline() is None
+    assert refusal(after.apply(Set(KEY, b"anyone")).reply) is None
+
+
+def test_a_mark_that_a_client_had_left_there_ends() -> None:
+    """A value that was forgotten has left its mark: after an import, and a restart, nobody needs its token."""
+    before = Life(MemoryStorage(), persistence=ASKED)
+    before.apply(Set(KEY, b"old"), TOKEN)
+    site = SiteLife(before.storage, 1.0, ASKED)
+    assert site.site_store.put_import(KEY, b"new", site.now)
+    assert site.store.next_deadline() is None
+    site.site_store.drop_import(KEY, site.now)
+    site.apply(Set(b"other", b"x", persist=True))
+    after = Life(site.storage, monotonic=60.0, wall_ms=WALL_MS + 10_000, persistence=ASKED)
+    assert refusal(after.apply(Set(KEY, b"anyone")).reply) is None
+
+
+def test_what_observers_are_told_of_imports_is_not_written_down() -> None:
+    """It may be lost with the server, as the import is. What they are told of other keys may not."""
+    life = SiteLife(MemoryStorage())
+    for key in (KEY, b"mine"):
+        life.apply(KeyNotify(key))
+    life.site_store.put_import(KEY, b"1", life.now)
+    life.site_store.drop_import(KEY, life.now)
+    (one, other) = life.service.announce(life.site_store.take_changes())
+    told = [effect for series in (one, other) if isinstance(series, Series) for effect in series.effects]
+    assert [isinstance(effect, Deliver) and effect.is_fleeting for effect in told] == [True, True]
+    (series,) = life.service.announce(life.apply(Set(b"mine", b"x")).changes)
+    assert isinstance(series, Series)
+    assert [isinstance(effect, Deliver) and effect.is_fleeting for effect in series.effects] == [False]
+
+
+@pytest.mark.parametrize("command", [Set(KEY, b"x"), Del(KEY), VDel(KEY, b"1")])
+def test_clients_change_no_import(command: Command) -> None:
+    """The answer says so, and the import is as it was."""
+    life = SiteLife(MemoryStorage())
+    life.site_store.put_import(KEY, b"1", life.now)
+    properties = PublishProperties(
+        response_topic="clients/client/r", correlation_data=b"c", user_properties=(("__ts", f"{WALL_MS}:0:client"),)
+    )
+    request = Publish(COMMAND_TOPIC, command.encode(), 1, packet_id=1, properties=properties)
+    answer, denial = life.service.handle("client", request, life.now)
+    assert isinstance(answer, Route)
+    assert answer.message.payload == b"-ERR not authorized\r\n"
+    assert isinstance(denial, Deny)
+    assert (denial.action, denial.what) == ("write", "sites/oslo/k")
+    assert value(life, KEY) == b"1"

@@ -4,7 +4,6 @@ of it.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from store_life import WALL_MS, living, refusal, value
 from statestore_client.errors import FencingTokenRequiredError, FencingTokenTooOldError, InvalidArgumentError
 from statestore_client.server.store import KEEP_ALL, Persistence
 from statestore_client.server.store.survival import MARK_LASTS_S
-from statestore_client.wire.commands import Condition, Del, Get, Set, VDel
+from statestore_client.wire.commands import Del, Get, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import COUNT_0, COUNT_1, OK, Found
 
@@ -80,14 +79,6 @@ def test_an_older_value_does_not_come_back() -> None:
     assert value(life.next(), b"k") is None
 
 
-def test_a_set_that_was_not_answered_may_be_undone() -> None:
-    """A SET that was not answered before a crash may be undone."""
-    life = living()
-    life.apply(Set(b"k", b"old", persist=True))
-    life.begin(Set(b"k", b"new"))
-    assert value(life.next(), b"k") == b"old"
-
-
 @pytest.mark.parametrize("deletion", [Del(b"k"), VDel(b"k", b"1")])
 def test_the_deletion_of_a_kept_key_is_kept(deletion: Del | VDel) -> None:
     """The deletion of a kept key waits for the disk, where nothing of it is left; that of another key does not wait."""
@@ -100,18 +91,6 @@ def test_the_deletion_of_a_kept_key_is_kept(deletion: Del | VDel) -> None:
     life.apply(Set(b"k", b"1"))
     assert life.begin(deletion).reply is COUNT_1
     assert not life.journal.is_urgent
-
-
-def test_a_condition_that_does_not_hold_changes_nothing_on_the_disk() -> None:
-    """A condition that does not hold changes nothing on the disk, marked or not."""
-    life = living()
-    life.apply(Set(b"k", b"1", persist=True))
-    life.apply(Set(b"k", b"2", Condition.NX))
-    life.apply(Set(b"k", b"2", Condition.NEX, persist=True))
-    life.apply(Set(b"lost", b"1"))
-    life.apply(Set(b"lost", b"2", Condition.NX, persist=True))
-    life = life.next()
-    assert (value(life, b"k"), value(life, b"lost")) == (b"1", None)
 
 
 def test_expiry_takes_a_kept_key_off_the_disk() -> None:
@@ -157,18 +136,6 @@ def test_a_new_mark_waits_for_the_disk_and_the_same_one_does_not() -> None:
     assert life.journal.is_urgent
 
 
-def test_the_value_goes_and_the_mark_stays_when_a_holder_stops_to_mark() -> None:
-    """When a holder stops marking its SETs to persist, the value goes from the disk and the fencing mark stays."""
-    life = living()
-    life.apply(Set(b"k", b"old", persist=True), OLD)
-    life.apply(Set(b"k", b"new"), NEW)
-    life = life.next()
-    assert value(life, b"k") is None
-    assert refusal(life.apply(Set(b"k", b"2", persist=True), OLD).reply) is FencingTokenTooOldError
-    life.apply(Set(b"k", b"2", persist=True), NEW)
-    assert value(life.next(), b"k") == b"2"
-
-
 def test_a_mark_ends_with_the_expiry_of_its_key() -> None:
     """A fencing mark ends with the expiry of its key, on the disk as well, and another key takes its place."""
     life = living()
@@ -203,22 +170,6 @@ def test_the_mark_of_a_forgotten_value_lasts_a_day() -> None:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["asked", "none", "plant/*"])
-def test_versions_of_what_is_not_kept_never_go_back(words: str) -> None:
-    """Versions of values that are not kept never go back, not with the wall clock or after a kill, as they may be
-    tokens."""
-    life = living(Persistence.of(words))
-    versions = []
-    for number in range(50):
-        versions.append(life.begin(Set(b"k", b"%d" % number)).version)
-        if life.journal.is_urgent:
-            life.commit()
-        life.advance(0.05)
-        if number % 7 == 6:
-            life = life.next(step_s=-30)
-    assert all(first < second for first, second in itertools.pairwise(versions))  # type: ignore[operator]
-
-
 def test_room_for_versions_is_written_about_once_a_second() -> None:
     """Room for later versions is reserved on the disk about once a second, not with each value."""
     life = living()
@@ -245,15 +196,6 @@ def test_a_stricter_mode_loses_nothing_at_its_start() -> None:
     assert [value(life, key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
     life = life.next()
     assert [value(life, key) for key in (b"a", b"b", b"c")] == [b"1", None, None]
-
-
-def test_keys_that_match_are_kept_without_a_mark() -> None:
-    """Keys that match are kept without a mark, and a mark makes no difference for the others."""
-    life = living(Persistence.of("plant/*"))
-    life.apply(Set(b"plant/1", b"1"))
-    life.apply(Set(b"other", b"1", persist=True))
-    life = life.next()
-    assert (value(life, b"plant/1"), value(life, b"other")) == (b"1", None)
 
 
 # -- the service -------------------------------------------------------------------------------------------------------

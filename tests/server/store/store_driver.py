@@ -23,11 +23,7 @@ class Driver:
     """A store, a moment, and the commands as methods. Requests carry the present time unless told otherwise."""
 
     def __init__(
-        self,
-        *,
-        limits: StoreLimits | None = None,
-        dialect: Dialect = Dialect.SERVICE,
-        journal: Journal | None = None,
+        self, *, limits: StoreLimits | None = None, dialect: Dialect = Dialect.SERVICE, journal: Journal | None = None
     ) -> None:
         self.clock = HybridLogicalClock("StateStore", guard=nullcontext())
         self.store = StateStore(clock=self.clock, limits=limits or StoreLimits(), dialect=dialect, journal=journal)
@@ -47,12 +43,7 @@ class Driver:
         return HlcTimestamp(self.wall_ms + offset_ms, counter, node_id)
 
     def apply(
-        self,
-        command: Command,
-        *,
-        client: str = "alice",
-        ts: HlcTimestamp | None = None,
-        ft: HlcTimestamp | None = None,
+        self, command: Command, *, client: str = "alice", ts: HlcTimestamp | None = None, ft: HlcTimestamp | None = None
     ) -> Outcome:
         return self.store.apply(command, RequestContext(client, ts, ft, self.now))
 

@@ -144,17 +144,6 @@ def test_a_set_that_is_not_applied_leaves_the_expiry(driver: Driver) -> None:
     assert driver.get(b"k").reply == MISSING
 
 
-def test_a_deleted_key_does_not_expire_later(driver: Driver) -> None:
-    """A key that is deleted and set again lives on at the old deadline, and nobody is told of a second deletion."""
-    driver.notify(b"k")
-    driver.set(b"k", b"v", expiry_ms=1_000)
-    driver.delete(b"k")
-    driver.set(b"k", b"w")
-    driver.advance(2)
-    assert driver.tick() == ()
-    assert driver.get(b"k").reply == Found(b"w")
-
-
 def test_wall_clocks_do_not_matter(driver: Driver) -> None:
     """A wall clock that jumps neither hastens nor delays an expiry, which counts monotonic seconds."""
     driver.set(b"k", b"v", expiry_ms=10_000)
@@ -187,15 +176,6 @@ def test_a_tick_is_bounded(driver: Driver) -> None:
         ticks += 1
     assert ticks == 3
     assert driver.store.usage.keys == 0
-
-
-def test_keys_expire_in_the_order_of_their_deadlines(driver: Driver) -> None:
-    """Keys expire, and notify, in the order of their deadlines."""
-    for name, expiry_ms in ((b"c", 3), (b"a", 1), (b"b", 2)):
-        driver.notify(name)
-        driver.set(name, b"v", expiry_ms=expiry_ms)
-    driver.advance(1)
-    assert [change.key for change in driver.tick()] == [b"a", b"b", b"c"]
 
 
 def test_keys_that_many_observe_expire_in_slices() -> None:
@@ -231,16 +211,6 @@ def test_the_store_forgets_old_deadlines(driver: Driver) -> None:
             driver.advance(20)
             driver.get(b"k")
         assert len(driver.store._expiries) < 200
-
-
-def test_a_key_with_the_same_deadline_twice_expires_once(driver: Driver) -> None:
-    """A key that was set twice at one moment with the same PX expires once."""
-    driver.notify(b"k")
-    for _ in range(3):
-        driver.set(b"k", b"v", expiry_ms=1_000)
-    driver.advance(1)
-    assert len(driver.tick()) == 1
-    assert driver.store.next_deadline() is None
 
 
 @pytest.mark.parametrize("between", ["nothing", "delete", "no PX", "another PX"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import socket
 import statistics
 import subprocess
@@ -16,7 +15,6 @@ from contextlib import ExitStack
 import pytest
 from support.ports import reserved_port
 from support.server_clients import Paho, Wire
-from support.waiting import eventually
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, PacketDecoder, ReasonCode, encode
@@ -26,8 +24,8 @@ from statestore_client.server import EmbeddedServer
 @pytest.mark.parametrize("count", [0, 100])
 @pytest.mark.parametrize("faults", [False, True], ids=["", "faults"])
 def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
-    """Starting and stopping takes less than 50 ms, with clients connected that neither take their DISCONNECT nor
-    close."""
+    """Starting and stopping takes less than 50 ms, with clients that neither take their DISCONNECT nor close, and one
+    that never said CONNECT."""
 
     def once() -> tuple[float, float]:
         started = time.perf_counter()
@@ -35,7 +33,7 @@ def test_starts_and_stops_in_less_than_50_ms(count: int, faults: bool) -> None:
         server.start()
         ready = time.perf_counter()
         with ExitStack() as stack:
-            for wire in [stack.enter_context(Wire(server)) for _ in range(count)]:
+            for wire in [stack.enter_context(Wire(server)) for _ in range(count)][1:]:
                 wire.connect("")
             stopping = time.perf_counter()
             server.stop()
@@ -54,15 +52,6 @@ def test_takes_a_free_port_and_tells_it() -> None:
     with EmbeddedServer() as one, EmbeddedServer() as two:
         assert one.port != two.port
         assert one.url == f"mqtt://127.0.0.1:{one.port}"
-
-
-def test_start_returns_the_server() -> None:
-    """start() returns the server, so that one line makes and starts it."""
-    server = EmbeddedServer()
-    try:
-        assert server.start() is server
-    finally:
-        server.stop()
 
 
 def test_a_port_in_use_is_an_error_of_the_caller() -> None:
@@ -90,11 +79,15 @@ def test_can_be_started_again_and_is_empty() -> None:
 
 def test_starting_twice_is_a_mistake() -> None:
     """Starting twice is a RuntimeError that leaves the running server alone, and stopping twice is harmless."""
-    with EmbeddedServer() as server:
+    server = EmbeddedServer()
+    assert server.start() is server
+    try:
         with pytest.raises(RuntimeError, match="running already"):
             server.start()
         with Wire(server) as wire:
             assert isinstance(wire.connect("c"), Connack)
+    finally:
+        server.stop()
         server.stop()
 
 
@@ -108,33 +101,9 @@ async def test_in_a_running_loop() -> None:
         decoder = PacketDecoder(version=5, max_packet_size=1000)
         assert isinstance(decoder.feed(await reader.read(100))[0], Connack)
     (goodbye,) = decoder.feed(await reader.read(100))
-    assert isinstance(goodbye, Disconnect)
-    assert goodbye.reason_code == ReasonCode.SERVER_SHUTTING_DOWN
+    assert (type(goodbye), goodbye.reason_code) == (Disconnect, ReasonCode.SERVER_SHUTTING_DOWN)
     writer.close()
     await writer.wait_closed()
-
-
-def test_stopping_disconnects_clients_with_a_reason() -> None:
-    """When the server stops, paho gets 0x8B."""
-    server = EmbeddedServer()
-    server.start()
-    client = Paho(server, "c")
-    client.client.reconnect_delay_set(60, 60)
-    server.stop()
-    code, _ = client.disconnects.get(timeout=5)
-    assert code.value == ReasonCode.SERVER_SHUTTING_DOWN
-    client.close()
-
-
-def test_stopping_does_not_wait_for_clients_that_do_not_read() -> None:
-    """A connection that never sent CONNECT, and one that never reads, are closed at a stop."""
-    server = EmbeddedServer()
-    server.start()
-    with Wire(server), Wire(server) as deaf:
-        deaf.connect("deaf")
-        started = time.perf_counter()
-        server.stop()
-        assert time.perf_counter() - started < 5
 
 
 _IN_A_THREAD = """
@@ -168,7 +137,6 @@ async def once(**options):
         waiting.cancel()
     for sock in socks: sock.close()
 async def main():
-    asyncio.get_running_loop().slow_callback_duration = 60
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(3):
             await once()
@@ -192,7 +160,9 @@ def test_nothing_is_left_behind(program: str) -> None:
         timeout=30,
         check=False,
     )
-    assert (run.returncode, run.stderr) == (0, "")
+    # That a callback took long says that the machine is busy.
+    said = [line for line in run.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (run.returncode, said) == (0, [])
 
 
 def test_forgetting_to_stop_does_not_hang_the_program() -> None:
@@ -200,24 +170,6 @@ def test_forgetting_to_stop_does_not_hang_the_program() -> None:
     program = "from statestore_client.server import EmbeddedServer; EmbeddedServer().start()"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert run.returncode == 0
-
-
-def test_the_log_has_one_line_per_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has one line for each connect and disconnect with names and reasons, no payloads, and no forged lines."""
-    caplog.set_level(logging.INFO, "statestore_client.server")
-    with EmbeddedServer() as server:
-        with Wire(server) as wire:
-            wire.connect("evil\u2028name")
-            wire.send(Disconnect())
-            wire.rest()
-        with Wire(server) as wire:
-            wire.send(b"\x10\x00garbage")
-            wire.rest()
-        eventually(lambda: "code='0x81'" in caplog.text or "code='0x82'" in caplog.text, "the stranger is logged")
-    events = [(vars(record)["event"], vars(record)["fields"]) for record in caplog.records]
-    assert [name for name, _ in events] == ["listening", "connected", "disconnected", "disconnected", "stopped"]
-    assert events[1][1]["client"] == "evil\u2028name"
-    assert "evil\u2028name" not in caplog.text
 
 
 @pytest.mark.machine
@@ -234,14 +186,6 @@ def test_ipv6_urls_have_brackets() -> None:
     gc.collect()
 
 
-def test_says_where_it_is() -> None:
-    """The repr of a server has its URL, for reports of failed tests."""
-    server = EmbeddedServer()
-    assert repr(server) == "<EmbeddedServer not running>"
-    with server:
-        assert repr(server) == f"<EmbeddedServer at {server.url}>"
-
-
 def test_an_address_that_is_not_known_yet_is_none() -> None:
     """A URL whose port the server chooses is known only while it runs, and one that was given always."""
     server = EmbeddedServer()
@@ -250,15 +194,11 @@ def test_an_address_that_is_not_known_yet_is_none() -> None:
             RuntimeError, match=r"is not running, and takes a free port when it starts: .* call start\(\)"
         ):
             _ = server.url
+        assert repr(server) == "<EmbeddedServer not running>"
         with server:
             assert server.url.startswith("mqtt://127.0.0.1:")
+            assert repr(server) == f"<EmbeddedServer at {server.url}>"  # for reports of failed tests
     assert EmbeddedServer(port=1883).url == "mqtt://127.0.0.1:1883"
-
-
-def test_time_does_not_go_back() -> None:
-    """Time cannot be set back."""
-    with EmbeddedServer() as server, pytest.raises(InvalidArgumentError, match="time does not go back"):
-        server.clock.advance(-1)
 
 
 def test_what_is_kept_needs_a_directory() -> None:

@@ -20,27 +20,28 @@ from statestore_client.server.testing.controlled_server import ControlledServer
 from statestore_client.wire.commands import KeyNotify, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
+pytestmark = pytest.mark.ci  # to fill the server takes most of a minute on a busy machine
 KEYS = 100_000
 SESSIONS = 50_000
 MOST_BYTES = 1_000_000
 MOST_S = 0.1
 
 
-def fill(server: ControlledServer) -> None:
-    """In the thread of the server, without sockets."""
+PARTS = 20
+
+
+def fill(server: ControlledServer, part: int) -> None:
+    """In the thread of the server, without sockets; a part at a time, because a call has a time-out."""
     now, store, broker = server._clock(), server._store, server.broker
-    for number in range(KEYS):
+    for number in range(part, KEYS, PARTS):
         context = RequestContext(f"c{number % SESSIONS}", HlcTimestamp(now.wall_ms, number, "c"), None, now)
         store.apply(Set(b"plant/%d/value" % number, b"21.5"), context)
         if not number % 10:
             store.apply(KeyNotify(b"plant/%d/value" % number), context)
     lasting = ConnectProperties(session_expiry=3_600)
-    for number in range(SESSIONS):
+    for number in range(part, SESSIONS, PARTS):
         connection = broker.connection_opened(now)
-        packets = (
-            Connect(client_id=f"c{number}", clean_start=True, keep_alive=60, properties=lasting),
-            Disconnect(),
-        )
+        packets = (Connect(client_id=f"c{number}", clean_start=True, keep_alive=60, properties=lasting), Disconnect())
         broker.receive(connection, packets, now)
         broker.connection_lost(connection, now)
     broker.take_dirty()
@@ -51,7 +52,8 @@ def server() -> Iterator[EmbeddedServer]:
     limits = BrokerLimits(sessions=SESSIONS)
     with EmbeddedServer(metrics_port=0, monitor_port=0, record_messages=0, broker_limits=limits) as running:
         controlled = running._running()
-        controlled.call(lambda: fill(controlled))
+        for part in range(PARTS):
+            controlled.call(lambda part=part: fill(controlled, part))
         yield running
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import re
 import socket
 import ssl
@@ -11,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusal_lines import LINES, PAUSE_S, Log, guess
 from support.keys import Certificates
 from support.server_clients import TIMEOUT_S, Wire
 from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, NotAuthorizedError, QuotaExceededError, StateStoreClient
 from statestore_client.mqtt.packets import (
+    Connack,
     ConnectProperties,
     Disconnect,
+    Puback,
     Publish,
     PublishProperties,
     Suback,
@@ -28,7 +31,51 @@ from statestore_client.mqtt.packets import (
     Will,
 )
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls, StoreLimits
+from statestore_client.server.runtime.observability.refusal_log import RefusalLog
 from statestore_client.wire.topics import COMMAND_TOPIC, notification_topic
+
+GUESSER, BYSTANDER = "127.0.0.1", "127.0.0.2"
+#: Lines about one peer at once, and seconds until it has one more, as the documentation says.
+LINES, PAUSE_S = 10, 10.0
+
+
+class Log:
+    """The lines of the server so far."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    @property
+    def records(self) -> list[Any]:
+        return [record for record in list(self._caplog.records) if record.name == "statestore_client.server"]
+
+    @property
+    def warnings(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(record.event, record.fields) for record in self.records if record.levelno == logging.WARNING]
+
+    def wait(self, count: int) -> list[tuple[str, dict[str, Any]]]:
+        eventually(lambda: len(self.warnings) >= count, f"{count} warnings")
+        return self.warnings
+
+
+def guess(server: EmbeddedServer, password: bytes, *, source: str = GUESSER, client_id: str = "c") -> int:
+    """The reason code that a password gets."""
+    with Wire(server, source=source) as wire:
+        connack = wire.connect(client_id, username="tok3n-in-the-wrong-place", password=password)
+        assert isinstance(connack, Connack)
+        return connack.reason_code
+
+
+# -- the log of refusals, for the tests of this folder -----------------------------------------------------------------
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Log:
+    caplog.set_level(logging.WARNING, "statestore_client.server")
+    return Log(caplog)
+
+
+# -- what the server refused is a warning, by default, and stays readable whatever hostile peers do --------------------
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
@@ -106,28 +153,6 @@ def test_a_forbidden_will(log: Log) -> None:
             wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         event, fields = log.wait(2)[1]
     assert (event, fields) == ("not authorized", {"client": "d", "user": None, "action": "publish", "what": "open"})
-
-
-def test_forbidden_keys(log: Log) -> None:
-    """Each refusal of a key is logged once with the key and the missing right, and not what other clients may do."""
-    rules = AccessRules.parse("everybody\n  read a*\n  write a*\n  watch a*\n")
-    with EmbeddedServer(acl=rules) as server, StateStoreClient(server.url, client_id="c") as store:
-        store.set("a", "1")
-        for call in (
-            lambda: store.set("b\n", "v4lue"),
-            lambda: store.get("b"),
-            lambda: store.delete("b"),
-            lambda: list(store.scan("*")),
-            lambda: store.watch("b").start(),
-        ):
-            with pytest.raises(NotAuthorizedError):
-                call()
-    assert {event for event, _ in log.warnings} == {"not authorized"}
-    assert [(fields["action"], fields["what"]) for _, fields in log.warnings] == [
-        ("write", "b\n"), ("read", "b"), ("write", "b"), ("scan", "*"), ("watch", "b")
-    ]  # fmt: skip
-    assert "v4lue" not in "".join(record.getMessage() for record in log.records)
-    assert all(record.getMessage().isprintable() for record in log.records)
 
 
 def test_what_a_function_forbids(log: Log) -> None:
@@ -262,3 +287,104 @@ def test_coming_and_going_is_no_warning(log: Log) -> None:
         client.send(Disconnect())
         client.rest()
     assert log.warnings == []
+
+
+# -- how many lines of the log a peer that is refused has --------------------------------------------------------------
+
+
+def test_a_peer_that_guesses_has_some_lines(log: Log) -> None:
+    """A peer that guesses gets some lines, then one every ten seconds with a count; others are not affected."""
+    limits = BrokerLimits(failed_attempts=0)
+    with EmbeddedServer(passwords={"pump": "right"}, broker_limits=limits) as server:
+        driver = server._running()._driver
+        for number in range(30):
+            guess(server, b"%d" % number)
+        guess(server, b"x", source=BYSTANDER)
+        assert [fields["peer"].partition(":")[0] for _, fields in log.wait(LINES + 1)] == [GUESSER] * LINES + [
+            BYSTANDER
+        ]
+        eventually(lambda: not driver, "all are gone, and so logged or left out")
+        server.clock.advance(PAUSE_S)
+        guess(server, b"x")
+        guess(server, b"x")
+        eventually(lambda: not driver, "both are gone")
+        warnings = log.wait(LINES + 2)
+        assert len(warnings) == LINES + 2
+        assert warnings[-1][1]["left_out"] == 20
+        server.clock.advance(PAUSE_S)
+        guess(server, b"x")
+        assert log.wait(LINES + 3)[-1][1]["left_out"] == 1
+    assert not any("left_out" in fields for _, fields in log.warnings[:-2])
+
+
+def test_refusals_in_one_chunk_are_counted(log: Log) -> None:
+    """Hundreds of refusals in one TCP packet are all counted, also those without a line."""
+    with EmbeddedServer(acl=AccessRules.parse("")) as server, Wire(server) as wire:
+        wire.connect("c")
+        wire.send(*[Publish("t", b"", 1, packet_id=n) for n in range(1, 501)])
+        assert {wire.receive() for _ in range(500)} == {Puback(n, 0x87) for n in range(1, 501)}
+        server.clock.advance(PAUSE_S, keep_alive=False)
+        wire.send(Publish("t", b"", 1, packet_id=1))
+        warnings = log.wait(LINES + 1)
+    assert len(warnings) == LINES + 1
+    assert sum(fields.get("left_out", 0) for _, fields in warnings) == 500 - LINES
+
+
+def test_a_verifier_that_stumbles_does_not_fill_the_disk(log: Log) -> None:
+    """Tracebacks of a failing verifier are limited as the other lines are, and have an ERROR each."""
+
+    def verify(_token: bytes) -> str | None:
+        raise ValueError("not a token")
+
+    properties = ConnectProperties(authentication_method="K8S-SAT", authentication_data=b"s3cret")
+    with EmbeddedServer(token_verifier=verify) as server:
+        for _ in range(30):
+            with Wire(server) as wire:
+                connack = wire.connect("c", properties=properties)
+                assert (type(connack), connack.reason_code) == (Connack, 0x88)
+    errors = [record for record in log.records if record.levelno == logging.ERROR]
+    assert 0 < len(errors) <= len(log.records) <= LINES
+    assert all(isinstance(record.exc_info[1], ValueError) for record in errors)
+
+
+def test_names_of_strangers_stay_on_their_line_and_short(log: Log) -> None:
+    """A client id with line separators, a change of direction or a thousand characters stays on its line and is cut."""
+    evil = "x\u2028stopped urls=[]\u202e" + "y" * 1_000
+    with EmbeddedServer(passwords={"pump": "right"}) as server:
+        guess(server, b"wrong", client_id=evil)
+        log.wait(1)
+    (record,) = log.records
+    assert record.getMessage().isprintable()
+    assert "x\\u2028stopped urls=[]\\u202eyyy" in record.getMessage()
+    assert len(record.getMessage()) < 1000
+
+
+def test_any_number_of_peers_has_bounded_lines_and_memory(log: Log) -> None:
+    """Any number of peers gets a hundred lines and then ten a second, and all else is counted."""
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    rng, total, ended = random.Random(1), 100_000, 100.0
+    for number in range(total):
+        now = number / total * ended
+        refusals.line("refused", f"10.{rng.randrange(256)}.{rng.randrange(256)}.{rng.randrange(256)}:1", client="c")
+    assert len(refusals._left_out) <= 1000
+    assert max(len(refusals._peers), len(refusals._all)) <= 10_000
+    assert 1000 <= len(log.warnings) <= 100 + 10 * ended + 1
+    told = sum(f.get("left_out", 0) + f.get("left_out_of_others", 0) for _, f in log.warnings)
+    kept = sum(refusals._left_out.values()) + refusals._left_out_of_others
+    assert len(log.warnings) + told + kept == total
+
+
+def test_who_counts_as_one_peer(log: Log) -> None:
+    """One peer is all ports of an address, an IPv6 network, all Unix sockets, or all absent clients together."""
+    refusals = RefusalLog(lambda: 1.0)
+    for peers in (
+        [f"10.0.0.1:{port}" for port in range(100)],
+        [f"2001:db8::{port:x}:1" for port in range(100)],
+        ["", "None"] * 50,
+        [None] * 100,
+    ):
+        before = len(log.warnings)
+        for peer in peers:
+            refusals.line("refused", peer)
+        assert len(log.warnings) - before == LINES

@@ -16,7 +16,7 @@ from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 
-__all__ = ["Servers", "servers"]
+__all__ = ["KEY", "Servers", "replication", "servers", "value_of"]
 
 KEY = b"a key that all of them have"
 
@@ -63,6 +63,12 @@ def replication(server: Server) -> Lives:
     """What a server with a log has."""
     assert server.replication is not None
     return server.replication
+
+
+async def value_of(client: AsyncStateStoreClient, key: str = "k") -> bytes | None:
+    """What is stored under a key."""
+    item = await client.get(key)
+    return None if item is None else item.value
 
 
 @asynccontextmanager

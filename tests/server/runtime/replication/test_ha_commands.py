@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from replicated_servers import KEY, Servers, replication, servers
+from replicated_servers import KEY, Servers, replication, servers, value_of
 from support.server_processes import ReplicatedServer
 from support.waiting import until
 
@@ -65,9 +65,7 @@ async def test_hand_over_and_back(tmp_path: Path) -> None:
             code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[1], "--to", "a")
             assert code == 0, output
             await until(lambda: replication(first).role is Role.ACTIVE)
-            item = await client.get("k")
-            assert item is not None
-            assert item.value == b"2"
+            assert await value_of(client) == b"2"
 
 
 async def test_promote_needs_force(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from replicated_servers import KEY, replication, servers
+from replicated_servers import KEY, replication, servers, value_of
 from support.keys import Certificates
 from support.waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
-from statestore_client import AsyncStateStoreClient, ReplicatedLogError, SettingsError, StateStoreError
+from statestore_client import AsyncStateStoreClient, ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication import lives
@@ -30,13 +30,9 @@ async def test_both_servers_lead_to_one_store() -> None:
         active, standby = await pair.active(), await pair.standby()
         async with pair.client(active) as here, pair.client(standby) as there:
             await here.set("k", "1")
-            item = await there.get("k")
-            assert item is not None
-            assert item.value == b"1"
+            assert await value_of(there) == b"1"
             await there.set("k", "2")
-            item = await here.get("k")
-            assert item is not None
-            assert item.value == b"2"
+            assert await value_of(here) == b"2"
         assert replication(active).role is Role.ACTIVE
         assert replication(standby).role is Role.STANDBY
 
@@ -67,27 +63,13 @@ async def test_a_server_that_stops_hands_over() -> None:
             await active.stop()
             item = await client.get("k")
             assert item is not None
-            assert item.value == b"1"
-            assert item.version == written.version
+            assert (item.value, item.version) == (b"1", written.version)
             later = await client.set("k", "2")
             assert later.version is not None
             assert written.version is not None
             assert later.version > written.version
         assert replication(standby).role is Role.ACTIVE
         assert replication(standby).epoch == 2
-
-
-async def test_a_lock_survives() -> None:
-    """The same holder, the same token; another one has to wait."""
-    async with servers("a", "b") as pair:
-        active, standby = await pair.active(), await pair.standby()
-        async with pair.client(standby) as client, pair.client(standby) as other:
-            async with client.lock("l", lease=5.0) as lease:
-                token = lease.fencing_token
-                await active.stop()
-                assert await other.lock("l", lease=5.0).try_acquire() is None
-                assert lease.fencing_token == token
-            assert await other.lock("l", lease=5.0).try_acquire() is not None
 
 
 async def test_who_is_forced_out_follows_again() -> None:
@@ -100,9 +82,7 @@ async def test_who_is_forced_out_follows_again() -> None:
             await until(lambda: replication(standby).role is Role.ACTIVE)
             await until(lambda: replication(former).role is Role.STANDBY)
             await client.set("k", "2")
-            item = await client.get("k")
-            assert item is not None
-            assert item.value == b"2"
+            assert await value_of(client) == b"2"
         assert replication(standby).epoch == 2
 
 
@@ -161,36 +141,24 @@ async def test_a_server_that_cannot_hand_over_goes_on(monkeypatch: pytest.Monkey
             async with asyncio.timeout(5):
                 await other.set("k", "2")  # its connection was held
             async with pair.client(active) as third:
-                item = await third.get("k")
-            assert item is not None
-            assert item.value == b"2"
+                assert await value_of(third) == b"2"
 
 
-async def test_clients_wait_while_nobody_is_active() -> None:
-    """A client that comes while the epoch is vacant is served by the next one; it does not have to come again."""
-    async with servers("a", "b") as pair:
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+async def test_clients_wait_while_nobody_is_active(has_tls: bool, tmp_path: Path) -> None:
+    """A client that comes while the epoch is vacant is served by the next one; it does not have to come again. A TLS
+    handshake is with the next active server, although it has begun before."""
+    certificates = Certificates(tmp_path)
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file) if has_tls else None
+    more = {"tls_ca_file": certificates.ca_file} if has_tls else {}
+    async with servers("a", "b", tls=tls) as pair:
         active, standby = await pair.active(), await pair.standby()
-        async with pair.client(active) as client:
+        async with pair.client(active, **more) as client:
             await client.set("k", "1")
         assert await replication(active).hand_over("nobody")  # so the others wait for a moment
         await until(lambda: replication(standby).commands.status()["active"] == "")
-        async with pair.client(standby, reconnect_delay=30.0) as client:
-            item = await client.get("k")
-            assert item is not None
-            assert item.value == b"1"
-
-
-async def test_clients_with_tls_wait_as_well(tmp_path: Path) -> None:
-    """Their handshake is with the next active server, although it has begun before."""
-    certificates = Certificates(tmp_path)
-    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
-    async with servers("a", "b", tls=tls) as pair:
-        active, standby = await pair.active(), await pair.standby()
-        assert await replication(active).hand_over("nobody")
-        await until(lambda: replication(standby).commands.status()["active"] == "")
-        options = {"tls_ca_file": certificates.ca_file, "reconnect_delay": 30.0}
-        async with asyncio.timeout(5), pair.client(standby, **options) as client:
-            await client.set("k", "1")
+        async with asyncio.timeout(10), pair.client(standby, reconnect_delay=30.0, **more) as client:
+            assert await value_of(client) == b"1"
 
 
 async def test_a_server_listens_when_it_knows_who_is_active() -> None:
@@ -258,9 +226,7 @@ async def test_every_endpoint_passes_on(endpoint: str, tmp_path: Path) -> None:
         more = {"tls_ca_file": certificates.ca_file} if endpoint == "mqtts" else {}
         async with AsyncStateStoreClient(url, **more) as client, AsyncStateStoreClient(plain) as other:
             await client.set("k", "1")
-            item = await other.get("k")
-            assert item is not None
-            assert item.value == b"1"
+            assert await value_of(other) == b"1"
 
 
 async def test_the_active_server_knows_where_clients_come_from(caplog: pytest.LogCaptureFixture) -> None:
@@ -346,33 +312,4 @@ async def test_a_batch_that_the_log_does_not_take_stops_the_server(monkeypatch: 
             assert "the log takes 1000" in str(active.failure)
             monkeypatch.undo()
             await active.stop()
-            item = await client.get("k")
-            assert item is not None
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"log": "tcp://"}, "tcp://host:port"),
-        ({"log": ""}, "at least one peer"),
-        ({"id": ""}, "id of a server"),
-        ({"id": "x" * 65}, "id of a server"),
-        ({"internal_port": 70_000}, "internal_port"),
-        ({"internal_address": "10.0.0.1"}, "host:port"),
-        ({"internal_host": "0.0.0.0"}, "all addresses"),
-        ({"internal_address": "10.0.0.1:0"}, "host:port"),
-        ({"key": b"short"}, "at least 16 bytes"),
-    ],
-)
-def test_settings_that_cannot_work(options: dict[str, object], why: str) -> None:
-    """A typed error says which."""
-    with pytest.raises(SettingsError, match=why):
-        ReplicaSettings(**({"log": "tcp://127.0.0.1:1", "id": "a"} | options))  # type: ignore[arg-type]
-
-
-def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
-    """The error says so; a file that is there is read."""
-    with pytest.raises(SettingsError, match="cannot be read"):
-        ReplicaSettings.key_in(tmp_path / "none")
-    (tmp_path / "key").write_text("0123456789abcdef\n")
-    assert ReplicaSettings.key_in(tmp_path / "key") == b"0123456789abcdef"
+            assert await client.get("k") is not None

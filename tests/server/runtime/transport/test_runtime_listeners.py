@@ -73,22 +73,6 @@ def test_one_broker_behind_all_endpoints(tmp_path: Path, path: Path) -> None:
             assert store.set("k", b"v").applied
 
 
-def test_our_client_over_a_unix_socket(path: Path) -> None:
-    """Our client uses a Unix socket by means of ``open_socket``."""
-
-    def open_socket(_host: str, _port: int, _timeout: float) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(str(path))
-        return sock
-
-    with (
-        EmbeddedServer(unix_socket=path) as server,
-        StateStoreClient(server.url, open_socket=open_socket) as store,
-    ):
-        assert store.set("k", b"v").applied
-        assert store.get("k").value == b"v"
-
-
 def test_the_socket_file_comes_and_goes(path: Path) -> None:
     """A socket file that a killed server left is replaced; one with a listener, and any other file, is not."""
     with socket.socket(socket.AF_UNIX) as dead:

@@ -7,14 +7,14 @@ import errno
 import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 import pytest
 
 from statestore_client.server.runtime.transport.sockets import Acceptor, SocketTransport, take_over
 
-Make = Callable[["Recorder", socket.socket], Awaitable[asyncio.Transport]]
+Make = Callable[..., Awaitable[tuple[asyncio.Transport, "Recorder", socket.socket]]]
 
 
 class Recorder(asyncio.Protocol):
@@ -72,18 +72,21 @@ async def _of_asyncio(protocol: Recorder, sock: socket.socket) -> asyncio.Transp
 
 
 @pytest.fixture(params=[_own, _of_asyncio], ids=["ours", "asyncio's"])
-def make(request: pytest.FixtureRequest) -> Make:
-    return cast("Make", request.param)
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """Makes a transport, its protocol, and the peer at the other end of the TCP connection."""
+    peers: list[socket.socket] = []
 
+    async def made(*, stays_open: bool = False) -> tuple[asyncio.Transport, Recorder, socket.socket]:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            peers.append(peer := socket.create_connection(listening.getsockname(), 10))
+            sock, _ = listening.accept()
+        sock.setblocking(False)
+        protocol = Recorder(stays_open=stays_open)
+        return await request.param(protocol, sock), protocol, peer
 
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection: the server's, which does not block, and the peer's."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        peer = socket.create_connection(listening.getsockname())
-        sock, _ = listening.accept()
-    sock.setblocking(False)
-    peer.settimeout(10)
-    return sock, peer
+    yield made
+    for peer in peers:
+        peer.close()
 
 
 async def _read_all(peer: socket.socket) -> bytes:
@@ -110,9 +113,7 @@ async def _overfill(transport: asyncio.Transport, protocol: Recorder) -> bytes:
 
 async def test_data_and_the_end(make: Make) -> None:
     """A protocol gets the peer's data, then its end, then once the loss of the connection."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    await make(protocol, sock)
+    _transport, protocol, peer = await make()
     peer.sendall(b"some")
     await protocol.hears("data")
     peer.sendall(b"thing")
@@ -124,20 +125,16 @@ async def test_data_and_the_end(make: Make) -> None:
 
 async def test_it_knows_its_peer(make: Make) -> None:
     """A transport tells its socket and the peer's address."""
-    sock, peer = _pair()
-    transport = await make(Recorder(), sock)
+    transport, _protocol, peer = await make()
     assert transport.get_extra_info("peername") == peer.getsockname()
     assert transport.get_extra_info("socket").getsockname() == peer.getpeername()
     assert transport.get_extra_info("peercert") is None
     transport.abort()
-    peer.close()
 
 
 async def test_a_slow_peer(make: Make) -> None:
     """A peer that does not read pauses the protocol, and gets every byte when it reads."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make()
     written = await _overfill(transport, protocol)
     assert transport.get_write_buffer_size() > 65_536
     reading = asyncio.create_task(_read_all(peer))
@@ -146,28 +143,22 @@ async def test_a_slow_peer(make: Make) -> None:
     transport.close()
     assert await reading == written + b"after"
     await protocol.hears(("lost", None))
-    peer.close()
 
 
 async def test_closing_sends_what_is_left(make: Make) -> None:
     """close() waits until the peer has taken everything."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make()
     written = await _overfill(transport, protocol)
     transport.close()
     assert transport.is_closing()
     assert not transport.is_reading()
     assert await _read_all(peer) == written
     await protocol.hears(("lost", None))
-    peer.close()
 
 
 async def test_aborting_does_not(make: Make) -> None:
     """abort() drops what the peer did not take, and the protocol is told afterwards."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make()
     written = await _overfill(transport, protocol)
     transport.abort()
     transport.abort()
@@ -176,14 +167,11 @@ async def test_aborting_does_not(make: Make) -> None:
     await protocol.hears(("lost", None))
     assert protocol.events.count(("lost", None)) == 1
     assert len(await _read_all(peer)) < len(written)
-    peer.close()
 
 
 async def test_half_closing(make: Make) -> None:
     """The write side ends after what is buffered, and reading goes on."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make()
     assert transport.can_write_eof()
     written = await _overfill(transport, protocol)
     transport.write_eof()
@@ -196,23 +184,18 @@ async def test_half_closing(make: Make) -> None:
 
 async def test_the_peer_half_closes(make: Make) -> None:
     """A protocol may answer a peer that has closed its writing side."""
-    sock, peer = _pair()
-    protocol = Recorder(stays_open=True)
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make(stays_open=True)
     peer.shutdown(socket.SHUT_WR)
     await protocol.hears("eof")
     transport.write(b"answer")
     transport.close()
     assert await _read_all(peer) == b"answer"
     await protocol.hears(("lost", None))
-    peer.close()
 
 
 async def test_a_paused_transport(make: Make) -> None:
     """While reading is paused nothing is read; pausing and resuming twice is harmless."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    transport = await make(protocol, sock)
+    transport, protocol, peer = await make()
     transport.pause_reading()
     transport.pause_reading()
     assert not transport.is_reading()
@@ -224,14 +207,11 @@ async def test_a_paused_transport(make: Make) -> None:
     await protocol.hears("data")
     assert protocol.received == b"wait"
     transport.abort()
-    peer.close()
 
 
 async def test_a_reset(make: Make) -> None:
     """A connection that the peer resets is lost with the error."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    await make(protocol, sock)
+    _transport, protocol, peer = await make()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()
     await protocol.hears(("lost", ConnectionResetError))
@@ -239,14 +219,11 @@ async def test_a_reset(make: Make) -> None:
 
 async def test_a_defect_of_the_protocol(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """A protocol that raises loses its connection, and the error is logged."""
-    sock, peer = _pair()
-    protocol = Recorder()
-    await make(protocol, sock)
+    _transport, protocol, peer = await make()
     protocol.is_broken = True
     peer.sendall(b"x")
     await protocol.hears(("lost", RuntimeError))
     assert "a defect" in caplog.text
-    peer.close()
 
 
 # -- accepting --------------------------------------------------------------------------------------------------------

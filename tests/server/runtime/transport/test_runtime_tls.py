@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import ssl
@@ -9,16 +10,23 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
 from support.keys import Certificates
 from support.server_clients import TIMEOUT_S, Wire, needs_mosquitto
 from support.waiting import eventually
 
-from statestore_client.errors import SettingsError
-from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Publish
+from statestore_client import ConnectionLostError, StateStoreClient
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
+from statestore_client.server.runtime.security.revocation import revoked_serials
 
 #: The reason code as the standard numbers it (MQTT 5.0, 2.4).
 NOT_AUTHORIZED = 0x87
@@ -35,8 +43,12 @@ def tls_of(certificates: Certificates, *, with_ca: bool = False) -> ServerTls:
     return ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file, ca_file=ca_file)
 
 
-def client_context(certificates: Certificates) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=certificates.ca_file)
+def client_context(certificates: Certificates, files: tuple[str, str] | None = None) -> ssl.SSLContext:
+    """Of a client, which has a certificate and its key if there are ``files``."""
+    context = ssl.create_default_context(cafile=certificates.ca_file)
+    if files is not None:
+        context.load_cert_chain(*files)
+    return context
 
 
 def test_old_versions_are_refused(certificates: Certificates) -> None:
@@ -65,8 +77,7 @@ def test_a_disconnect_is_read_over_tls(certificates: Certificates) -> None:
         wire.connect("c")
         wire.send(Publish("t"), *[Publish("t", b"x" * 1000)] * 500)
         disconnect = wire.receive()
-        assert isinstance(disconnect, Disconnect)
-        assert disconnect.reason_code == NOT_AUTHORIZED
+        assert (type(disconnect), disconnect.reason_code) == (Disconnect, NOT_AUTHORIZED)
 
 
 def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> None:
@@ -166,9 +177,7 @@ def test_the_certificate_names_the_user(certificates: Certificates) -> None:
     cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
     with EmbeddedServer(tls=tls_of(certificates, with_ca=True), acl=rules) as server:
         for files, code in (((cert, key), 0x10), ((certificates.client_file, certificates.client_key_file), 0x87)):
-            context = client_context(certificates)
-            context.load_cert_chain(*files)
-            with Wire(server, tls=context) as wire:
+            with Wire(server, tls=client_context(certificates, files)) as wire:
                 wire.connect("c", username="claimed")
                 wire.send(Publish("t", b"", 1, packet_id=1))
                 assert wire.receive() == Puback(1, code)
@@ -178,9 +187,7 @@ def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certifi
     """A client certificate is enough beside passwords, but a claimed user name must be proved; without either, nobody
     comes in."""
     rules = AccessRules.parse("user pump\n  publish t\n")
-    cert, key = certificates.issue("pump", "pump@example.org", common_name="pump")
-    context = client_context(certificates)
-    context.load_cert_chain(cert, key)
+    context = client_context(certificates, certificates.issue("pump", "pump@example.org", common_name="pump"))
     tls, passwords = tls_of(certificates, with_ca=True), {"boss": "secret"}
     with EmbeddedServer(tls=tls, tls_port=0, passwords=passwords, acl=rules) as server:
         port = int(server.urls["mqtts"].rpartition(":")[2])
@@ -188,27 +195,23 @@ def test_a_certificate_is_enough_where_there_are_passwords(certificates: Certifi
                               ({"username": "boss"}, 0x86), ({"username": "pump"}, 0x86)):  # fmt: skip
             with Wire(server, tls=context, port=port) as wire:
                 connack = wire.connect("c" if options else "by-certificate", **options)
-                assert isinstance(connack, Connack)
-                assert connack.reason_code == code
+                assert (type(connack), connack.reason_code) == (Connack, code)
                 if not options:
                     wire.send(Publish("t", b"", 1, packet_id=1))
                     assert wire.receive() == Puback(1, 0x10)
         with Wire(server) as wire:
             connack = wire.connect("c")
-            assert isinstance(connack, Connack)
-            assert connack.reason_code == NOT_AUTHORIZED
+            assert (type(connack), connack.reason_code) == (Connack, NOT_AUTHORIZED)
 
 
 def test_a_certificate_without_a_name_is_nobody_in_particular(certificates: Certificates) -> None:
     """A certificate without a name lets its client in, and gives no user's rights."""
     rules = AccessRules.parse("user *\n  publish t\nclient *\n  publish u\n")
-    context = client_context(certificates)
-    context.load_cert_chain(certificates.client_file, certificates.client_key_file)
+    context = client_context(certificates, (certificates.client_file, certificates.client_key_file))
     tls = tls_of(certificates, with_ca=True)
     with EmbeddedServer(tls=tls, passwords={"boss": "x"}, acl=rules) as server, Wire(server, tls=context) as wire:
         connack = wire.connect("c")
-        assert isinstance(connack, Connack)
-        assert connack.reason_code == 0
+        assert (type(connack), connack.reason_code) == (Connack, 0)
         wire.send(Publish("t", b"", 1, packet_id=1), Publish("u", b"", 1, packet_id=2))
         assert [wire.receive(), wire.receive()] == [Puback(1, NOT_AUTHORIZED), Puback(2, 0x10)]
 
@@ -229,3 +232,105 @@ def test_mosquitto_over_tls_with_everything(certificates: Certificates, require_
         assert "bad user name or password" in wrong.stderr.lower()
         forbidden = subprocess.run([*base, "-P", "secret", "-t", "no"], timeout=30, capture_output=True, text=True)
         assert "not authorized" in forbidden.stderr.lower()
+
+
+# -- certificates that are good no longer ------------------------------------------------------------------------------
+
+#: The reason code as the standard numbers it (MQTT 5.0, 2.4).
+
+
+@pytest.fixture(scope="module")
+def clients(certificates: Certificates) -> dict[str, tuple[str, str]]:
+    return {name: certificates.issue(name, f"{name}@example.org", common_name=name) for name in ("good", "bad")}
+
+
+def serve(certificates: Certificates, lists: Path) -> EmbeddedServer:
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file}
+    return EmbeddedServer(tls=ServerTls(**files, ca_file=certificates.ca_file, crl_file=str(lists)))
+
+
+def comes_in(server: EmbeddedServer, certificates: Certificates, files: tuple[str, str]) -> bool:
+    try:
+        with Wire(server, tls=client_context(certificates, files)) as wire:
+            return isinstance(wire.connect("probe"), Connack)
+    except (OSError, AssertionError):
+        return False
+
+
+def test_a_revoked_certificate_opens_nothing(
+    certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """A revoked certificate gets a TLS alert, our client stops with an error that names the setting, and others come
+    in."""
+    certificates.revoke(lists := tmp_path / "lists", clients["bad"][0])
+    with serve(certificates, lists) as server:
+        assert comes_in(server, certificates, clients["good"])
+        cert, key = clients["bad"]
+        store = StateStoreClient(server.url, tls_ca_file=certificates.ca_file, tls_cert_file=cert, tls_key_file=key)
+        with pytest.raises(ConnectionLostError, match=r"certificate revoked.*tls_cert_file"):
+            store.open()
+
+
+def test_revoking_while_the_server_runs(
+    certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """Revoking while the server runs counts for new connections and ends existing ones; a broken file changes
+    nothing."""
+    certificates.revoke(lists := tmp_path / "lists")
+    with (
+        serve(certificates, lists) as server,
+        Wire(server, tls=client_context(certificates, clients["good"])) as good,
+        Wire(server, tls=client_context(certificates, clients["bad"])) as bad,
+    ):
+        good.connect("good")
+        bad.connect("bad")
+        certificates.revoke(lists, clients["bad"][0])
+        told = bad.receive()
+        assert (type(told), told.reason_code) == (Disconnect, NOT_AUTHORIZED)
+        assert not comes_in(server, certificates, clients["bad"])
+        lists.write_text("nonsense")
+        server._running().call(server._running().reload)
+        assert not comes_in(server, certificates, clients["bad"])
+        assert comes_in(server, certificates, clients["good"])
+        good.send(Pingreq())
+        assert good.receive() == Pingresp()
+        certificates.revoke(lists)
+        eventually(lambda: comes_in(server, certificates, clients["bad"]), "it is good again")
+
+
+def test_a_list_that_is_out_of_date_lets_nobody_in(
+    certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """With a list that is out of date nobody comes in, because later revocations are unknown."""
+    certificates.revoke(lists := tmp_path / "lists", expired=True)
+    with serve(certificates, lists) as server:
+        assert not comes_in(server, certificates, clients["good"])
+
+
+def test_lists_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
+    """With an unusable list the server does not start, and says why."""
+    for file, why in ((tmp_path / "nowhere", "No such file"), (Path(certificates.ca_file), "there is no X509 CRL in")):
+        with pytest.raises(SettingsError, match=f"revoked certificates .*{why}"), serve(certificates, file):
+            pass
+    with pytest.raises(InvalidArgumentError, match="crl_file needs a ca_file"):
+        ServerTls(cert_file="c", key_file="k", crl_file="x")
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_serial_numbers_are_read_from_lists(count: int) -> None:
+    """All serial numbers of any length are read, with and without a next date, from several lists in one file."""
+    key, rng, pem, expected = generate_private_key(SECP256R1()), random.Random(count), b"a comment\n", set()
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for year in (2026, 2055):  # UTCTime and GeneralizedTime
+        builder = x509.CertificateRevocationListBuilder().issuer_name(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an authority")])
+        )
+        builder = builder.last_update(now).next_update(now.replace(year=year) + timedelta(days=1))
+        for _ in range(count):
+            serial = rng.getrandbits(rng.randrange(1, 159)) or 1
+            expected.add(serial)
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+            builder = builder.add_revoked_certificate(entry.build())
+        number = x509.CRLNumber(year)
+        pem += builder.add_extension(number, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
+    assert revoked_serials(pem) == expected

@@ -55,19 +55,6 @@ def test_a_cluster_of_one_reads() -> None:
     assert cluster.reads == [ReadGranted("token", 1, "a")]
 
 
-def test_an_isolated_leader_grants_nothing_after_its_lease() -> None:
-    """An isolated leader grants no reads after its lease, because another may lead and have committed more."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.isolate(leader)
-    cluster.run(0.19)
-    cluster.nodes[leader].read("token", cluster.now)
-    cluster.settle()
-    assert cluster.reads == []
-    cluster.run(0.5)
-    assert cluster.reads == [ReadGranted("token", None, None)]
-
-
 def test_the_lease_is_over_before_anybody_else_can_lead() -> None:
     """As long as the old leader grants reads by its lease, nobody else can lead."""
     for seed in range(20):
@@ -109,23 +96,6 @@ def test_no_lease_once_another_peer_was_told_to_stand() -> None:
     cluster.run(0.5)
     assert cluster.leader == leader
     assert not cluster.nodes[leader]._reads._has_lease
-
-
-def test_the_answer_to_a_question_that_was_repeated_says_nothing_of_now() -> None:
-    """An answer to a message that was first sent before the read does not grant it."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.update(b"x")
-    cluster.run(0.1)
-    expire_lease(cluster)
-    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries)
-    cluster.run(0.1)  # heartbeats are under way, and repeated
-    cluster.nodes[leader].read("token", cluster.now)
-    before = cluster.nodes[leader]._peers.last_number
-    cluster.lost = lambda _: False
-    cluster.run_until(lambda: bool(cluster.reads))
-    numbers = [each.asked_number for each in cluster.nodes[leader]._replication.followers.values()]
-    assert max(numbers) > before
 
 
 def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from log_entries import entry, fill
 from memory_log import MemoryLog
-from node_cluster import OURS, NodeCluster, make_id, peers_of
+from node_cluster import OURS, NodeCluster, peers_of
 
-from raft_client.server.node.ready import Ask, Persist, Reply
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Ask, Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import AppendEntries, AppendReply, Outcome, RequestVote, UpdateReply
+from raft_client.wire.messages import AppendEntries, AppendReply, RequestVote
 
 NODE: frozenset[str] = frozenset()
+
+
+def entry(index: int, term: int) -> LogEntry:
+    """Of a client."""
+    return LogEntry.of(b"x", term=term, index=index)
 
 
 def asked(cluster: NodeCluster, peer: str) -> list[AppendEntries]:
@@ -115,21 +118,6 @@ def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
     assert all(ask.message is asks[0].message for ask in asks)
 
 
-def test_a_reply_with_another_id_says_nothing() -> None:
-    """A reply with another id is ignored, as a late conflict must not be taken for a log that went back."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.update(b"x")
-    cluster.run(0.2)
-    follower = next(name for name in "abc" if name != leader)
-    cluster.isolate(follower)
-    cluster.update(b"y")
-    before = cluster.nodes[leader].status().followers
-    late = AppendReply(cluster.nodes[leader].term, success=False, conflict_index=1)
-    cluster.nodes[leader].step(Reply(follower, b"\xfe\xfe\xfe", late), cluster.now, cluster.wall_s)
-    assert cluster.nodes[leader].status().followers == before
-
-
 def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
     """Ids count to 2^24 and start again at zero (ØMQ Raft protocol, identification frame)."""
     cluster = NodeCluster()
@@ -140,24 +128,6 @@ def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
     cluster.run(0.3)
     ids = [ask.request_id for name, ask in cluster.sent if name == leader and ask.peer_id == cluster.sent[0][1].peer_id]
     assert ids[:3] == [b"\xff\xff\xff", b"\x00", b"\x01"]
-
-
-def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
-    """A repeated message (the same route and id) gets the same reply without being done again, and none while in work
-    (facts §1.1)."""
-    cluster = NodeCluster()
-    message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
-    cluster.hold_disk("a")
-    assert cluster.ask("a", message) == []
-    assert cluster.ask("a", message) == []
-    cluster.release_disk("a")
-    cluster.settle()
-    assert [answer.message for answer in cluster.answers] == [AppendReply(1, success=True)]
-    longer = AppendEntries(b"test", "b", 1, 1, 1, 0, (entry(2, 1),))
-    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
-    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
-    assert cluster.logs["a"].last_index == 2
-    assert len(cluster.logs["a"].jobs) == 2
 
 
 def test_a_reply_to_entries_waits_for_the_disk() -> None:
@@ -240,46 +210,6 @@ def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
     assert cluster.data(leader) == [b"x"]
 
 
-def test_a_leader_commits_with_a_majority_of_others_but_applies_what_it_has() -> None:
-    """A leader commits with a majority of others, but applies only what is durable here: a snapshot must not be ahead
-    of the log."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.hold_disk(leader)
-    cluster.update(b"x", leader)
-    cluster.run(0.1)
-    assert cluster.nodes[leader].commit_index == 1
-    assert cluster.data(leader) == []
-    cluster.release_disk(leader)
-    cluster.run(0.1)
-    assert cluster.data(leader) == [b"x"]
-
-
-def test_an_entry_of_an_older_term_is_not_committed_by_counting() -> None:
-    """An entry of an older term is committed only with one of the leader's own term after it (thesis, Figure 3.7)."""
-    cluster = NodeCluster("", check_quorum=False)
-    for name in "abcde":
-        cluster.logs[name] = MemoryLog(peers_of("abcde"))
-        fill(cluster.logs[name], *(1, 2) if name in "ab" else (1, 3) if name == "e" else (1,))
-        cluster.logs[name].do(Persist(HardState(3)))
-    for name in "abcde":
-        cluster.start(name)
-    cluster.isolate("d", "e")
-    cluster.lost = lambda ask: (
-        isinstance(ask.message, AppendEntries)
-        and any(each.kind is EntryKind.CHECKPOINT for each in ask.message.entries)
-    )
-    cluster.run(2.0)
-    leader = cluster.leader
-    assert leader in "ab"
-    assert cluster.logs["c"].term_at(2) == 2  # a majority has it
-    assert cluster.nodes[leader].commit_index == 0
-    cluster.lost = lambda _: False
-    cluster.run(1.0)
-    assert cluster.nodes[cluster.leader].commit_index == 3
-    assert cluster.logs["c"].log[2].kind is EntryKind.CHECKPOINT
-
-
 def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
     """A new leader appends a checkpoint only if its last entry is of another term and not committed (facts §3)."""
     cluster = NodeCluster()
@@ -322,18 +252,6 @@ def test_entries_that_cannot_be_are_not_appended(bad: LogEntry) -> None:
     assert cluster.logs["a"].last_index == 0
 
 
-def test_a_leader_that_learns_of_a_higher_term_tells_those_who_wait() -> None:
-    """A leader that learns of a higher term answers its waiting clients (false, leader or nil), which then search
-    (facts §1.4)."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.isolate(leader)
-    cluster.update(b"x", leader, make_id(1))
-    cluster.run(0.5)
-    assert cluster.answers[-1].message == UpdateReply(Outcome.NOT_LEADER)
-    assert cluster.nodes[leader].role is Role.FOLLOWER
-
-
 def test_the_same_calls_give_the_same_messages() -> None:
     """A node gives the same messages for the same calls."""
 
@@ -346,3 +264,64 @@ def test_the_same_calls_give_the_same_messages() -> None:
         return cluster.sent
 
     assert messages() == messages()
+
+
+# -- logs that differ (Raft, §3.5) -------------------------------------------------------------------------------------
+
+FIGURE_3_6 = {
+    "a": (1, 1, 1, 4, 4, 5, 5, 6, 6),
+    "b": (1, 1, 1, 4),
+    "c": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 6),
+    "d": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 7, 7),
+    "e": (1, 1, 1, 4, 4, 4, 4),
+    "f": (1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3),
+}
+
+
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_a_leader_brings_every_log_of_figure_3_6_in_line(capabilities: frozenset[str]) -> None:
+    """Followers that lack entries, have more, or both end with the leader's log (thesis, Figure 3.6)."""
+    cluster = NodeCluster("", capabilities=capabilities, check_quorum=False)
+    for name in "xabcdef":
+        terms = FIGURE_3_6.get(name, (1, 1, 1, 4, 4, 5, 5, 6, 6, 6))
+        cluster.logs[name] = MemoryLog(peers_of("xabcdef"))
+        cluster.logs[name].do(Persist(HardState(7), entries=tuple(entry(i, term) for i, term in enumerate(terms, 1))))
+    for name in "xabcdef":
+        cluster.start(name)
+    cluster.nodes["x"]._election.campaign()
+    cluster.run(1.0)
+    assert cluster.leader == "x"
+    cluster.update(b"new")
+    cluster.run(1.0)
+    expected = [1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 8, 8]
+    for name in "xabcdef":
+        assert [each.term for each in cluster.logs[name].log] == expected
+
+
+def test_a_follower_keeps_what_it_has_committed() -> None:
+    """A message that lies before a follower's commit is answered, and nothing is cut, where a Node peer would exit."""
+    cluster = NodeCluster()
+    three = (entry(1, 1), entry(2, 1), entry(3, 1))
+    cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three), b"\x01")
+    assert cluster.nodes["a"].commit_index == 3
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three[:1]), b"\x02") == [
+        AppendReply(1, success=True)
+    ]
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 1, 1, 3), b"\x03") == [AppendReply(1, success=True)]
+    assert cluster.logs["a"].last_index == 3
+
+
+def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
+    """A follower that lost its log gets everything again, and what it had confirmed no longer counts for a majority."""
+    cluster = NodeCluster(check_quorum=False)
+    leader = cluster.elect()
+    for number in range(5):
+        cluster.update(b"%d" % number)
+    cluster.run(0.2)
+    follower = next(name for name in "abc" if name != leader)
+    cluster.stop(follower)
+    cluster.logs[follower] = MemoryLog(peers_of("abc"))
+    cluster.applied[follower].clear()
+    cluster.start(follower)
+    cluster.run(1.0)
+    assert cluster.data(follower) == cluster.data(leader)

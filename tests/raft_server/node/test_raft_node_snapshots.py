@@ -18,7 +18,6 @@ from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.messages import (
     AppendEntries,
-    AppendReply,
     InstallSnapshot,
     Outcome,
     RequestUpdate,
@@ -128,22 +127,6 @@ def test_a_snapshot_of_what_is_committed_here_is_passed_over() -> None:
     assert cluster.ask("a", chunk(0, b"abc"), b"\x02") == [SnapshotReply(2, 6)]
     assert cluster.ask("a", chunk(6, b""), b"\x03") == [SnapshotReply(2)]
     assert cluster.logs["a"].snapshot is None
-
-
-@pytest.mark.parametrize(("terms", "kept"), [((1, 1, 1, 1, 1, 2, 2), 2), ((1, 1, 1, 1, 2, 2, 2), 0), ((1, 1), 0)])
-def test_entries_behind_a_snapshot_stay_only_if_they_follow_it(terms: tuple[int, ...], kept: int) -> None:
-    """Entries after a snapshot stay only if they follow it, and otherwise the whole log goes (Raft, §5.1)."""
-    cluster = NodeCluster()
-    log = cluster.logs["a"]
-    log.do(Persist(HardState(2), entries=tuple(entry(index, term) for index, term in enumerate(terms, 1))))
-    cluster.stop("a")
-    cluster.start("a")
-    cluster.ask("a", chunk(0, b"abcdef"))
-    assert cluster.nodes["a"].status().last_index == 5 + kept
-    assert log.last_index == 5 + kept
-    assert log.first_index == 6
-    reply = cluster.ask("a", AppendEntries(b"test", "b", 2, 5, 1, 5, (entry(6, 2),)), b"\x02")
-    assert reply == [AppendReply(2, success=True)]
 
 
 def test_entries_that_are_being_written_and_a_snapshot() -> None:

@@ -6,13 +6,12 @@ from collections import Counter
 
 import attrs
 import pytest
-from node_cluster import OURS, NodeCluster, make_id, peers_of
+from node_cluster import OURS, NodeCluster, peers_of
 
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.messages import AppendEntries, EntriesReply, EntriesStatus, RequestEntries
-from raft_client.wire.update_requests import ConfigProposal
 
 
 def filled(count: int = 30, size: int = 100, **options: object) -> NodeCluster:
@@ -272,23 +271,6 @@ def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
     assert [meta.index for meta in cluster.restored["d"]] == [index]
     assert cluster.logs["d"].snapshot_data == b"s" * 5000
     assert cluster.nodes["d"].commit_index == cluster.nodes[leader].commit_index
-
-
-def test_it_becomes_a_member_with_the_log_that_it_has() -> None:
-    """A copy that becomes a member votes and follows with the log that it has; a slow disk only slows the copying."""
-    cluster = NodeCluster()
-    cluster.elect()
-    for number in range(10):
-        cluster.update(b"%d" % number)
-    cluster.start("d", peers_of("abc"))
-    cluster.run(1.0)
-    value = [[peer.id, peer.url] for peer in peers_of("abcd")]
-    cluster.ask(cluster.leader, ConfigProposal(b"test", value), make_id(10**6))
-    cluster.run(0.5)
-    assert cluster.nodes["d"].role is Role.FOLLOWER
-    cluster.update(b"x")
-    cluster.run(0.2)
-    assert cluster.data("d")[-1] == b"x"
 
 
 def test_the_next_part_is_asked_for_when_this_one_is_on_the_disk() -> None:

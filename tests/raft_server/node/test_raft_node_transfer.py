@@ -1,4 +1,7 @@
-"""Clients that ask for another leader (HandOver), and what they are told."""
+"""Handing over (Raft, §3.10): clients that ask for another leader (HandOver), and what they are told.
+
+The scenarios transfer.txt and transfer_that_is_given_up.txt show the messages between the peers.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import pytest
 from node_cluster import NodeCluster
 
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import Message, Outcome
-from raft_client.wire.peer_extensions import HandOver, HandOverReply
+from raft_client.wire.messages import AppendEntries, Message, Outcome
+from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
 
 
 def ask(cluster: NodeCluster, name: str, to: str | None, request_id: bytes = b"\x01") -> list[Message]:
@@ -125,3 +128,47 @@ def test_a_flood_of_requests_is_bounded() -> None:
     answers = [ask(cluster, leader, target, b"%d" % number) for number in range(1001)]
     assert answers.count([]) == 1000
     assert answers[-1] == [HandOverReply(Outcome.BUSY)]
+
+
+def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
+    """A hand-over ends with its leadership: a leader that steps down and leads again takes updates."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    target, other = (name for name in "abc" if name != leader)
+    cluster.isolate(target)
+    cluster.update(b"x")
+    cluster.nodes[leader].transfer(target, cluster.now)
+    cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
+    assert cluster.nodes[leader].role is Role.FOLLOWER
+    cluster.heal()
+    cluster.run(1.0)
+    cluster.elect(leader)
+    cluster.update(b"y", leader)
+    cluster.settle()
+    assert cluster.data(leader)[-1] == b"y"
+
+
+def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
+    """A hand-over by a peer that does not lead, or to one that is not a member or does not know how, is refused."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    follower = next(name for name in "abc" if name != leader)
+    node = cluster.nodes[leader]
+    assert not cluster.nodes[follower].transfer(leader, cluster.now)
+    assert not node.transfer(leader, cluster.now)
+    assert not node.transfer("z", cluster.now)
+    node.peer_knows(follower, frozenset(), cluster.now)
+    assert not node.transfer(follower, cluster.now)
+    cluster.run(0.2)
+    assert not [ask for _, ask in cluster.sent if isinstance(ask.message, TimeoutNow)]
+
+
+def test_timeout_now_of_somebody_else_starts_nothing() -> None:
+    """TimeoutNow of another term, or of a peer that does not lead, starts no election."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    one, two = (name for name in "abc" if name != leader)
+    term = cluster.nodes[leader].term
+    for message in (TimeoutNow(b"test", leader, term - 1), TimeoutNow(b"test", two, term)):
+        assert cluster.ask(one, message) == [TimeoutNowReply(term, started=False)]
+    assert cluster.nodes[one].role is Role.FOLLOWER

@@ -112,23 +112,6 @@ async def test_list_and_watch_leave_no_gap() -> None:
                 assert [change for _, change in shown(events)] == [b"%d" % n for n in range(int(value) + 1, 40)]
 
 
-async def test_a_position_of_another_log_and_an_outrun_history_are_told(limit: Limit) -> None:
-    """A client that resumes at a position of another log, or before the history, is told so (R5)."""
-    limit(history_bytes=4_000)
-    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
-        for _ in range(60):
-            last = await client.append(put(b"k", b""))
-        with RawWatcher(cluster.seeds[0]) as watcher:
-            outrun = await watcher.ended(await watcher.begin(b"k", after=Position(1)))
-            assert (outrun.reason, outrun.applied) == (EndReason.HISTORY_OUTRUN, Position(last, 1))
-            assert 1 < outrun.oldest < last
-            other = await watcher.ended(await watcher.begin(b"k", after=Position(last, 7)))
-            assert other.reason is EndReason.OTHER_LOG
-            ahead = await watcher.ended(await watcher.begin(b"k", after=Position(outrun.oldest, 7)))
-            assert ahead.reason is EndReason.OTHER_LOG
-            await watcher.told(await watcher.begin(b"k", after=Position(outrun.oldest - 1)), last - outrun.oldest + 1)
-
-
 async def test_a_slow_reader_is_told_and_others_are_not_held_up(limit: Limit) -> None:
     """A client that says nothing of what arrives gets 256 messages, then the end of its watch; others get all (R8)."""
     limit(history_bytes=20_000)

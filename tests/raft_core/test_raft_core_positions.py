@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_peer import IDENT, Log, ModelPeer
-from model_shell import Shell, log_of
+from model_peer import IDENT, Log
+from model_shell import log_of, subscribe
 from model_watches import history, seen, start, take, watch, write
 
 from raft_client.core.cursor import Cursor
@@ -17,8 +17,7 @@ from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
 from raft_client.core.selectors import Prefix
 from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import Failed, FollowUps
-from raft_client.core.watch_events import SnapshotEvent
-from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, TermMismatchError
+from raft_client.errors import HistoryOutrunError, InvalidArgumentError, TermMismatchError
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
@@ -217,13 +216,6 @@ def test_a_cursor_knows_snapshots() -> None:
 # -- subscriptions ----------------------------------------------------------------------------------------------------
 
 
-def subscribe(log: Log, after: Position | int, **options: Any) -> Shell:
-    shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
-    shell.machine.start(shell.now)
-    shell.act()
-    return shell
-
-
 def test_the_position_of_a_subscription_is_behind_what_was_taken() -> None:
     """The position of a subscription is that of the last item taken, whether read or broadcast."""
     shell = subscribe(log_of(20), 0)
@@ -277,37 +269,8 @@ def test_a_watch_resumes_in_its_own_log_only() -> None:
         write(shell, b"a=1", b"a=2")
 
 
-def test_a_watch_behind_the_end_of_the_log_is_out_of_date() -> None:
-    """A watch that starts beyond the end of the log is out of date."""
-    shell = start(history(9))
-    w = watch(shell, Prefix(b""), after=Position(12, 1))
-    assert isinstance(w.error, OutOfDateLogError)
-
-
 def test_the_place_to_resume_has_a_term_even_on_a_quiet_log() -> None:
     """On a quiet log the position of a watch gets its term from the entry at the end of the log."""
     shell = start(other_terms(history(5), 7, 4))
     w = watch(shell, Prefix(b""))
     assert shell.machine.resume_after(w) == Position(5, 7)
-
-
-def test_events_know_their_position() -> None:
-    """An event has the position of its entry, progress one with a term, and a snapshot one with its last piece only."""
-    shell = start(history(5), progress_s=10.0)
-    w = watch(shell, Prefix(b"k5"), after=0)
-    (event,) = take(shell, w)
-    assert event.position == Position(5, 1)
-    write(shell, b"a=1")
-    shell.advance(10.5)
-    (progress,) = take(shell, w)
-    assert progress.position == Position(6, 1)
-
-
-def test_pieces_of_a_snapshot_are_no_place_to_resume() -> None:
-    """A piece of a snapshot has no position, so a program that dies between two gets the snapshot again."""
-    shell = start(history(20))
-    shell.leader.compacted = 10
-    w = watch(shell, Prefix(b""), after=4, relist=True)
-    pieces = [item for item in take(shell, w) if isinstance(item, SnapshotEvent)]
-    assert len(pieces) == 3
-    assert [piece.position for piece in pieces] == [Position(4), Position(4), Position(10, 1)]

@@ -87,7 +87,6 @@ class Schedule:
         self.log: list[tuple[int, tuple[Change, ...]]] = []
         self.term = 1
         self.applied = 0
-        self.first_known = 1  # entries from here on were applied since the last snapshot
         self.now = 0.0
         self.ids = (b"%d" % number for number in count())
         self.routes = (b"r%d" % number for number in count())
@@ -164,7 +163,7 @@ class Schedule:
 
     def new_server(self, index: int) -> None:
         """The peer starts with a snapshot of the entries up to ``index``; all connections are lost."""
-        self.applied, self.first_known = index, index + 1
+        self.applied = index
         self.sessions += 1_000
         self.server = WatchServer(Position(index, self.term_at(index)), LIMITS, first_session=self.sessions)
         for client in self.clients:
@@ -178,7 +177,7 @@ class Schedule:
         """A snapshot of what the others have applied meanwhile."""
         for _ in range(self.rng.randint(0, 5)):
             self.log.append((self.term, (self.change(),)))
-        self.applied, self.first_known = len(self.log), len(self.log) + 1
+        self.applied = len(self.log)
         self.server.restored(Position(self.applied, self.term_at(self.applied)))
 
     def put_back(self) -> None:

@@ -185,11 +185,9 @@ class NodeCluster:
         """Its jobs are not done until :meth:`release_disk`."""
         self.held[name] = None
 
-    def release_disk(self, name: str, *, one: bool = False) -> None:
-        """The job under way is done, and later ones are at once; ``one``: the next one is held, too."""
+    def release_disk(self, name: str) -> None:
+        """The job under way is done, and later ones are at once."""
         job = self.held.pop(name)
-        if one:
-            self.held[name] = None
         if job is not None:
             self._finish(name, job)
 

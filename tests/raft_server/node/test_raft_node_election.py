@@ -54,16 +54,6 @@ def test_one_vote_in_a_term() -> None:
     assert cluster.ask("a", RequestVote(b"test", "c", 7, 0, 0)) == [VoteReply(7, granted=False)]
 
 
-def test_no_vote_for_a_log_that_lacks_entries() -> None:
-    """A candidate whose log lacks entries gets no vote; the voter adopts a higher term, and tells its own (Raft,
-    §3.6.1)."""
-    cluster = NodeCluster(check_quorum=False)
-    leader = cluster.elect()
-    cluster.update(b"x")
-    follower = next(name for name in "abc" if name != leader)
-    assert cluster.ask(follower, RequestVote(b"test", leader, 9, 0, 0)) == [VoteReply(9, granted=False)]
-
-
 def test_a_voter_that_hears_a_leader_says_nothing() -> None:
     """A voter that hears a leader does not answer, because a Node candidate answered by a majority would raise its term
     (Raft, §4.2.3)."""
@@ -132,16 +122,6 @@ def test_a_connected_node_peer_counts_as_willing_but_only_answers_raise_the_term
     cluster.isolate(follower)  # and the connections stand
     cluster.run(3.0)
     assert cluster.nodes[follower].term == term + 1
-
-
-def test_a_pre_vote_tells_a_peer_that_was_away_the_term() -> None:
-    """A pre-vote's answer tells a peer that was away the present term, so that it does not ask for an old one for
-    ever."""
-    cluster = NodeCluster()
-    cluster.ask("a", RequestVote(b"test", "b", 7, 0, 0))
-    assert cluster.ask("a", PreVote(b"test", "c", 3, 0, 0)) == [PreVoteReply(7, granted=False)]
-    cluster.run(2.0)
-    assert cluster.nodes[cluster.leader].term > 7
 
 
 def test_a_pre_vote_changes_nothing() -> None:

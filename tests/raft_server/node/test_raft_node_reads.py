@@ -8,7 +8,6 @@ from node_cluster import OURS, NodeCluster
 
 from raft_client.server.node.ready import ReadGranted
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import AppendEntries
 from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply, TimeoutNow
 
 
@@ -96,26 +95,6 @@ def test_no_lease_once_another_peer_was_told_to_stand() -> None:
     cluster.run(0.5)
     assert cluster.leader == leader
     assert not cluster.nodes[leader]._reads._has_lease
-
-
-def test_a_new_leader_grants_nothing_before_it_knows_what_is_committed() -> None:
-    """A new leader grants no reads until it has committed an entry, as its commit index may be too low (Raft, §6.4)."""
-    cluster = NodeCluster()
-    old = cluster.elect()
-    follower = followers(cluster)[0]
-    cluster.update(b"x")
-    assert cluster.nodes[follower].commit_index == 0
-    cluster.isolate(old)  # the connections stand, so there is a lease
-    cluster.lost = lambda ask: isinstance(ask.message, AppendEntries) and bool(ask.message.entries)
-    cluster.run_until(lambda: cluster.leader != old)
-    new = cluster.leader
-    assert cluster.nodes[new]._reads._has_lease
-    cluster.nodes[new].read("token", cluster.now)
-    cluster.settle()
-    assert cluster.reads == []
-    cluster.lost = lambda _: False
-    cluster.run(0.2)
-    assert cluster.reads == [ReadGranted("token", 2, new)]
 
 
 def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much() -> None:

@@ -171,45 +171,6 @@ def test_a_flood_is_written_in_jobs_of_bounded_length() -> None:
     assert [len(cluster.data(name)) for name in "abc"] == [51] * 3
 
 
-def test_a_reply_waits_for_the_last_part_of_a_job() -> None:
-    """A follower that writes what it was sent in several jobs says that it has it after the last one, also to a leader
-    that asks again."""
-    cluster = NodeCluster(max_job_bytes=100, check_quorum=False)
-    sent = AppendEntries(b"test", "b", 1, 0, 0, 0, tuple(entry(index, 1) for index in range(1, 11)))
-    size = sent.entries[0].size
-    assert 100 < 10 * size < 400
-    answered: list[int] = []
-    cluster.hold_disk("a")
-    assert cluster.ask("a", sent, b"\x01") == []
-    while len(answered) < 10 * size // 100:
-        cluster.release_disk("a", one=True)
-        answered.append(len(cluster.ask("a", sent, b"\x01")))
-        assert cluster.logs["a"].last_index < 10
-    assert answered == [0] * len(answered)
-    cluster.release_disk("a")
-    cluster.settle()
-    assert cluster.logs["a"].last_index == 10
-    assert [answer.request_id for answer in cluster.answers] == [b"\x01"]
-
-
-def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
-    """The leader's own entries count only when they are durable: with two followers of five it has no majority (Raft,
-    §10.2.1)."""
-    cluster = NodeCluster("abcde")
-    leader = cluster.elect()
-    followers = [name for name in "abcde" if name != leader]
-    cluster.isolate(*followers[:2])
-    cluster.hold_disk(leader)
-    cluster.update(b"x", leader)
-    cluster.run(0.1)
-    assert cluster.data(followers[2]) == []
-    assert cluster.nodes[leader].commit_index == 0
-    cluster.release_disk(leader)
-    cluster.run(0.1)
-    assert cluster.nodes[leader].commit_index == 1
-    assert cluster.data(leader) == [b"x"]
-
-
 def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
     """A new leader appends a checkpoint only if its last entry is of another term and not committed (facts §3)."""
     cluster = NodeCluster()

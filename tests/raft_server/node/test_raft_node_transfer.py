@@ -9,7 +9,7 @@ import pytest
 from node_cluster import NodeCluster
 
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import AppendEntries, Message, Outcome
+from raft_client.wire.messages import Message, Outcome
 from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
 
 
@@ -128,24 +128,6 @@ def test_a_flood_of_requests_is_bounded() -> None:
     answers = [ask(cluster, leader, target, b"%d" % number) for number in range(1001)]
     assert answers.count([]) == 1000
     assert answers[-1] == [HandOverReply(Outcome.BUSY)]
-
-
-def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
-    """A hand-over ends with its leadership: a leader that steps down and leads again takes updates."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    target, other = (name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
-    cluster.nodes[leader].transfer(target, cluster.now)
-    cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
-    assert cluster.nodes[leader].role is Role.FOLLOWER
-    cluster.heal()
-    cluster.run(1.0)
-    cluster.elect(leader)
-    cluster.update(b"y", leader)
-    cluster.settle()
-    assert cluster.data(leader)[-1] == b"y"
 
 
 def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:

@@ -128,23 +128,6 @@ def test_a_repeated_id_is_appended_once_and_the_first_who_asked_has_the_last_wor
     assert cluster.nodes[leader].status().last_index == 1
 
 
-def test_an_id_whose_entry_was_cut_off_is_new() -> None:
-    """An id whose entry was cut off is new, whatever the disk still holds."""
-    cluster = NodeCluster()
-    old = cluster.elect()
-    cluster.isolate(old)
-    cluster.update(b"x", old, make_id(7))
-    cluster.run(1.0)
-    new = cluster.leader
-    cluster.update(b"y", new)
-    cluster.heal()
-    cluster.run(0.3)
-    cluster.elect(old)
-    cluster.update(b"x", old, make_id(7))
-    cluster.run(0.3)
-    assert cluster.data(new) == [b"y", b"x"]
-
-
 @pytest.mark.parametrize(
     ("age_s", "outcome"),
     [

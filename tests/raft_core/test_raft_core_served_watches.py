@@ -347,21 +347,6 @@ def test_what_the_leader_has_forgotten_is_read_from_the_log() -> None:
     assert watch.phase is Phase.SERVED
 
 
-def test_a_session_that_is_over_is_begun_again() -> None:
-    """A client that was silent for so long that the leader forgot it begins its watches again, and misses nothing."""
-    cluster = ServedCluster()
-    client = WatchClient(cluster)
-    watches = [client.watch(after=0) for _ in range(3)]
-    cluster.write("a")
-    first = [indexes(client, watch) for watch in watches]
-    client.time += 60.0  # as if the process had been stopped
-    client.flush(url_of(1))
-    assert cluster.peers[url_of(1)].server.session_count == 0
-    cluster.write("b")
-    client.quiet_time(2.0)
-    assert [each + indexes(client, watch) for each, watch in zip(first, watches, strict=True)] == [[1, 2]] * 3
-
-
 def test_a_peer_that_started_anew_takes_no_old_session_for_its_own() -> None:
     """When the leader's process is a new one behind the same connection, its watches are begun again."""
     cluster = ServedCluster()

@@ -143,6 +143,11 @@ class NodeCluster:
         self.run(0.1)
         return self.leader
 
+    def elected(self) -> tuple[str, ...]:
+        """The leader, when there is one, and the others."""
+        leader = self.elect()
+        return (leader, *(name for name in self.logs if name != leader))
+
     def settle(self) -> None:
         """Everything that happens without time."""
         for _ in range(100_000):

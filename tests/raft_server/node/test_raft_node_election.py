@@ -69,8 +69,7 @@ def test_a_voter_that_has_just_started_says_nothing_either() -> None:
     """A voter that has just started does not answer, because it may have promised a leader not to vote before it
     stopped."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     cluster.stop(follower)
     cluster.start(follower)
     assert cluster.ask(follower, RequestVote(b"test", leader, 9, 99, 99)) == []
@@ -82,9 +81,8 @@ def test_a_voter_that_has_just_started_says_nothing_either() -> None:
 def test_a_peer_that_was_cut_off_does_not_raise_its_term() -> None:
     """A peer that was cut off does not raise its term, so that the leader goes on when it is back (Raft, §9.6)."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     term = cluster.nodes[leader].term
-    follower = next(name for name in "abc" if name != leader)
     cluster.isolate(follower)
     cluster.run(5.0)
     assert cluster.nodes[follower].term == term
@@ -98,9 +96,8 @@ def test_without_pre_vote_a_candidate_that_nobody_answers_stays_in_its_term() ->
     """Without pre-vote a candidate that nobody answers keeps asking in one term, and votes for nobody else
     (preventSpiralElections, facts §1.4)."""
     cluster = NodeCluster(pre_vote=False, check_quorum=False)
-    leader = cluster.elect()
+    leader, follower, other = cluster.elected()
     term = cluster.nodes[leader].term
-    follower, other = (name for name in "abc" if name != leader)
     cluster.isolate(follower)
     cluster.sent.clear()
     cluster.run(2.0)
@@ -116,9 +113,8 @@ def test_a_connected_node_peer_counts_as_willing_but_only_answers_raise_the_term
     """A Node peer that is connected counts as willing in a pre-vote, but a candidate raises its term only if one
     answers."""
     cluster = NodeCluster(capabilities=NODE)
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     term = cluster.nodes[leader].term
-    follower = next(name for name in "abc" if name != leader)
     cluster.isolate(follower)  # and the connections stand
     cluster.run(3.0)
     assert cluster.nodes[follower].term == term + 1

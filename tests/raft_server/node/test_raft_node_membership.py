@@ -114,13 +114,12 @@ def test_a_transition_that_was_not_committed_goes_when_its_entry_goes() -> None:
 def test_connections_follow_the_configuration() -> None:
     """A connection is opened when the entry with its peer is appended, and closed when the peer is in neither list."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, removed, _ = cluster.elected()
     outputs: list[Output] = []
     node = cluster.nodes[leader]
     send = node._state.outbox.send
     node._state.outbox.send = lambda output: (outputs.append(output), send(output))[1]  # type: ignore[method-assign, func-returns-value]
     cluster.start("d", peers_of("abc"))
-    removed = next(name for name in "abc" if name != leader)
     propose(cluster, "abcd".replace(removed, ""))
     cluster.run(0.5)
     changes = [output for output in outputs if isinstance(output, Connect | Disconnect)]
@@ -278,6 +277,5 @@ def test_while_the_cluster_changes_both_lists_are_told() -> None:
 def test_a_follower_names_the_leader() -> None:
     """A follower answers with status 0 and the id of the leader."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     assert propose(cluster, "abcd", follower) == [ConfigUpdateReply(Outcome.NOT_LEADER, leader_id=leader)]

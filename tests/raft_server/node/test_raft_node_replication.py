@@ -40,8 +40,7 @@ def test_what_is_appended_is_applied_everywhere(capabilities: frozenset[str]) ->
 def test_a_follower_that_was_away_catches_up() -> None:
     """A follower that was away gets what it lacks in messages of bounded size."""
     cluster = NodeCluster(max_message_bytes=1000)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(100):
         cluster.update(b"%d" % number + bytes(100))
@@ -73,8 +72,7 @@ def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_ha
     """A peer that may be a Node peer is told no commit beyond the entries that it has confirmed: a repeated message
     must not lie before its own commit."""
     cluster = NodeCluster(capabilities=NODE)
-    leader = cluster.elect()
-    late = next(name for name in "abc" if name != leader)
+    leader, late, _ = cluster.elected()
     cluster.cut.add((leader, late))
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -90,8 +88,7 @@ def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_ha
 def test_a_peer_of_ours_is_told_the_commit_at_once() -> None:
     """One of our peers is told the commit at once, because messages that lie before it do not harm it."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    _, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(3):
         cluster.update(b"%d" % number)
@@ -105,8 +102,7 @@ def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
     """A message is repeated with one id until it is answered, every 50 ms, or 100 ms with entries; the next has the
     next id."""
     cluster = NodeCluster(check_quorum=False)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    _, follower, _ = cluster.elected()
     cluster.isolate(follower)
     cluster.sent.clear()
     for number in range(10):
@@ -174,10 +170,9 @@ def test_a_flood_is_written_in_jobs_of_bounded_length() -> None:
 def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
     """A new leader appends a checkpoint only if its last entry is of another term and not committed (facts §3)."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    _, follower, _ = cluster.elected()
     cluster.update(b"x")
     cluster.run(0.2)
-    follower = next(name for name in "abc" if name != leader)
     cluster.elect(follower)
     assert cluster.nodes[follower].status().last_index == 1
     cluster.update(b"y")
@@ -275,11 +270,10 @@ def test_a_follower_keeps_what_it_has_committed() -> None:
 def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
     """A follower that lost its log gets everything again, and what it had confirmed no longer counts for a majority."""
     cluster = NodeCluster(check_quorum=False)
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     for number in range(5):
         cluster.update(b"%d" % number)
     cluster.run(0.2)
-    follower = next(name for name in "abc" if name != leader)
     cluster.stop(follower)
     cluster.logs[follower] = MemoryLog(peers_of("abc"))
     cluster.applied[follower].clear()

@@ -45,8 +45,7 @@ def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities:
     """A follower that lacks compacted entries gets the snapshot in chunks, then the entries after it, and applies
     nothing twice."""
     cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
-    leader = cluster.elect()
-    other, follower = (name for name in "abc" if name != leader)
+    leader, other, follower = cluster.elected()
     cluster.isolate(follower)
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -68,8 +67,7 @@ def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities:
 def test_a_snapshot_that_is_replaced_on_its_way_begins_again() -> None:
     """A snapshot that is replaced while it is sent begins again, so that no chunks of two are mixed."""
     cluster = NodeCluster(max_message_bytes=1000)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -147,7 +145,7 @@ def test_entries_that_are_being_written_and_a_snapshot() -> None:
 def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
     """After compaction up to the last configuration the leader appends that again, because snapshots have none."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     assert cluster.nodes[leader].compactable_index() == 0
     for number in range(10):
         cluster.update(b"%d" % number)
@@ -159,7 +157,6 @@ def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
         assert cluster.nodes[leader].compactable_index() == 10
         cluster.run(0.2)
     assert cluster.nodes[leader].status().last_index == 11
-    follower = next(name for name in "abc" if name != leader)
     assert cluster.nodes[follower].compactable_index() == 10
 
 

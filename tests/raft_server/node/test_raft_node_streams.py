@@ -167,8 +167,7 @@ def test_a_follower_names_the_leader_and_a_leader_that_steps_down_says_nothing()
     """A follower answers with status 0, and a leader that steps down leaves its streams unanswered, so that clients ask
     again."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     refused = ask(cluster, 0, name=follower)
     assert refused == [EntriesReply(EntriesStatus.NOT_LEADER, leader_id=leader)]
     for _ in range(20):

@@ -83,8 +83,7 @@ def test_updates_that_come_one_after_the_other_are_all_accepted_in_time() -> Non
 def test_a_leader_that_steps_down_says_first_that_it_had_accepted() -> None:
     """A client that hears only who leads takes its update for refused; it may be in the log all the same."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    other = next(name for name in "abc" if name != leader)
+    leader, other, _ = cluster.elected()
     cluster.isolate(leader)
     assert cluster.update(b"x", leader, make_id(7)) == []
     cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
@@ -169,8 +168,7 @@ def test_a_follower_names_the_leader() -> None:
     nobody = UpdateReply(Outcome.NOT_LEADER)
     assert cluster.update(b"x", "a") == [nobody]
     assert nobody.to_frames() == [b"", b"\xc0"]
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     assert cluster.update(b"x", follower) == [UpdateReply(Outcome.NOT_LEADER, leader_id=leader)]
 
 
@@ -193,11 +191,10 @@ def test_a_leader_takes_no_more_than_it_may_have_uncommitted() -> None:
 def test_the_seven_numbers_of_a_log() -> None:
     """RequestLogInfo has the seven numbers of the log in every role."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     cluster.update(b"x")
     cluster.run(0.2)
     cluster.logs[leader].prune_index = 1
-    follower = next(name for name in "abc" if name != leader)
     assert cluster.ask(leader, RequestLogInfo(b"test")) == [LogInfoReply(True, leader, 1, 1, 1, 1, 1, 0, 1)]
     reply = cluster.ask(follower, RequestLogInfo(b"test"))[0]
     assert isinstance(reply, LogInfoReply)

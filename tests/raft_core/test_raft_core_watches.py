@@ -16,12 +16,7 @@ from raft_client.core.event_history import EventHistory
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree, Where
 from raft_client.core.watch_events import Progress, SnapshotEvent
 from raft_client.core.watch_state import Phase, WatchReady, WatchState
-from raft_client.errors import (
-    ClientClosedError,
-    HistoryOutrunError,
-    InvalidArgumentError,
-    ProtocolError,
-)
+from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position

@@ -14,15 +14,7 @@ from support.keys import add_client, add_peer, make_keys, settings_for
 from support.ports import reserved_port
 from support.waiting import eventually, until
 
-from raft_client import (
-    AsyncRaftClient,
-    ConfigError,
-    NoLeaderError,
-    Peer,
-    RaftClient,
-    RaftSettings,
-    SettingsError,
-)
+from raft_client import AsyncRaftClient, ConfigError, NoLeaderError, Peer, RaftClient, RaftSettings, SettingsError
 from raft_client.links import Link, Links
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.key_value import KeyValueStateMachine

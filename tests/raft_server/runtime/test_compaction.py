@@ -20,7 +20,6 @@ from support.waiting import until
 from raft_client import (
     AsyncRaftClient,
     CompactionError,
-    InvalidArgumentError,
     KeyValueCodec,
     LogEntry,
     Peer,
@@ -380,14 +379,6 @@ async def test_one_snapshot_is_held_at_a_time() -> None:
         assert taken.index == 10
         await append(client, 10)
         assert await client.take_snapshot("1") == taken
-
-
-@pytest.mark.parametrize("value", [0, -1, True, 1.5, "1"])
-def test_sizes_that_no_log_has_are_refused(value: object) -> None:
-    """``compact_bytes`` is a number of bytes; both clusters say so at once."""
-    for kind in (AsyncEmbeddedCluster, EmbeddedCluster):
-        with pytest.raises(InvalidArgumentError, match="compact_bytes"):
-            kind(1, compact_bytes=value)  # type: ignore[arg-type]  # what is refused
 
 
 def test_the_blocking_client_asks_too() -> None:

@@ -131,17 +131,21 @@ def test_messages_that_nobody_can_read_harm_nothing() -> None:
         log.append(b"x")
 
 
-@pytest.mark.parametrize("size", [0, 10, True, "3"])
-def test_a_size_that_no_cluster_has_is_refused(size: object) -> None:
-    """An impossible size of a cluster is refused before anything is started."""
-    with pytest.raises(InvalidArgumentError, match="size is a number of peers from 1 to 9"):
-        EmbeddedCluster(size)  # type: ignore[arg-type]
-
-
-def test_a_setting_that_there_is_not_is_refused() -> None:
-    """The error about an unknown setting names it."""
-    with pytest.raises(InvalidArgumentError, match="'hearbeat_s'"):
-        EmbeddedCluster(settings={"hearbeat_s": 1.0})
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        *(({"size": size}, "size is a number of peers from 1 to 9") for size in (0, 10, True, "3")),
+        *(({"compact_bytes": value}, "compact_bytes") for value in (0, -1, True, 1.5, "1")),
+        ({"settings": {"hearbeat_s": 1.0}}, "'hearbeat_s'"),
+        ({"transport": "inproc"}, "transport is 'tcp' or 'ipc', not 'inproc'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
+    """An impossible size or transport, and an unknown setting, are refused before anything is started, with their
+    names."""
+    for kind in (AsyncEmbeddedCluster, EmbeddedCluster):
+        with pytest.raises(InvalidArgumentError, match=told):
+            kind(**options)
 
 
 def test_controls_say_what_cannot_be_done() -> None:

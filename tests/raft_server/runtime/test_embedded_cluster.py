@@ -132,7 +132,7 @@ def test_messages_that_nobody_can_read_harm_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
         *(({"size": size}, "size is a number of peers from 1 to 9") for size in (0, 10, True, "3")),
         *(({"compact_bytes": value}, "compact_bytes") for value in (0, -1, True, 1.5, "1")),
@@ -140,11 +140,11 @@ def test_messages_that_nobody_can_read_harm_nothing() -> None:
         ({"transport": "inproc"}, "transport is 'tcp' or 'ipc', not 'inproc'"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
+def test_a_cluster_that_cannot_be_is_refused(options: dict[str, Any], error: str) -> None:
     """An impossible size or transport, and an unknown setting, are refused before anything is started, with their
     names."""
     for kind in (AsyncEmbeddedCluster, EmbeddedCluster):
-        with pytest.raises(InvalidArgumentError, match=told):
+        with pytest.raises(InvalidArgumentError, match=error):
             kind(**options)
 
 

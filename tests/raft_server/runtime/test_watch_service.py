@@ -24,7 +24,7 @@ ENTRIES = [
 TERMS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4}
 
 
-def told(service: WatchService) -> list[list[bytes]]:
+def messages_of(service: WatchService) -> list[list[bytes]]:
     """The messages of a turn."""
     sent: list[list[bytes]] = []
     service.turn(0.0, lambda frames: sent.append(frames) is None)
@@ -40,7 +40,7 @@ def test_the_term_of_each_entry_is_known_however_they_come(at_once: int) -> None
     for index, right in TERMS.items():
         for term in (1, 2, 3, 4):
             service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(index, term)), 0.0)
-            assert told(service)[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
+            assert messages_of(service)[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
 
 
 def test_after_a_refusal_nothing_more_is_sent() -> None:
@@ -68,7 +68,7 @@ def test_a_watch_that_ended_says_where_the_log_is() -> None:
     service = WatchService(machine)
     _apply(service, machine, ENTRIES)
     service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(4, 3)), 0.0)
-    assert told(service) == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]
+    assert messages_of(service) == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]
 
 
 def _log(last: int, *, term: int = 1) -> list[LogEntry]:
@@ -99,7 +99,7 @@ def test_what_the_history_cannot_hold_is_not_written_into_it() -> None:
         heard = []
         for service in (again, running):
             assert service.request(b"%d" % after, b"1", BeginWatch(b"", b"k", False, Position(after, 1)), 0.0)
-            heard.append([frames[2:] for frames in told(service) if frames[2] != b"\x00"])  # numbers of sessions differ
+            heard.append([frames[2:] for frames in messages_of(service) if frames[2] != b"\x00"])  # numbers of sessions differ
         assert heard[0] == heard[1], after
 
 
@@ -124,7 +124,7 @@ def test_the_history_begins_where_the_end_of_the_log_was_replaced() -> None:
     _apply(service, machine, [LogEntry.of(SET, term=4, index=6)])
     assert service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(6, 4)), 0.0)
     _apply(service, machine, [LogEntry.of(SET, term=4, index=7)])
-    assert told(service)[1][2:] == Events(Position(7, 4), tuple(KeyValueCodec().decode(SET))).to_frames()
+    assert messages_of(service)[1][2:] == Events(Position(7, 4), tuple(KeyValueCodec().decode(SET))).to_frames()
 
 
 @pytest.mark.parametrize(("index", "serves"), [(89, False), (90, True), (200, True)])

@@ -268,9 +268,7 @@ def test_a_question_that_fails_ends_the_watches_that_wait_for_it() -> None:
     assert isinstance(w.error, ProtocolError)
 
 
-# -- watches that fall behind (R2, R5, R8) -----------------------------------------------------------------------------
-
-# -- compaction -------------------------------------------------------------------------------------------------------
+# -- compacted history (R2, R5) ----------------------------------------------------------------------------------------
 
 
 def compacted(index: int = 10, end: int = 20) -> Shell:
@@ -362,7 +360,7 @@ def test_live_watches_are_outrun_too() -> None:
     assert [index for index, _ in seen(take(shell, late))] == [21, 22, 23, 24, 25]
 
 
-# -- slow consumers ---------------------------------------------------------------------------------------------------
+# -- slow consumers (R8) -----------------------------------------------------------------------------------------------
 
 
 def test_a_slow_consumer_of_history_stops_its_reader() -> None:

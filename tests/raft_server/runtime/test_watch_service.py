@@ -99,7 +99,9 @@ def test_what_the_history_cannot_hold_is_not_written_into_it() -> None:
         heard = []
         for service in (again, running):
             assert service.request(b"%d" % after, b"1", BeginWatch(b"", b"k", False, Position(after, 1)), 0.0)
-            heard.append([frames[2:] for frames in messages_of(service) if frames[2] != b"\x00"])  # numbers of sessions differ
+            heard.append(
+                [frames[2:] for frames in messages_of(service) if frames[2] != b"\x00"]
+            )  # numbers of sessions differ
         assert heard[0] == heard[1], after
 
 

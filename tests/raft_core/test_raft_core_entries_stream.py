@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from model_peer import ENTRIES, IDENT, Log, ModelPeer, snapshot_bytes, state_entry, uint
 from model_shell import indexes, log_of
+from support.schedules import scaled
 
 from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
 from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
@@ -499,5 +500,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert self.link.verdict.result == self.expected - 1
 
 
-StreamMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+StreamMachine.TestCase.settings = settings(
+    max_examples=max(60, scaled(150, 1500)), stateful_step_count=40, deadline=None
+)
 TestAnySchedule = StreamMachine.TestCase

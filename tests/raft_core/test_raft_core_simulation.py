@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 from raft_network import ClientDriver, SimCluster, url_of
 from raft_simulation import PEERS, Simulation
+from support.schedules import scaled
 
 from raft_client.core import request_machine
 from raft_client.core.calls import Append
@@ -115,7 +116,12 @@ def test_entries_that_an_election_turned_around_are_told_by_their_indexes() -> N
     assert [client.outcomes[n] for n in range(3)] == [[1], [3], [2]]
 
 
-EFFORT = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+EFFORT = settings(
+    max_examples=max(40, scaled(100, 1000)),
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 Simulation.TestCase.settings = EFFORT
 Patient.TestCase.settings = EFFORT
 OneAtATime.TestCase.settings = EFFORT
@@ -224,6 +230,7 @@ MUTANTS: list[Plant] = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("plant", MUTANTS, ids=lambda plant: plant.__name__.strip("_"))
 def test_the_simulation_notices(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation finds each defect within a fixed series of schedules."""

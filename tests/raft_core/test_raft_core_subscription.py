@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from model_peer import IDENT, Log, ModelPeer, snapshot_bytes, uint
 from model_shell import Shell, indexes, log_of, subscribe
+from support.schedules import scaled
 
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.freshness import Freshness
@@ -447,5 +448,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert self.shell.states[-1] is Freshness.FRESH
 
 
-SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SubscriptionMachine.TestCase.settings = settings(
+    max_examples=max(60, scaled(150, 1500)), stateful_step_count=40, deadline=None
+)
 TestAnySchedule = SubscriptionMachine.TestCase

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from model_peer import ModelPeer, snapshot_bytes, state_entry
 from model_shell import Shell
 from model_watches import LineCodec, history, seen, start, take, watch, write
+from support.schedules import scaled
 
 from raft_client.core.event_history import EventHistory
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree, Where
@@ -365,14 +366,14 @@ def test_live_watches_are_outrun_too() -> None:
 
 def test_a_slow_consumer_of_history_stops_its_reader() -> None:
     """While a slow consumer catches up, no more than the queue, the reader's buffer and the peer's window is held."""
-    shell = start(history(30_000), watch_bytes=1000)
+    shell = start(history(20_000), watch_bytes=1000)
     shell.leader.batch = 500
     w = watch(shell, Prefix(b""), after=0)
     assert w.size < 100_000
     assert w.seen.index < 1_000
     assert w.reader is not None
     assert w.reader.position < 15_000
-    assert len(take(shell, w)) == 30_000
+    assert len(take(shell, w)) == 20_000
 
 
 def test_a_consumer_that_was_away_for_long_gets_a_new_stream() -> None:
@@ -502,7 +503,9 @@ class WatchesMachine(RuleBasedStateMachine):
         assert self.shell.sub is None
 
 
-WatchesMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+WatchesMachine.TestCase.settings = settings(
+    max_examples=max(60, scaled(150, 1500)), stateful_step_count=40, deadline=None
+)
 TestAnySchedule = WatchesMachine.TestCase
 
 

@@ -241,6 +241,7 @@ def takes_one_watch_too_few(right: Any, self: Any, session: Any, key_bytes: int,
     return reason
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", _MUTANTS)
 def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mistakes makes one of the first schedules fail."""

@@ -477,6 +477,7 @@ def ids_stay_when_their_log_is_replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentList, "replace_all", careful)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "plant",
     [

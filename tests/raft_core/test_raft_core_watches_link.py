@@ -45,7 +45,7 @@ def test_a_watch_is_told_when_no_leader_is_heard_and_when_it_is_up_to_date_again
     assert kinds(take(shell, told)) == [2, Resumed]
     assert shell.machine.state_of(told).freshness is Freshness.FRESH
     assert kinds(take(shell, other)) == [1, 2]
-    assert shell.states == [Freshness.FRESH, Freshness.SILENT, Freshness.FRESH]
+    assert shell.states == [Freshness.FRESH, Freshness.SILENT, Freshness.STALE, Freshness.FRESH]
 
 
 def test_heartbeats_keep_a_quiet_watch_from_being_suspended() -> None:

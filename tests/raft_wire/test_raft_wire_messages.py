@@ -61,6 +61,7 @@ GOLDEN: list[tuple[str, Any]] = [
     ("3c|6964656e74|05|00", m.RequestEntries(b"ident", 5, 0)),
     ("00|a133", m.EntriesReply(m.EntriesStatus.NOT_LEADER, leader_id="3")),
     ("01|c0|830c", m.EntriesReply(m.EntriesStatus.LAST, 3203)),
+    ("01|c0", m.EntriesReply(m.EntriesStatus.LAST)),
     (
         f"03|93ce00010000ce0002c36c1e|d007|{'ab' * 65536}",
         m.EntriesReply(

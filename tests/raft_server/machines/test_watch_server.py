@@ -245,6 +245,21 @@ def test_a_client_that_was_forgotten_is_told_so() -> None:
     assert seen(server, 0, session=8, now=31.0)[-1] == WatchProgress(8, at(10), leads=False)
 
 
+def test_a_connection_that_takes_nothing_loses_its_watches() -> None:
+    """When a message could not be handed to a connection all its watches end: nobody knows what its client has."""
+    server = a_server()
+    begun(server, key_watch())
+    begun(server, key_watch(), request_id=W2)
+    begun(server, key_watch(), OTHER)
+    server.refused(ROUTE)
+    server.turn(0.0)
+    assert (server.watch_count, server.ended) == (1, {"refused": 1})
+    apply(server, 11, put(b"k"))
+    server.turn(0.0)
+    assert {each.route for each in server.take()} == {OTHER}
+    assert seen(server, 0) == [NoSession(7)]
+
+
 def test_a_crowd_of_watches_is_bounded() -> None:
     """Each of many watches begins with a message of its own; one too many is told so, and costs nothing (R14)."""
     server = a_server(watches=3, watches_of_a_session=2)

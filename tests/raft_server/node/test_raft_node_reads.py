@@ -54,6 +54,19 @@ def test_a_cluster_of_one_reads() -> None:
     assert cluster.reads == [ReadGranted("token", 1, "a")]
 
 
+def test_an_isolated_leader_grants_nothing_after_its_lease() -> None:
+    """An isolated leader grants no reads after its lease, because another may lead and have committed more."""
+    cluster = NodeCluster()
+    leader = cluster.elect()
+    cluster.isolate(leader)
+    cluster.run(0.19)
+    cluster.nodes[leader].read("token", cluster.now)
+    cluster.settle()
+    assert cluster.reads == []
+    cluster.run(0.5)
+    assert cluster.reads == [ReadGranted("token", None, None)]
+
+
 def test_the_lease_is_over_before_anybody_else_can_lead() -> None:
     """As long as the old leader grants reads by its lease, nobody else can lead."""
     for seed in range(20):

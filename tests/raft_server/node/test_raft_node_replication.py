@@ -183,6 +183,17 @@ def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() 
     assert (checkpoint.kind, checkpoint.data, checkpoint.request_id.raw) == (EntryKind.CHECKPOINT, b"\xc0", bytes(12))
 
 
+def test_a_repetition_of_a_former_leader_is_answered_and_no_sign_of_life() -> None:
+    """A message that a former leader repeats gets the reply that it had, and the present leader stays."""
+    cluster = NodeCluster()
+    message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
+    done = [AppendReply(1, success=True)]
+    assert cluster.ask("a", message) == done
+    cluster.ask("a", AppendEntries(b"test", "c", 2, 1, 1, 0), b"\x02")
+    assert cluster.ask("a", message) == done
+    assert (cluster.nodes["a"].leader_id, cluster.nodes["a"].term, cluster.logs["a"].last_index) == ("c", 2, 1)
+
+
 def test_an_old_leader_is_refused() -> None:
     """An old leader is refused and told the term, and nothing else happens."""
     cluster = NodeCluster(check_quorum=False)

@@ -148,3 +148,14 @@ def test_timeout_now_of_somebody_else_starts_nothing() -> None:
     for message in (TimeoutNow(b"test", leader, term - 1), TimeoutNow(b"test", two, term)):
         assert cluster.ask(one, message) == [TimeoutNowReply(term, started=False)]
     assert cluster.nodes[one].role is Role.FOLLOWER
+
+
+def test_a_transfer_that_leads_nowhere_ends() -> None:
+    """A hand-over that does not succeed ends, and the leader goes on with what had to wait."""
+    cluster = NodeCluster()
+    leader, target = cluster.elect_with_one_behind()
+    cluster.nodes[leader].transfer(target, cluster.now)
+    assert cluster.update(b"y", leader) == []
+    cluster.run(0.5)
+    assert cluster.leader == leader
+    assert cluster.data(leader) == [b"x", b"y"]

@@ -155,6 +155,7 @@ def test_controls_say_what_cannot_be_done() -> None:
     with pytest.raises(InvalidArgumentError, match="not running"):
         cluster.leader()
     with cluster:
+        assert cluster.running == ("1",)
         with pytest.raises(InvalidArgumentError, match="no peer '7' is running; there are 1"):
             cluster.kill("7")
         with pytest.raises(InvalidArgumentError, match="no peer '1' was killed"):
@@ -194,7 +195,7 @@ async def test_no_group_without_a_majority_acknowledges() -> None:
         await cluster.restart("2")
         with pytest.raises(NoLeaderError):
             await log.append(b"y", timeout=1.0)
-        with pytest.raises(NoLeaderError, match=r"no peer of \d leads"):
+        with pytest.raises(NoLeaderError, match=r"no peer of [123, ]+ leads"):
             await cluster.leader(timeout=0.1)
         await cluster.partition(["1"])
         assert await cluster.leader() in {"2", "3"}

@@ -210,6 +210,7 @@ class NewestIndex(StateMachine):
         assert self.index == index
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("hours_pass")
 async def test_a_snapshot_has_the_state_of_its_index(tmp_path: Path) -> None:
     """A snapshot that a generator writes holds the entries up to its index, and none that was applied meanwhile."""
@@ -403,6 +404,7 @@ def test_a_node_peer_is_not_asked() -> None:
         assert not [kind for _, _, kind, _ in cluster.seen if len(kind) > 1]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("hours_pass")
 async def test_a_follower_that_was_away_is_caught_up_by_a_snapshot_and_the_disk_stays_small() -> None:
     """With ``compact_bytes``, a cluster under load keeps its logs short; a peer that was away gets a snapshot, and

@@ -19,7 +19,10 @@ from raft_client.core.stream_actions import (
     StopListening,
     Submit,
 )
+from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry
+from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.positions import Position
 
 
 class Conversation:
@@ -191,3 +194,16 @@ def log_of(count: int) -> Log:
     for _ in range(count):
         log.append()
     return log
+
+
+def subscribe(log: Log, after: Position | int | None = 0, **options: Any) -> Shell:
+    """A subscription that was just started."""
+    shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
+    shell.machine.start(shell.now)
+    shell.act()
+    return shell
+
+
+def indexes(batches: list[Any]) -> list[int]:
+    """The indexes of the entries in batches."""
+    return [entry.index for batch in batches if not isinstance(batch, SnapshotChunk) for entry in batch]

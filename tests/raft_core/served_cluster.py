@@ -15,7 +15,6 @@ from raft_client import KeyValueCodec
 from raft_client.core.request_actions import Action, Reject, Resolve, Subscribe, Unsubscribe, Wake
 from raft_client.core.selectors import Prefix, Selector
 from raft_client.core.stream_runners import StreamRunner, StreamRunners
-from raft_client.core.watch_events import WatchEvent
 from raft_client.core.watch_state import WatchState
 from raft_client.core.watches import Watches
 from raft_client.server.machines.watch_server import WatchServer
@@ -24,7 +23,7 @@ from raft_client.wire.hello import Capability, Hello
 from raft_client.wire.positions import Position
 from raft_client.wire.watch_messages import WATCH_TYPE, decode_watch_request
 
-__all__ = ["ServedCluster", "WatchClient", "WatchPeer", "seen"]
+__all__ = ["ServedCluster", "WatchClient", "WatchPeer"]
 
 _CODEC = KeyValueCodec()
 
@@ -265,8 +264,3 @@ class WatchClient(ClientDriver):
                 self.listening.pop((owner, url), None)
             case _:
                 super()._carry_out(action)
-
-
-def seen(items: list[Any]) -> list[tuple[int, list[bytes]]]:
-    """Index and keys of events."""
-    return [(i.index, [c.key for c in i.changes]) for i in items if isinstance(i, WatchEvent)]

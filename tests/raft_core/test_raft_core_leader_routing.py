@@ -21,6 +21,14 @@ def appended_at(client: ClientDriver) -> list[str]:
     return [url for url, frames in client.sent if frames[1] == UPDATE]
 
 
+@pytest.fixture
+def led(client: ClientDriver) -> ClientDriver:
+    """A client that knows its leader, with one entry in the log."""
+    client.append(1)
+    client.settle()
+    return client
+
+
 # -- finding the leader ------------------------------------------------------------------------------------------------
 
 
@@ -189,120 +197,102 @@ def test_a_connection_that_neither_opens_nor_fails_is_made_anew(client: ClientDr
     assert client.outcomes[1] == [1]
 
 
-def test_the_peers_are_refreshed_while_requests_pass(client: ClientDriver, cluster: SimCluster) -> None:
+def test_the_peers_are_refreshed_while_requests_pass(led: ClientDriver, cluster: SimCluster) -> None:
     """The list of peers is refreshed while requests pass, so that a client survives the exchange of all its peers."""
-    client.append(1)
-    client.settle()
     cluster.listed = [["1", ONE], ["9", url_of(9)]]
-    client.pass_time(31.0)
-    client.append(2)
-    client.settle()
-    assert client.machine.peers == {"1": ONE, "9": url_of(9)}
+    led.pass_time(31.0)
+    led.append(2)
+    led.settle()
+    assert led.machine.peers == {"1": ONE, "9": url_of(9)}
 
 
 # -- the leader is lost ------------------------------------------------------------------------------------------------
 
 
-def test_another_leader_is_asked_alone_and_gets_everything(client: ClientDriver, cluster: SimCluster) -> None:
+def test_another_leader_is_asked_alone_and_gets_everything(led: ClientDriver, cluster: SimCluster) -> None:
     """After "not the leader" with a name, that peer alone is asked and gets every request (the document's first
     recovery)."""
-    client.append(1)
-    client.settle()
     cluster.elect(cluster.peers[TWO])
-    del client.sent[:]
-    client.append(2)
-    client.append(3)
-    client.settle()
-    assert [client.outcomes[n] for n in (1, 2, 3)] == [[1], [2], [3]]
-    assert asked(client) == [TWO]
+    del led.sent[:]
+    led.append(2)
+    led.append(3)
+    led.settle()
+    assert [led.outcomes[n] for n in (1, 2, 3)] == [[1], [2], [3]]
+    assert asked(led) == [TWO]
     assert cluster.log == [b"1", b"2", b"3"]
 
 
-def test_without_a_name_everybody_is_asked(client: ClientDriver, cluster: SimCluster) -> None:
+def test_without_a_name_everybody_is_asked(led: ClientDriver, cluster: SimCluster) -> None:
     """After "not the leader" without a name, everybody is asked (the document's second recovery)."""
-    client.append(1)
-    client.settle()
     cluster.elect(None)
-    del client.sent[:]
-    client.append(2)
-    client.settle()
-    assert sorted(set(asked(client))) == [ONE, TWO, THREE]
+    del led.sent[:]
+    led.append(2)
+    led.settle()
+    assert sorted(set(asked(led))) == [ONE, TWO, THREE]
     cluster.elect(cluster.peers[THREE])
-    client.pass_time(0.5)
-    assert client.outcomes[2] == [2]
+    led.pass_time(0.5)
+    assert led.outcomes[2] == [2]
 
 
-def test_a_broken_link_starts_the_search_at_once(client: ClientDriver, cluster: SimCluster) -> None:
+def test_a_broken_link_starts_the_search_at_once(led: ClientDriver, cluster: SimCluster) -> None:
     """A broken link starts the search at once, without waiting for a time-out."""
-    client.append(1)
-    client.settle()
-    client.append(2)
-    client.kill(ONE)
-    del client.sent[:]
-    client.report_losses()
-    assert asked(client) == [ONE, TWO, THREE]
+    led.append(2)
+    led.kill(ONE)
+    del led.sent[:]
+    led.report_losses()
+    assert asked(led) == [ONE, TWO, THREE]
     cluster.elect(cluster.peers[TWO])
-    client.pass_time(0.1)
-    assert client.outcomes[2] == [2]
+    led.pass_time(0.1)
+    assert led.outcomes[2] == [2]
 
 
-def test_the_same_request_id_is_sent_again(client: ClientDriver, cluster: SimCluster) -> None:
+def test_the_same_request_id_is_sent_again(led: ClientDriver, cluster: SimCluster) -> None:
     """The request is repeated with its id, and the new leader answers with the index at which the old one had committed
     it."""
-    client.append(1)
-    client.settle()
-    client.append(2)
-    client.peer_works(ONE)  # committed, and the answer is lost with the link
-    client.kill(ONE)
+    led.append(2)
+    led.peer_works(ONE)  # committed, and the answer is lost with the link
+    led.kill(ONE)
     cluster.elect(cluster.peers[TWO])
-    client.pass_time(0.1)
-    assert client.outcomes[2] == [2]
+    led.pass_time(0.1)
+    assert led.outcomes[2] == [2]
     assert cluster.log == [b"1", b"2"]
-    ids = [frames[0] for url, frames in client.sent if frames[1] == UPDATE and frames[3] == b"2"]
+    ids = [frames[0] for url, frames in led.sent if frames[1] == UPDATE and frames[3] == b"2"]
     assert ids == [(2).to_bytes(12, "big")] * 2
 
 
-def test_silence_makes_the_leader_suspect(client: ClientDriver, cluster: SimCluster) -> None:
+def test_silence_makes_the_leader_suspect(led: ClientDriver, cluster: SimCluster) -> None:
     """After the response time-out of a leader that is silent on an open connection, the others are asked."""
-    client.append(1)
-    client.settle()
     cluster.peers[ONE].is_frozen = True
     cluster.elect(cluster.peers[TWO])
     cluster.peers[ONE].believes = "1"
-    client.append(2)
-    client.pass_time(0.49)
-    assert client.outcomes[2] == []
-    client.pass_time(0.1)
-    assert client.outcomes[2] == [2]
+    led.append(2)
+    led.pass_time(0.49)
+    assert led.outcomes[2] == []
+    led.pass_time(0.1)
+    assert led.outcomes[2] == [2]
 
 
-def test_a_leader_that_was_merely_slow_is_believed_after_the_grace_time(
-    client: ClientDriver, cluster: SimCluster
-) -> None:
+def test_a_leader_that_was_merely_slow_is_believed_after_the_grace_time(led: ClientDriver, cluster: SimCluster) -> None:
     """A slow leader is believed after the grace time if nobody else leads, and its answer to the first request still
     counts."""
-    client.append(1)
-    client.settle()
     cluster.peers[ONE].is_frozen = True
-    client.append(2)
-    client.pass_time(0.6)
+    led.append(2)
+    led.pass_time(0.6)
     cluster.peers[ONE].is_frozen = False
-    client.pass_time(0.5)
-    assert client.outcomes[2] == [2]
+    led.pass_time(0.5)
+    assert led.outcomes[2] == [2]
     assert cluster.log == [b"1", b"2"]
 
 
-def test_a_deluded_leader_does_not_keep_the_client(client: ClientDriver, cluster: SimCluster) -> None:
+def test_a_deluded_leader_does_not_keep_the_client(led: ClientDriver, cluster: SimCluster) -> None:
     """A leader that is cut off from its peers, which accepts and never commits (facts 1.4), is left for the real
     one."""
-    client.append(1)
-    client.settle()
     cluster.peers[ONE].is_deluded = True
     cluster.elect(cluster.peers[THREE])
-    client.append(2)
-    client.pass_time(1.0)
-    assert client.outcomes[2] == [2]
-    assert client.machine.leader_url == THREE
+    led.append(2)
+    led.pass_time(1.0)
+    assert led.outcomes[2] == [2]
+    assert led.machine.leader_url == THREE
 
 
 def test_order_survives_the_change_of_the_leader(client: ClientDriver, cluster: SimCluster) -> None:
@@ -333,31 +323,27 @@ def test_only_the_window_is_on_the_wire(cluster: SimCluster) -> None:
 
 
 def test_one_lost_answer_is_asked_for_again_while_the_leader_talks_to_others(
-    client: ClientDriver, cluster: SimCluster
+    led: ClientDriver, cluster: SimCluster
 ) -> None:
     """A single lost answer is requested again at a leader that answers others."""
-    client.append(1)
-    client.settle()
-    client.append(2)
-    client.peer_works(ONE)
-    client.to_client.clear()  # a peer drops answers when its queue is full
-    client.pass_time(0.4)
-    client.append(3)
-    client.settle()
-    client.pass_time(0.2)
-    assert client.outcomes[2] == [2]
-    assert client.machine.stats.searches == 1
+    led.append(2)
+    led.peer_works(ONE)
+    led.to_client.clear()  # a peer drops answers when its queue is full
+    led.pass_time(0.4)
+    led.append(3)
+    led.settle()
+    led.pass_time(0.2)
+    assert led.outcomes[2] == [2]
+    assert led.machine.stats.searches == 1
 
 
-def test_the_acceptance_resets_the_clock(client: ClientDriver, cluster: SimCluster) -> None:
+def test_the_acceptance_resets_the_clock(led: ClientDriver, cluster: SimCluster) -> None:
     """Each *accepted* starts the response time-out again (ØMQ Raft protocol, RequestUpdate)."""
-    client.append(1)
-    client.settle()
-    request = client.append(2)
+    request = led.append(2)
     cluster.peers[ONE].is_frozen = True
     for _ in range(4):
-        client.pass_time(0.4)
-        client.machine.received(ONE, [request.request_id, b"\x01"], client.time)
-    assert client.machine.stats.searches == 1
-    client.pass_time(0.6)
-    assert client.machine.stats.searches == 2
+        led.pass_time(0.4)
+        led.machine.received(ONE, [request.request_id, b"\x01"], led.time)
+    assert led.machine.stats.searches == 1
+    led.pass_time(0.6)
+    assert led.machine.stats.searches == 2

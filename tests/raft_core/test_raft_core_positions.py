@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_peer import IDENT, Log, ModelPeer
-from model_shell import Shell, log_of
+from model_peer import IDENT, Log
+from model_shell import log_of, subscribe
 from model_watches import history, seen, start, take, watch, write
 
 from raft_client.core.cursor import Cursor
@@ -17,8 +17,7 @@ from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
 from raft_client.core.selectors import Prefix
 from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import Failed, FollowUps
-from raft_client.core.watch_events import SnapshotEvent
-from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, TermMismatchError
+from raft_client.errors import HistoryOutrunError, InvalidArgumentError, TermMismatchError
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
@@ -72,11 +71,17 @@ def chunk(index: int, offset: int, size: int, data: bytes, *, term: int = 1) -> 
     return [b"\x03", bytes([0x93, offset, size, term]), bytes([index]), data]
 
 
+def asked(after: Position | int, **options: Any) -> EntriesStream:
+    """A stream whose first request is on its way."""
+    call = EntriesStream(IDENT, after, **options)
+    call.frames()
+    return call
+
+
 def test_the_position_is_behind_what_was_taken() -> None:
     """The position is that of the last item taken, since items received and still queued would be lost at a resume
     there."""
-    call = EntriesStream(IDENT, 0)
-    call.frames()
+    call = asked(0)
     call.receive(reply(2, 1, 3))
     call.receive(reply(1, 4, 5))
     assert (call.position, call.taken) == (5, Position(0))
@@ -88,8 +93,7 @@ def test_the_position_is_behind_what_was_taken() -> None:
 
 def test_half_a_snapshot_is_no_position() -> None:
     """A position within a snapshot is not given, because the state is whole only after its last chunk."""
-    call = EntriesStream(IDENT, 2)
-    call.frames()
+    call = asked(2)
     call.receive(chunk(9, 0, 6, b"abc"))
     call.receive(chunk(9, 3, 6, b"def", term=4))
     call.receive(chunk(9, 0, 6, b"abcdef", term=4))
@@ -114,8 +118,7 @@ def test_the_entry_at_a_position_is_asked_for_as_well() -> None:
 def test_another_term_is_another_log() -> None:
     """When the entry at a position has another term, nothing is handed out, the peer is told to stop, and the error
     tells the term."""
-    call = EntriesStream(IDENT, Position(5, 2))
-    call.frames()
+    call = asked(Position(5, 2))
     verdict = call.receive(reply(2, 5, 7))
     assert isinstance(verdict, Failed)
     assert isinstance(verdict.error, TermMismatchError)
@@ -126,8 +129,7 @@ def test_another_term_is_another_log() -> None:
 
 def test_the_end_of_the_log_confirms_a_position() -> None:
     """When the position is the last entry of the log, it is confirmed and nothing follows."""
-    call = EntriesStream(IDENT, Position(5, 1))
-    call.frames()
+    call = asked(Position(5, 1))
     assert call.receive(reply(1, 5, 5)).result == 5
     assert call.next_batch(0.0) is None
     assert call.taken == Position(5, 1)
@@ -144,8 +146,7 @@ def test_a_position_is_confirmed_anew_after_a_break() -> None:
 @pytest.mark.parametrize(("term", "fails"), [(3, False), (4, True), (2, True)])
 def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, fails: bool) -> None:
     """If the log was compacted at the position, the snapshot's term confirms it, and the entries after it follow."""
-    call = EntriesStream(IDENT, Position(5, term), snapshot=SnapshotPolicy.REFUSE)
-    call.frames()
+    call = asked(Position(5, term), snapshot=SnapshotPolicy.REFUSE)
     verdict = call.receive(chunk(5, 0, 6, b"abc", term=3))
     assert isinstance(verdict, Failed) is fails
     if not fails:
@@ -157,11 +158,9 @@ def test_a_log_that_was_compacted_right_there_still_has_what_follows(term: int, 
 def test_a_snapshot_of_an_older_term_is_of_another_log() -> None:
     """A snapshot of an older term is of another log, since terms never fall; a newer term is accepted as the whole
     state."""
-    call = EntriesStream(IDENT, Position(5, 4))
-    call.frames()
+    call = asked(Position(5, 4))
     assert isinstance(call.receive(chunk(9, 0, 6, b"abc", term=3)).error, TermMismatchError)
-    call = EntriesStream(IDENT, Position(5, 2))
-    call.frames()
+    call = asked(Position(5, 2))
     assert isinstance(call.receive(chunk(9, 0, 6, b"abc", term=3)), FollowUps)
 
 
@@ -176,8 +175,7 @@ def test_the_follow_ups_of_a_snapshot_say_what_was_asked() -> None:
 def test_history_that_was_outrun_says_what_there_is() -> None:
     """Before the error that history was compacted is raised, the leader is asked for its oldest entry and its end
     (R5)."""
-    call = EntriesStream(IDENT, 2, snapshot=SnapshotPolicy.REFUSE)
-    call.frames()
+    call = asked(2, snapshot=SnapshotPolicy.REFUSE)
     verdict = call.receive(chunk(9, 0, 6, b"abc"))
     assert verdict.frames == (call.stop(), [b"\x25", IDENT])
     call.receive(chunk(9, 3, 6, b"def"))  # it was on its way
@@ -215,13 +213,6 @@ def test_a_cursor_knows_snapshots() -> None:
 
 
 # -- subscriptions ----------------------------------------------------------------------------------------------------
-
-
-def subscribe(log: Log, after: Position | int, **options: Any) -> Shell:
-    shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
-    shell.machine.start(shell.now)
-    shell.act()
-    return shell
 
 
 def test_the_position_of_a_subscription_is_behind_what_was_taken() -> None:
@@ -277,37 +268,8 @@ def test_a_watch_resumes_in_its_own_log_only() -> None:
         write(shell, b"a=1", b"a=2")
 
 
-def test_a_watch_behind_the_end_of_the_log_is_out_of_date() -> None:
-    """A watch that starts beyond the end of the log is out of date."""
-    shell = start(history(9))
-    w = watch(shell, Prefix(b""), after=Position(12, 1))
-    assert isinstance(w.error, OutOfDateLogError)
-
-
 def test_the_place_to_resume_has_a_term_even_on_a_quiet_log() -> None:
     """On a quiet log the position of a watch gets its term from the entry at the end of the log."""
     shell = start(other_terms(history(5), 7, 4))
     w = watch(shell, Prefix(b""))
     assert shell.machine.resume_after(w) == Position(5, 7)
-
-
-def test_events_know_their_position() -> None:
-    """An event has the position of its entry, progress one with a term, and a snapshot one with its last piece only."""
-    shell = start(history(5), progress_s=10.0)
-    w = watch(shell, Prefix(b"k5"), after=0)
-    (event,) = take(shell, w)
-    assert event.position == Position(5, 1)
-    write(shell, b"a=1")
-    shell.advance(10.5)
-    (progress,) = take(shell, w)
-    assert progress.position == Position(6, 1)
-
-
-def test_pieces_of_a_snapshot_are_no_place_to_resume() -> None:
-    """A piece of a snapshot has no position, so a program that dies between two gets the snapshot again."""
-    shell = start(history(20))
-    shell.leader.compacted = 10
-    w = watch(shell, Prefix(b""), after=4, relist=True)
-    pieces = [item for item in take(shell, w) if isinstance(item, SnapshotEvent)]
-    assert len(pieces) == 3
-    assert [piece.position for piece in pieces] == [Position(4), Position(4), Position(10, 1)]

@@ -5,21 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from model_peer import IDENT, ModelPeer, snapshot_bytes, uint
-from model_shell import Shell, log_of
-from subscription_shell import subscribe
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model_peer import IDENT, Log, ModelPeer, snapshot_bytes, uint
+from model_shell import Shell, indexes, log_of, subscribe
+from support.schedules import scaled
 
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.freshness import Freshness
-from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import NotLeader
 from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
 from raft_client.wire.messages import SnapshotChunk
 
 
-def indexes(batches: list[Any]) -> list[int]:
-    """The indexes of the entries in batches."""
-    return [entry.index for batch in batches if not isinstance(batch, SnapshotChunk) for entry in batch]
+def caught_up(log: Log) -> Shell:
+    """A subscription that has handed out what was there."""
+    shell = subscribe(log)
+    shell.take_all()
+    return shell
 
 
 def append(shell: Shell, count: int = 1, *, lost: bool = False) -> None:
@@ -58,11 +62,6 @@ def test_what_is_there_comes_and_then_what_is_broadcast() -> None:
     assert shell.states == [Freshness.FRESH]
 
 
-def test_a_subscription_can_start_anywhere() -> None:
-    """A subscription that starts at an index gets only the entries after it."""
-    assert indexes(subscribe(log_of(20), after=15).take_all()) == [16, 17, 18, 19, 20]
-
-
 def test_a_subscription_can_start_now() -> None:
     """A subscription from now starts at the end of the log that the leader tells; before, nothing is read or listened
     to."""
@@ -75,23 +74,10 @@ def test_a_subscription_can_start_now() -> None:
     assert shell.machine.taken.term > 0
 
 
-def test_entries_that_come_twice_are_handed_out_once() -> None:
-    """A repeated or overlapping broadcast adds only what is new."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
-    append(shell, 2)
-    for first, last in ((3, 4), (1, 4), (4, 4)):
-        shell.hear(shell.broadcast(first, last))
-    shell.leader.log.append()
-    shell.hear(shell.broadcast(3, 5))
-    assert indexes(shell.take_all()) == [3, 4, 5]
-
-
 def test_a_lost_broadcast_is_fetched() -> None:
     """A lost broadcast shows as a gap at the next one and is read from the log; meanwhile the subscription is stale by
     it."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     shell.heartbeat()
     append(shell, 3, lost=True)
     append(shell)
@@ -103,8 +89,7 @@ def test_a_lost_broadcast_is_fetched() -> None:
 
 def test_a_heartbeat_shows_a_gap() -> None:
     """A heartbeat shows the gap if no entry follows the lost ones."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     append(shell, 3, lost=True)
     shell.heartbeat()
     assert indexes(shell.take_all()) == [3, 4, 5]
@@ -112,8 +97,7 @@ def test_a_heartbeat_shows_a_gap() -> None:
 
 def test_broadcasts_wait_while_a_gap_is_filled() -> None:
     """What is broadcast while a gap is read is neither lost nor handed out early."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     append(shell, 2, lost=True)
     append(shell)
     asked = shell.ids
@@ -126,8 +110,7 @@ def test_broadcasts_wait_while_a_gap_is_filled() -> None:
 def test_broadcasts_of_other_clusters_are_ignored() -> None:
     """Broadcasts of another cluster, which a SUB socket lets through if its ident starts like ours, are ignored (facts
     §1.4)."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     shell.leader.log.append()
     for frames in ([b"test2", *shell.broadcast(3, 3)[1:]], [b""], [], [IDENT], [IDENT, b"\x01", b"", b"x"]):
         shell.hear(frames)
@@ -138,9 +121,7 @@ def test_broadcasts_of_other_clusters_are_ignored() -> None:
 
 def test_silence_leads_to_the_new_leader() -> None:
     """After a second without a broadcast the leader is searched, and what was missed is read from it."""
-    log = log_of(2)
-    shell = subscribe(log)
-    shell.take_all()
+    shell = caught_up(log := log_of(2))
     shell.heartbeat()
     shell.advance(0.9)
     assert shell.machine.state.freshness is Freshness.FRESH
@@ -157,8 +138,7 @@ def test_silence_leads_to_the_new_leader() -> None:
 
 def test_the_same_leader_is_listened_to_anew() -> None:
     """A connection to the same leader that is silent is made anew, as often as that happens."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     for _ in range(3):
         shell.advance(1.1)
         shell.take_all()
@@ -167,9 +147,7 @@ def test_the_same_leader_is_listened_to_anew() -> None:
 
 def test_a_hint_saves_the_silence() -> None:
     """When the client has found another leader, the subscription follows at once."""
-    log = log_of(2)
-    shell = subscribe(log)
-    shell.take_all()
+    shell = caught_up(log := log_of(2))
     shell.heartbeat()
     shell.fail_over(ModelPeer(log, name="2"))
     shell.machine.leader_changed(shell.now)
@@ -181,8 +159,7 @@ def test_a_hint_saves_the_silence() -> None:
 def test_a_broken_connection_saves_the_silence() -> None:
     """When the connection to the leader breaks, the new one is looked for at once, and nothing counts as silent yet."""
     log = log_of(2)
-    shell = subscribe(log)
-    shell.take_all()
+    shell = caught_up(log)
     shell.advance(0.5)
     shell.heartbeat()
     shell.fail_over(ModelPeer(log, name="2"))
@@ -197,8 +174,7 @@ def test_a_broken_connection_saves_the_silence() -> None:
 
 def test_a_connection_that_cannot_be_made_is_not_tried_in_a_loop() -> None:
     """A leader at whose URL nobody listens is asked for it ten times a second, and not in a loop."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     for _ in range(100):
         shell.advance(0.01)
         lose_connection(shell, "tcp://pub/1")
@@ -207,8 +183,7 @@ def test_a_connection_that_cannot_be_made_is_not_tried_in_a_loop() -> None:
 
 def test_a_connection_that_comes_back_is_kept() -> None:
     """libzmq connects again by itself: if the leader is heard before it was looked for, nothing is done."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     lose_connection(shell, "tcp://pub/1")
     shell.heartbeat()
     shell.advance(0.3)
@@ -217,8 +192,7 @@ def test_a_connection_that_comes_back_is_kept() -> None:
 
 def test_what_is_expected_is_read_soon_if_it_is_not_broadcast() -> None:
     """An index that an append has answered is waited for a tenth of a second, and then read."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     shell.heartbeat()
     shell.leader.log.append()
     shell.leader.log.append()
@@ -247,8 +221,7 @@ def test_what_is_expected_before_it_is_known_where_the_log_ends_counts() -> None
 
 def test_broadcasts_from_a_former_url_are_ignored() -> None:
     """A broadcast from a former URL, on its way when the socket was closed, is ignored."""
-    shell = subscribe(log_of(2))
-    shell.take_all()
+    shell = caught_up(log_of(2))
     shell.leader.log.append()
     shell.machine.receive_broadcast("tcp://pub/9", shell.broadcast(3, 3), 0.0)
     assert shell.machine.next_batch(0.0) is None
@@ -265,8 +238,7 @@ def test_only_the_leaders_broadcasts_are_asked_for() -> None:
 def test_a_leader_that_lags_is_not_asked_in_a_loop() -> None:
     """A new leader that lags behind lost broadcasts is asked ten times a second, and not in a loop."""
     log = log_of(5)
-    shell = subscribe(log)
-    shell.take_all()
+    shell = caught_up(log)
     append(shell, 2, lost=True)
     shell.leader.applied = 5
     shell.hear([IDENT, b"\x01", uint(7)])
@@ -283,19 +255,6 @@ def test_a_leader_that_lags_is_not_asked_in_a_loop() -> None:
 
 
 # -- compacted logs ---------------------------------------------------------------------------------------------------
-
-
-def test_a_compacted_log_comes_as_a_snapshot() -> None:
-    """A compacted log comes as chunks, then the entries after the snapshot, then the broadcasts."""
-    log = log_of(20)
-    shell = Shell(Subscription(IDENT, 0), ModelPeer(log, compacted=15))
-    shell.machine.start(shell.now)
-    shell.act()
-    batches = shell.take_all()
-    assert b"".join(b.data for b in batches if isinstance(b, SnapshotChunk)) == snapshot_bytes(15, 50)
-    assert indexes(batches) == [16, 17, 18, 19, 20]
-    append(shell)
-    assert indexes(shell.take_all()) == [21]
 
 
 def test_history_that_was_outrun_ends_the_subscription_if_so_asked() -> None:
@@ -375,3 +334,121 @@ def test_a_call_that_fails_ends_the_subscription(which: int) -> None:
     shell.act()
     assert shell.ended is error
     assert not shell.conversations
+
+
+# -- any schedule ------------------------------------------------------------------------------------------------------
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    """Broadcasts that are lost, repeated, late and reordered; leaders that change and compact; a lazy consumer."""
+
+    @initialize(after=st.integers(0, 10), buffer=st.sampled_from([1, 100, 1_000_000]))
+    def begin(self, after: int, buffer: int) -> None:
+        self.log = log_of(10)
+        self.shell = subscribe(self.log, after, buffer_bytes=buffer)
+        self.expected = after + 1
+        self.partial = b""
+        self.in_the_air: list[list[bytes]] = []
+        self.names = 1
+
+    def check(self, batches: list[Any]) -> None:
+        for batch in batches:
+            if isinstance(batch, SnapshotChunk):
+                self.partial = batch.data if batch.is_first else self.partial + batch.data
+                wholes = [snapshot_bytes(batch.index, batch.size, maker) for maker in range(self.names + 1)]
+                assert any(whole[: batch.end] == self.partial for whole in wholes)
+                assert batch.index >= self.expected
+                self.expected = batch.index + 1 if batch.is_last else self.expected
+            else:
+                for entry in batch:
+                    assert entry.index == self.expected
+                    assert entry.data == b"data %d" % entry.index
+                    self.expected += 1
+
+    @rule(count=st.integers(1, 5), fate=st.sampled_from(["heard", "heard", "lost", "late"]))
+    def append(self, count: int, fate: str) -> None:
+        first = self.log.end + 1
+        for _ in range(count):
+            self.log.append()
+        frames = self.shell.broadcast(first, self.log.end)
+        if fate == "heard":
+            self.shell.hear(frames)
+        elif fate == "late":
+            self.in_the_air.append(frames)
+
+    @precondition(lambda self: self.in_the_air)
+    @rule(data=st.data(), again=st.booleans())
+    def late_broadcast(self, data: st.DataObject, again: bool) -> None:
+        place = data.draw(st.integers(0, len(self.in_the_air) - 1))
+        self.shell.hear(self.in_the_air[place])
+        if not again:
+            del self.in_the_air[place]
+
+    @rule()
+    def heartbeat(self) -> None:
+        self.shell.heartbeat()
+
+    @precondition(lambda self: any(c.inbox for c in self.shell.conversations.values()))
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        busy = [c for c, conversation in self.shell.conversations.items() if conversation.inbox]
+        self.shell.deliver(busy[data.draw(st.integers(0, len(busy) - 1))])
+
+    @rule(compacted=st.integers(0, 30), batch=st.integers(1, 5), hint=st.booleans())
+    def change_leader(self, compacted: int, batch: int, hint: bool) -> None:
+        self.names += 1
+        compacted = min(compacted, self.log.end)
+        peer = ModelPeer(self.log, name=str(self.names), compacted=compacted, batch=batch, snapshot_maker=self.names)
+        self.shell.fail_over(peer)
+        if hint:
+            self.shell.machine.leader_changed(self.shell.now)
+            self.shell.act()
+
+    @rule()
+    def lose_connection(self) -> None:
+        if self.shell.sub is not None:
+            self.shell.machine.connection_lost(self.shell.sub, self.shell.now)
+            self.shell.act()
+
+    @rule()
+    def expect(self) -> None:
+        self.shell.machine.expect(self.log.end, self.shell.now)
+        self.shell.act()
+
+    @rule(seconds=st.sampled_from([0.05, 0.6, 1.2, 7.0]))
+    def wait(self, seconds: float) -> None:
+        if seconds > 5:
+            self.shell.leader.streams.clear()
+            for call, conversation in list(self.shell.conversations.items()):
+                if not conversation.inbox and not call.paused:
+                    self.shell.send(call)  # the request machine's time-out
+        self.shell.advance(seconds)
+
+    @rule()
+    def take(self) -> None:
+        batch = self.shell.machine.next_batch(self.shell.now)
+        self.shell.act()
+        if batch is not None:
+            self.check([batch])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "shell"):
+            return
+        assert self.shell.machine.error is None
+        for _ in range(4):
+            for call, conversation in list(self.shell.conversations.items()):
+                if not conversation.inbox and not call.paused:
+                    self.shell.send(call)
+            self.check(self.shell.take_all())
+            self.shell.advance(0.2)
+            self.shell.heartbeat()
+        self.check(self.shell.take_all())
+        assert self.expected == self.log.end + 1
+        assert self.shell.machine.state.freshness is Freshness.FRESH
+        assert self.shell.states[-1] is Freshness.FRESH
+
+
+SubscriptionMachine.TestCase.settings = settings(
+    max_examples=max(60, scaled(150, 1500)), stateful_step_count=40, deadline=None
+)
+TestAnySchedule = SubscriptionMachine.TestCase

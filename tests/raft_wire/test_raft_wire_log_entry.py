@@ -1,4 +1,4 @@
-"""Log entries, lists of peers and request ids: the bytes of the published document and of real peers."""
+"""Log entries, lists of peers and request ids: the bytes of the published document and of real peers; URLs of peers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import pickle
 from contextlib import suppress
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
+from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.request_id_factory import new_request_id
 from raft_client.wire.configuration import ConfigChange, Peer, decode_config, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, decode_entries
+from raft_client.wire.peer_urls import is_ipc_url, is_peer_url, is_tcp_url
 from raft_client.wire.request_id import ZERO_REQUEST_ID, IdFreshness, RequestId, RequestIdSource
 
 # -- entries ----------------------------------------------------------------------------------------------------------
@@ -22,13 +24,7 @@ from raft_client.wire.request_id import ZERO_REQUEST_ID, IdFreshness, RequestId,
 ENTRIES = [
     ("5956dc8826f27e10dcccab20002a000000000000666f6f", "5956dc8826f27e10dcccab20", EntryKind.STATE, 42, b"foo"),
     ("000000000000000000000000022b000000000000c0", "00" * 12, EntryKind.CHECKPOINT, 43, b"\xc0"),
-    (
-        "00000000000000000000000002ffffffffffff1fdeadbaca",
-        "00" * 12,
-        EntryKind.CHECKPOINT,
-        2**53 - 1,
-        b"\xde\xad\xba\xca",
-    ),
+    ("00" * 12 + "02ffffffffffff1fdeadbaca", "00" * 12, EntryKind.CHECKPOINT, 2**53 - 1, b"\xde\xad\xba\xca"),
     (
         "1112131415161718191a1b1c02ffffffffffff1fc0",
         "1112131415161718191a1b1c",
@@ -241,7 +237,44 @@ def test_ids_of_this_process_differ_also_after_a_fork() -> None:
     assert ids[2].raw[7:9] == (pid & 0xFFFF).to_bytes(2, "big")
 
 
-def test_errors_about_data_are_value_errors() -> None:
-    """Errors about data that cannot be sent are ValueErrors."""
-    assert issubclass(InvalidDataError, ValueError)
-    assert issubclass(InvalidArgumentError, ValueError)
+# -- URLs of peers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["a", "a-", "a._-", "9", "127.0.0.1", "[::1]", "[fe80::1%eth0.1_a-b]"])
+def test_a_url_of_a_peer_can_be_connected_to(host: str) -> None:
+    """libzmq takes what is a URL of a peer; whether anybody is there is another question."""
+    assert is_peer_url(f"tcp://{host}:80")
+    assert is_connectable(f"tcp://{host}:80")
+
+
+@pytest.mark.parametrize("host", ["-", "_a", ".a", "", "a b", "*", "@", "é", "[fe80::1%a b]"])
+def test_what_cannot_be_connected_to_is_no_url_of_a_peer(host: str) -> None:
+    """A name that libzmq refuses is refused where it is given, not when a peer wants to connect to it."""
+    assert not is_peer_url(f"tcp://{host}:80")
+
+
+@pytest.mark.parametrize("path", ["/a", "/tmp/raft/1.sock", "/é", "/" + "a" * 102, "/" + "é" * 51])
+def test_a_unix_socket_is_a_url_for_clients(path: str) -> None:
+    """An absolute path that fits is a URL that libzmq connects to, and none of a peer among machines."""
+    assert is_peer_url(f"ipc://{path}")
+    assert is_ipc_url(f"ipc://{path}")
+    assert not is_tcp_url(f"ipc://{path}")
+    assert is_connectable(f"ipc://{path}")
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a", "/", "*", "@a", "/a b", "/a,b", "/a=b", "/a\0", "/\ud800", "/" + "a" * 103, "/" + "é" * 52]
+)
+def test_other_paths_are_no_urls(path: str) -> None:
+    """What libzmq refuses, what macOS has no room for, and what settings could not write is refused."""
+    assert not is_peer_url(f"ipc://{path}")
+
+
+def is_connectable(url: str) -> bool:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        try:
+            dealer.connect(url)
+        except zmq.ZMQError:
+            return False
+    return True

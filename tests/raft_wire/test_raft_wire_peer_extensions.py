@@ -13,6 +13,8 @@ from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.wire import messages as m
 from raft_client.wire.compaction_requests import TakeSnapshot, TakeSnapshotReply, Trim, TrimReply
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.key_changes import Change, ChangeKind
+from raft_client.wire.messages import AppendReply, EntriesReply, EntriesStatus, SnapshotReply, VoteReply
 from raft_client.wire.peer_extensions import (
     HandOver,
     HandOverReply,
@@ -23,9 +25,23 @@ from raft_client.wire.peer_extensions import (
     TimeoutNow,
     TimeoutNowReply,
 )
+from raft_client.wire.peer_replies import decode_peer_reply
+from raft_client.wire.positions import Position
 from raft_client.wire.requests import decode_request
 from raft_client.wire.update_requests import ConfigProposal
-from raft_client.wire.watch_messages import Seen
+from raft_client.wire.watch_messages import (
+    BeginWatch,
+    CancelWatch,
+    EndReason,
+    Events,
+    NoSession,
+    Seen,
+    WatchEnded,
+    Watching,
+    WatchProgress,
+    decode_watch_reply,
+    decode_watch_request,
+)
 
 GOLDEN: list[tuple[str, Any]] = [
     ("0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
@@ -133,6 +149,9 @@ def test_other_request_ids_do_not_say_hello() -> None:
         lambda: HandOverReply(m.Outcome.COMMITTED),
         lambda: Hello("", 1),
         lambda: Hello("1", -1),
+        lambda: Seen(b"", 1, -1),
+        lambda: Watching(2**53, Position(1, 1)),
+        lambda: NoSession(-1),
     ],
 )
 def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
@@ -213,3 +232,121 @@ def test_any_frames_are_a_request_or_a_protocol_error(request_id: bytes, kind: b
     except ProtocolError:
         return
     assert decode_request(request_id, message.to_frames()) == message
+
+
+# -- which reply a message is ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_type", "frames", "reply"),
+    [
+        ("3f", [b"\x01", b"\x01"], VoteReply(1, True)),
+        ("2b", [b"\x01", b"", b"\x05"], AppendReply(1, False, 5)),
+        ("24", [b"\x01", b"\x09"], SnapshotReply(1, 9)),
+        ("3c", [b"\x00", b"\xc0"], EntriesReply(EntriesStatus.NOT_LEADER)),
+        ("0050", [b"\x01", b""], PreVoteReply(1, False)),
+        ("0054", [b"\x01", b"\x01"], TimeoutNowReply(1, True)),
+        ("0052", [b"\xa11", b"\x07"], ReadIndexReply("1", 7)),
+    ],
+)
+def test_the_request_says_which_reply_it_is(request_type: str, frames: list[bytes], reply: object) -> None:
+    """The request tells which reply it is, because a vote and a reply to AppendEntries look alike."""
+    assert decode_peer_reply(bytes.fromhex(request_type), frames) == reply
+
+
+@given(st.sampled_from(["3f", "2b", "24", "3c", "0050", "0054", "0052"]), st.lists(st.binary(max_size=24), max_size=6))
+def test_any_frames_are_a_reply_or_a_protocol_error(request_type: str, frames: list[bytes]) -> None:
+    """Any frames are read as a reply or refused with a ProtocolError."""
+    try:
+        reply = decode_peer_reply(bytes.fromhex(request_type), frames)
+    except ProtocolError:
+        return
+    assert decode_peer_reply(bytes.fromhex(request_type), reply.to_frames()) == reply
+
+
+# -- watches that a peer serves ----------------------------------------------------------------------------------------
+
+WATCH_REQUESTS: list[tuple[str, Any]] = [
+    ("0057|63|00||6b||00", BeginWatch(b"c", b"k")),
+    ("0057||00|01||00|00", BeginWatch(b"", b"", True, Position(0))),
+    ("0057||00|01|6b|d107|05", BeginWatch(b"", b"k", True, Position(2001, 5))),
+    ("0057|63|01", CancelWatch(b"c")),
+    ("0057|63|02|d107|07", Seen(b"c", 2001, 7)),
+]
+WATCH_REPLIES: list[tuple[str, Any]] = [
+    ("00|07|d107|03", Watching(7, Position(2001, 3))),
+    ("01|05|03|92c4016bc40176", Events(Position(5, 3), (Change(ChangeKind.SET, b"k", b"v"),))),
+    (
+        "01|05|03|94c4016bc400c4016cc0",
+        Events(Position(5, 3), (Change(ChangeKind.SET, b"k", b""), Change(ChangeKind.DELETE, b"l"))),
+    ),
+    ("02|07|05|03|01", WatchProgress(7, Position(5, 3), leads=True)),
+    ("02|07|05|03|", WatchProgress(7, Position(5, 3), leads=False)),
+    ("03|00|01|05|03", WatchEnded(EndReason.CANCELLED, 1, Position(5, 3))),
+    ("03|01|09|0a|03", WatchEnded(EndReason.HISTORY_OUTRUN, 9, Position(10, 3))),
+    ("03|02|09|0a|03", WatchEnded(EndReason.TOO_SLOW, 9, Position(10, 3))),
+    ("03|03|01|05|03", WatchEnded(EndReason.TOO_MANY, 1, Position(5, 3))),
+    ("03|04|01|05|03", WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 3))),
+    ("04|07", NoSession(7)),
+]
+
+
+@pytest.mark.parametrize(
+    ("decode", "text", "message"),
+    [
+        *((decode_watch_request, *each) for each in WATCH_REQUESTS),
+        *((decode_watch_reply, *each) for each in WATCH_REPLIES),
+    ],
+)
+def test_messages_about_watches_have_these_bytes(decode: Any, text: str, message: Any) -> None:
+    """Each message about watches is written as the table says, and read back; an empty value is not a key that is
+    gone."""
+    assert message.to_frames() == frames(text)
+    assert decode(frames(text)) == message
+
+
+def test_a_watch_without_its_last_frame_begins_now() -> None:
+    """A request for a watch without its last frames, an optional position as in RequestEntries, begins now; without
+    the term alone it is not compared."""
+    assert decode_watch_request(frames("0057||00|01|6b")) == BeginWatch(b"", b"k", True)
+    assert decode_watch_request(frames("0057||00|01|6b|05")) == BeginWatch(b"", b"k", True, Position(5))
+
+
+MALFORMED_REQUESTS = (
+    *("0057", "0057|", "0057||03", "0057||", "0057||00", "0057||00|", "0057||02", "0057||02|01", "5e||00||6b"),
+)
+MALFORMED_REPLIES = (
+    *("", "05", "04", "00", "00|", "00|07", "00|07|01", "01|05", "01|05|03", "01|05|03|", "02", "02|07|05|03"),
+    *("03|00|01|05", "03|05|01|05|03"),
+    # changes that are not keys and values in turn, as MessagePack's bin and nil
+    *("01|05|03|c1", "01|05|03|c0", "01|05|03|90", "01|05|03|91c4016b", "01|05|03|92a16bc0"),
+    *("01|05|03|92c4016ba176", "01|05|03|92c4016b01"),
+)
+
+
+@pytest.mark.parametrize(
+    ("decode", "text"),
+    [
+        *((decode_watch_request, text) for text in MALFORMED_REQUESTS),
+        *((decode_watch_reply, text) for text in MALFORMED_REPLIES),
+    ],
+)
+def test_a_malformed_message_about_watches_is_refused(decode: Any, text: str) -> None:
+    """A malformed request is a ProtocolError, which the peer counts before it drops the message; a malformed reply
+    ends the watch at the client."""
+    with pytest.raises(ProtocolError):
+        decode(frames(text))
+
+
+@given(st.lists(st.binary(max_size=9), max_size=8), st.binary(min_size=1, max_size=1))
+def test_any_frames_are_a_message_about_watches_or_a_protocol_error(rest: list[bytes], first: bytes) -> None:
+    """Any frames are read as a message that can be written and read again, or refused with a ProtocolError."""
+    for decode, read in (
+        (decode_watch_request, [b"\x00\x57", b"", first, *rest]),
+        (decode_watch_reply, [first, *rest]),
+    ):
+        try:
+            message = decode(read)
+        except ProtocolError:
+            continue
+        assert decode(message.to_frames()) == message

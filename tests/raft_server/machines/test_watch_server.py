@@ -1,28 +1,18 @@
-"""The peer's side of State Watch: the requirements R1 to R14, and its limits."""
+"""The peer's side of State Watch: R1 to R14, limits, positions of another log, and turns that stay short.
+
+Most of what R1 to R14 require is found by the schedules of test_watch_server_schedules.py.
+"""
 
 from __future__ import annotations
 
-import pytest
-from watch_values import (
-    OTHER,
-    ROUTE,
-    TERM,
-    W1,
-    W2,
-    a_server,
-    apply,
-    at,
-    begun,
-    events,
-    gone,
-    indexes,
-    key_watch,
-    prefix_watch,
-    put,
-    seen,
-    told,
-)
+from typing import Any
 
+import pytest
+
+from raft_client.server.machines import watch_server
+from raft_client.server.machines.watch_server import WatchServer
+from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.positions import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
@@ -30,10 +20,69 @@ from raft_client.wire.watch_messages import (
     EndReason,
     Events,
     NoSession,
+    Seen,
     WatchEnded,
     Watching,
     WatchProgress,
 )
+
+ROUTE, OTHER = b"\x00r1", b"\x00r2"
+W1, W2, SEEN = b"\x01", b"\x02", b"\x03"
+TERM = 3
+
+
+def put(key: bytes, value: bytes = b"v") -> Change:
+    return Change(ChangeKind.SET, key, value)
+
+
+def gone(key: bytes) -> Change:
+    return Change(ChangeKind.DELETE, key)
+
+
+def at(index: int, term: int = TERM) -> Position:
+    return Position(index, term)
+
+
+def key_watch(key: bytes = b"k", after: Position | None = None) -> BeginWatch:
+    return BeginWatch(b"", key, False, after)
+
+
+def prefix_watch(prefix: bytes, after: Position | None = None) -> BeginWatch:
+    return BeginWatch(b"", prefix, True, after)
+
+
+def events(index: int, *changes: Change) -> Events:
+    return Events(at(index), changes)
+
+
+def a_server(index: int = 10, **limits: Any) -> WatchServer:
+    return WatchServer(at(index), WatchServerLimits(**limits), first_session=7)
+
+
+def apply(server: WatchServer, index: int, *changes: Change, term: int = TERM) -> None:
+    server.applied(index, term, changes)
+
+
+def told(server: WatchServer, route: bytes = ROUTE, request_id: bytes = W1, now: float = 0.0) -> list[Any]:
+    """What was told under this request id since the last call; what others were told is dropped."""
+    server.turn(now)
+    return [each.reply for each in server.take() if (each.route, each.request_id) == (route, request_id)]
+
+
+def begun(server: WatchServer, watch: BeginWatch, route: bytes = ROUTE, request_id: bytes = W1) -> list[Any]:
+    server.request(route, request_id, watch, 0.0)
+    return told(server, route, request_id)
+
+
+def seen(server: WatchServer, messages: int, session: int = 7, route: bytes = ROUTE, now: float = 0.0) -> list[Any]:
+    """The answer to Seen."""
+    server.request(route, SEEN, Seen(b"", session, messages), now)
+    return [each.reply for each in server._out if (each.route, each.request_id) == (route, SEEN)]
+
+
+def indexes(replies: list[Any]) -> list[int]:
+    return [reply.position.index for reply in replies]
+
 
 # -- the requirements --------------------------------------------------------------------------------------------------
 
@@ -47,23 +96,6 @@ def test_changes_of_one_entry_come_together_with_its_index() -> None:
     assert told(server) == [Events(Position(11, TERM), (put(b"a1"), gone(b"a2")))]
 
 
-def test_a_watch_begins_with_the_position_that_it_begins_at() -> None:
-    """A watch is told what comes after the position at which it begins, so that keys read there leave no gap (R2)."""
-    server = a_server()
-    apply(server, 11, put(b"k", b"old"))
-    assert begun(server, key_watch()) == [Watching(7, at(11))]
-    apply(server, 12, put(b"k", b"new"))
-    assert told(server) == [events(12, put(b"k", b"new"))]
-
-
-def test_a_watch_that_begins_between_two_turns_is_told_nothing_that_was_applied_before() -> None:
-    """A watch that begins while others are still to be told of an entry is not told of it (R2)."""
-    server = a_server()
-    begun(server, key_watch(request_id := b"k"), request_id=W2)
-    apply(server, 11, put(request_id))
-    assert begun(server, key_watch()) == [Watching(7, at(11))]
-
-
 @pytest.mark.parametrize("watch", [key_watch(b"k", at(11)), prefix_watch(b"", Position(11))])
 def test_a_watch_resumes_after_a_position(watch: BeginWatch) -> None:
     """A watch that resumes after a position is told the entries after it, for keys and for prefixes; without a term the
@@ -74,15 +106,6 @@ def test_a_watch_resumes_after_a_position(watch: BeginWatch) -> None:
     assert begun(server, watch) == [Watching(7, at(13)), *(events(n, put(b"k", b"%d" % n)) for n in (12, 13))]
     apply(server, 14, put(b"k"))
     assert told(server) == [events(14, put(b"k"))]
-
-
-def test_a_watch_after_an_index_that_is_still_to_come_waits_for_it() -> None:
-    """A watch after an index that is still to come waits for it, so that a peer that lags tells nothing twice (R4)."""
-    server = a_server()
-    assert begun(server, key_watch(b"k", at(12))) == [Watching(7, at(10))]
-    for index in (11, 12, 13):
-        apply(server, index, put(b"k"))
-    assert told(server) == [events(13, put(b"k"))]
 
 
 def test_a_history_that_was_outrun_is_told() -> None:
@@ -116,23 +139,6 @@ def test_progress_is_told_when_the_client_asks() -> None:
     server.leads = True
     server.take()
     assert seen(server, 0) == [WatchProgress(7, at(12), leads=True)]
-
-
-def test_progress_stands_still_before_what_is_to_be_told() -> None:
-    """Progress says nothing of an entry that is still to be told, and of a watch that is behind (R6)."""
-    server = a_server(window_messages=1)
-    begun(server, key_watch())
-    apply(server, 11, put(b"k"))
-    assert seen(server, 0) == [WatchProgress(7, at(10), leads=False)]
-    server.turn(0.0)
-    assert seen(server, 0)[-1] == WatchProgress(7, at(11), leads=False)
-    apply(server, 12, put(b"k"))
-    apply(server, 13)
-    assert indexes(told(server)) == [11]
-    assert seen(server, 0) == [WatchProgress(7, at(11), leads=False)]
-    assert seen(server, 1)[-1] == WatchProgress(7, at(11), leads=False)
-    assert indexes(told(server)) == [12]
-    assert seen(server, 1) == [WatchProgress(7, at(13), leads=False)]
 
 
 def test_a_slow_client_is_told_when_it_takes_more() -> None:
@@ -254,27 +260,6 @@ def test_a_connection_that_takes_nothing_loses_its_watches() -> None:
     assert seen(server, 0) == [NoSession(7)]
 
 
-def test_two_watches_of_one_key_are_both_told() -> None:
-    """Two watches of one key, on one connection or on two, are both told (R11)."""
-    server = a_server()
-    for route, request_id in ((ROUTE, W1), (ROUTE, W2), (OTHER, W1)):
-        server.request(route, request_id, key_watch(), 0.0)
-    server.take()
-    apply(server, 11, put(b"k"))
-    server.turn(0.0)
-    assert [(each.route, each.request_id) for each in server.take()] == [(ROUTE, W1), (ROUTE, W2), (OTHER, W1)]
-
-
-def test_a_key_that_is_not_there_can_be_watched() -> None:
-    """A key that does not exist can be watched: its creation, deletion and second creation are told (R13)."""
-    server = a_server()
-    begun(server, key_watch())
-    changes = [put(b"k"), gone(b"k"), put(b"k", b"2")]
-    for index, change in enumerate(changes, 11):
-        apply(server, index, change)
-    assert told(server) == [events(index, change) for index, change in enumerate(changes, 11)]
-
-
 def test_a_crowd_of_watches_is_bounded() -> None:
     """Each of many watches begins with a message of its own; one too many is told so, and costs nothing (R14)."""
     server = a_server(watches=3, watches_of_a_session=2)
@@ -324,15 +309,100 @@ def test_a_watch_that_is_asked_for_again_begins_anew() -> None:
     assert told(server) == [events(11, put(b"other"))]
 
 
-def test_a_restored_snapshot_ends_every_session() -> None:
-    """A restored snapshot ends every session, because nobody knows what it changed; who resumes is told that."""
+# -- positions of another log ------------------------------------------------------------------------------------------
+
+ENDED_AT_ONCE = [(at(10, 2), "below"), (at(11, TERM), "another term begins"), (at(12, 5), "the same index")]
+
+
+@pytest.mark.parametrize(("after", "_why"), ENDED_AT_ONCE)
+def test_a_position_of_another_log_is_told_at_once(after: Position, _why: str) -> None:
+    """A watch that resumes at an index whose entry has another term is told that it is of another log: entries that it
+    has seen were replaced, as by a backup that was restored."""
     server = a_server()
-    begun(server, key_watch())
-    apply(server, 11, put(b"k"))
-    told(server)
-    server.restored(at(50, 4))
+    apply(server, 11, term=4)
+    apply(server, 12, put(b"k"), term=4)
+    assert begun(server, key_watch(b"k", after)) == [WatchEnded(EndReason.OTHER_LOG, 11, at(12, 4))]
+
+
+@pytest.mark.parametrize("after", [at(10), at(11, 4), at(12, 4), at(13, 4), at(13, 5), Position(12)])
+def test_a_position_of_this_log_is_taken(after: Position) -> None:
+    """A position of this log is taken, also one that the peer has not applied yet."""
+    server = a_server()
+    apply(server, 11, term=4)
+    apply(server, 12, put(b"k"), term=4)
+    assert begun(server, key_watch(b"k", after))[0] == Watching(7, at(12, 4))
+
+
+def test_a_position_ahead_of_a_higher_term_is_of_another_log() -> None:
+    """A position still to come, with a term below that of the newest entry, is of another log: terms only rise."""
+    server = a_server()
+    assert begun(server, key_watch(b"k", at(20, 2))) == [WatchEnded(EndReason.OTHER_LOG, 11, at(10))]
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+
+
+def turns_until_idle(server: WatchServer) -> tuple[int, list[int]]:
+    """How many turns it took, and how many messages came of each."""
+    counts = []
+    while server.next_deadline() == 0.0:
+        server.turn(0.0)
+        counts.append(len(server.take()))
+    return len(counts), counts
+
+
+def test_a_long_way_back_is_gone_in_several_turns() -> None:
+    """Entries that a watch does not want are passed in several turns, since they take time although no message."""
+    server = a_server(0)
+    for index in range(1, 12_001):
+        apply(server, index, put(b"k" if index == 12_000 else b"other"))
+    server.request(ROUTE, W1, key_watch(b"k", Position(0)), 0.0)
+    turns, counts = turns_until_idle(server)
+    assert 2 < turns < 20
+    assert sum(counts) == 2
+
+
+def test_one_turn_stays_short_however_many_watch() -> None:
+    """What one turn tells is bounded over all connections, however many watches want an entry, and all are told."""
+    server = a_server()
+    for number in range(100):
+        for watch in range(40):
+            server.request(b"%d" % number, b"%d" % watch, key_watch(), 0.0)
     server.turn(0.0)
-    assert (server.watch_count, server.take()) == (0, [])
-    assert seen(server, 1) == [NoSession(7)]
-    assert begun(server, key_watch(b"k", at(11))) == [WatchEnded(EndReason.HISTORY_OUTRUN, 51, at(50, 4))]
-    assert begun(server, key_watch(b"k", at(50, 4))) == [Watching(8, at(50, 4))]
+    assert len(server.take()) == 4000
+    apply(server, 11, put(b"k"))
+    turns, counts = turns_until_idle(server)
+    assert turns >= 4
+    assert max(counts) <= watch_server._TURN_STEPS / 5
+    assert sum(counts) == 4000
+
+
+def test_thousands_that_resume_go_through_the_history_together() -> None:
+    """Thousands of watches that begin again at the same time cost little more than one: they share the way (R14)."""
+
+    def turns(watches: int) -> int:
+        server = a_server(0)
+        for index in range(1, 4001):
+            apply(server, index, put(b"other"))
+        for number in range(watches):
+            server.request(b"%d" % (number % 100), b"%d" % number, key_watch(after=at(number % 50)), 0.0)
+        server.take()
+        return turns_until_idle(server)[0]
+
+    assert turns(5_000) <= turns(1) + 8
+
+
+def test_the_end_of_many_clients_is_told_apart_in_turns() -> None:
+    """Watches of clients that are gone are taken away in several turns, and do not hold up the others."""
+    server = a_server()
+    for number in range(9_000):
+        server.request(b"%d" % (number % 3), b"%d" % number, key_watch(b"%d" % number), 0.0)
+    server.take()
+    server.request(OTHER, W1, key_watch(), 29.0)
+    turns = 0
+    server.turn(30.0)
+    while server.next_deadline() == 0.0:
+        server.turn(30.0)
+        turns += 1
+    assert turns >= 3
+    assert server.watch_count == 1

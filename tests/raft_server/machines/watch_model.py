@@ -11,10 +11,11 @@ everything was read: each watch was told everything, or knows that it was not.
 from __future__ import annotations
 
 import random
+from collections import deque
 from itertools import count
 from typing import Final
 
-from watch_clients import Client, WatchOfUser
+import attrs
 
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
@@ -48,7 +49,34 @@ LIMITS: Final = WatchServerLimits(
 #: Messages that a connection holds before the ROUTER refuses more.
 QUEUE: Final = 20
 KEYS: Final = (b"a", b"ab", b"abc", b"b")
-MISSED: Final = {EndReason.HISTORY_OUTRUN, EndReason.TOO_SLOW, EndReason.OTHER_LOG}
+
+
+@attrs.define(eq=False)
+class WatchOfUser:
+    """A watch as its user sees it, over all connections."""
+
+    key: bytes
+    is_prefix: bool
+    base: int | None = None  # of what it must have been told; None until the peer has said it
+    position: Position | None = None
+    events: list[Events] = attrs.field(factory=list)
+    request_id: bytes = b""
+    is_confirmed: bool = False
+    is_over: bool = False
+
+    def wants(self, key: bytes) -> bool:
+        return key.startswith(self.key) if self.is_prefix else key == self.key
+
+
+@attrs.define(eq=False)
+class Client:
+    route: bytes
+    session: int | None = None
+    received: int = 0
+    said: int = 0  # how many of them in the last Seen
+    watches: dict[bytes, WatchOfUser] = attrs.field(factory=dict)
+    inbox: deque[tuple[bytes, WatchReply]] = attrs.field(factory=deque)
+    asked: dict[bytes, int] = attrs.field(factory=dict)  # the sessions that were asked for with Seen
 
 
 class Schedule:
@@ -59,7 +87,6 @@ class Schedule:
         self.log: list[tuple[int, tuple[Change, ...]]] = []
         self.term = 1
         self.applied = 0
-        self.first_known = 1  # entries from here on were applied since the last snapshot
         self.now = 0.0
         self.ids = (b"%d" % number for number in count())
         self.routes = (b"r%d" % number for number in count())
@@ -136,7 +163,7 @@ class Schedule:
 
     def new_server(self, index: int) -> None:
         """The peer starts with a snapshot of the entries up to ``index``; all connections are lost."""
-        self.applied, self.first_known = index, index + 1
+        self.applied = index
         self.sessions += 1_000
         self.server = WatchServer(Position(index, self.term_at(index)), LIMITS, first_session=self.sessions)
         for client in self.clients:
@@ -150,7 +177,7 @@ class Schedule:
         """A snapshot of what the others have applied meanwhile."""
         for _ in range(self.rng.randint(0, 5)):
             self.log.append((self.term, (self.change(),)))
-        self.applied, self.first_known = len(self.log), len(self.log) + 1
+        self.applied = len(self.log)
         self.server.restored(Position(self.applied, self.term_at(self.applied)))
 
     def put_back(self) -> None:

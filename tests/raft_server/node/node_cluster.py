@@ -143,6 +143,11 @@ class NodeCluster:
         self.run(0.1)
         return self.leader
 
+    def elected(self) -> tuple[str, ...]:
+        """The leader, when there is one, and the others."""
+        leader = self.elect()
+        return (leader, *(name for name in self.logs if name != leader))
+
     def settle(self) -> None:
         """Everything that happens without time."""
         for _ in range(100_000):
@@ -185,11 +190,9 @@ class NodeCluster:
         """Its jobs are not done until :meth:`release_disk`."""
         self.held[name] = None
 
-    def release_disk(self, name: str, *, one: bool = False) -> None:
-        """The job under way is done, and later ones are at once; ``one``: the next one is held, too."""
+    def release_disk(self, name: str) -> None:
+        """The job under way is done, and later ones are at once."""
         job = self.held.pop(name)
-        if one:
-            self.held[name] = None
         if job is not None:
             self._finish(name, job)
 

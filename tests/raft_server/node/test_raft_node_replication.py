@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from log_entries import entry, fill
 from memory_log import MemoryLog
-from node_cluster import OURS, NodeCluster, make_id, peers_of
+from node_cluster import OURS, NodeCluster, peers_of
 
-from raft_client.server.node.ready import Ask, Persist, Reply
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Ask, Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import AppendEntries, AppendReply, Outcome, RequestVote, UpdateReply
+from raft_client.wire.messages import AppendEntries, AppendReply, RequestVote
 
 NODE: frozenset[str] = frozenset()
+
+
+def entry(index: int, term: int) -> LogEntry:
+    """Of a client."""
+    return LogEntry.of(b"x", term=term, index=index)
 
 
 def asked(cluster: NodeCluster, peer: str) -> list[AppendEntries]:
@@ -37,8 +40,7 @@ def test_what_is_appended_is_applied_everywhere(capabilities: frozenset[str]) ->
 def test_a_follower_that_was_away_catches_up() -> None:
     """A follower that was away gets what it lacks in messages of bounded size."""
     cluster = NodeCluster(max_message_bytes=1000)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(100):
         cluster.update(b"%d" % number + bytes(100))
@@ -70,8 +72,7 @@ def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_ha
     """A peer that may be a Node peer is told no commit beyond the entries that it has confirmed: a repeated message
     must not lie before its own commit."""
     cluster = NodeCluster(capabilities=NODE)
-    leader = cluster.elect()
-    late = next(name for name in "abc" if name != leader)
+    leader, late, _ = cluster.elected()
     cluster.cut.add((leader, late))
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -87,8 +88,7 @@ def test_what_may_be_a_node_peer_is_told_no_commit_beyond_the_entries_that_it_ha
 def test_a_peer_of_ours_is_told_the_commit_at_once() -> None:
     """One of our peers is told the commit at once, because messages that lie before it do not harm it."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    _, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(3):
         cluster.update(b"%d" % number)
@@ -102,8 +102,7 @@ def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
     """A message is repeated with one id until it is answered, every 50 ms, or 100 ms with entries; the next has the
     next id."""
     cluster = NodeCluster(check_quorum=False)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    _, follower, _ = cluster.elected()
     cluster.isolate(follower)
     cluster.sent.clear()
     for number in range(10):
@@ -113,21 +112,6 @@ def test_one_question_at_a_time_with_one_id_until_it_is_answered() -> None:
     assert len({ask.request_id for ask in asks}) == 1
     assert 10 <= len(asks) <= 20
     assert all(ask.message is asks[0].message for ask in asks)
-
-
-def test_a_reply_with_another_id_says_nothing() -> None:
-    """A reply with another id is ignored, as a late conflict must not be taken for a log that went back."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.update(b"x")
-    cluster.run(0.2)
-    follower = next(name for name in "abc" if name != leader)
-    cluster.isolate(follower)
-    cluster.update(b"y")
-    before = cluster.nodes[leader].status().followers
-    late = AppendReply(cluster.nodes[leader].term, success=False, conflict_index=1)
-    cluster.nodes[leader].step(Reply(follower, b"\xfe\xfe\xfe", late), cluster.now, cluster.wall_s)
-    assert cluster.nodes[leader].status().followers == before
 
 
 def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
@@ -140,24 +124,6 @@ def test_ids_count_to_2_to_the_24th_and_begin_again_at_zero() -> None:
     cluster.run(0.3)
     ids = [ask.request_id for name, ask in cluster.sent if name == leader and ask.peer_id == cluster.sent[0][1].peer_id]
     assert ids[:3] == [b"\xff\xff\xff", b"\x00", b"\x01"]
-
-
-def test_a_repeated_question_is_answered_again_and_not_done_again() -> None:
-    """A repeated message (the same route and id) gets the same reply without being done again, and none while in work
-    (facts §1.1)."""
-    cluster = NodeCluster()
-    message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
-    cluster.hold_disk("a")
-    assert cluster.ask("a", message) == []
-    assert cluster.ask("a", message) == []
-    cluster.release_disk("a")
-    cluster.settle()
-    assert [answer.message for answer in cluster.answers] == [AppendReply(1, success=True)]
-    longer = AppendEntries(b"test", "b", 1, 1, 1, 0, (entry(2, 1),))
-    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
-    assert cluster.ask("a", longer, b"\x02") == [AppendReply(1, success=True)]
-    assert cluster.logs["a"].last_index == 2
-    assert len(cluster.logs["a"].jobs) == 2
 
 
 def test_a_reply_to_entries_waits_for_the_disk() -> None:
@@ -201,92 +167,12 @@ def test_a_flood_is_written_in_jobs_of_bounded_length() -> None:
     assert [len(cluster.data(name)) for name in "abc"] == [51] * 3
 
 
-def test_a_reply_waits_for_the_last_part_of_a_job() -> None:
-    """A follower that writes what it was sent in several jobs says that it has it after the last one, also to a leader
-    that asks again."""
-    cluster = NodeCluster(max_job_bytes=100, check_quorum=False)
-    sent = AppendEntries(b"test", "b", 1, 0, 0, 0, tuple(entry(index, 1) for index in range(1, 11)))
-    size = sent.entries[0].size
-    assert 100 < 10 * size < 400
-    answered: list[int] = []
-    cluster.hold_disk("a")
-    assert cluster.ask("a", sent, b"\x01") == []
-    while len(answered) < 10 * size // 100:
-        cluster.release_disk("a", one=True)
-        answered.append(len(cluster.ask("a", sent, b"\x01")))
-        assert cluster.logs["a"].last_index < 10
-    assert answered == [0] * len(answered)
-    cluster.release_disk("a")
-    cluster.settle()
-    assert cluster.logs["a"].last_index == 10
-    assert [answer.request_id for answer in cluster.answers] == [b"\x01"]
-
-
-def test_the_leaders_own_disk_counts_only_when_it_is_done() -> None:
-    """The leader's own entries count only when they are durable: with two followers of five it has no majority (Raft,
-    §10.2.1)."""
-    cluster = NodeCluster("abcde")
-    leader = cluster.elect()
-    followers = [name for name in "abcde" if name != leader]
-    cluster.isolate(*followers[:2])
-    cluster.hold_disk(leader)
-    cluster.update(b"x", leader)
-    cluster.run(0.1)
-    assert cluster.data(followers[2]) == []
-    assert cluster.nodes[leader].commit_index == 0
-    cluster.release_disk(leader)
-    cluster.run(0.1)
-    assert cluster.nodes[leader].commit_index == 1
-    assert cluster.data(leader) == [b"x"]
-
-
-def test_a_leader_commits_with_a_majority_of_others_but_applies_what_it_has() -> None:
-    """A leader commits with a majority of others, but applies only what is durable here: a snapshot must not be ahead
-    of the log."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.hold_disk(leader)
-    cluster.update(b"x", leader)
-    cluster.run(0.1)
-    assert cluster.nodes[leader].commit_index == 1
-    assert cluster.data(leader) == []
-    cluster.release_disk(leader)
-    cluster.run(0.1)
-    assert cluster.data(leader) == [b"x"]
-
-
-def test_an_entry_of_an_older_term_is_not_committed_by_counting() -> None:
-    """An entry of an older term is committed only with one of the leader's own term after it (thesis, Figure 3.7)."""
-    cluster = NodeCluster("", check_quorum=False)
-    for name in "abcde":
-        cluster.logs[name] = MemoryLog(peers_of("abcde"))
-        fill(cluster.logs[name], *(1, 2) if name in "ab" else (1, 3) if name == "e" else (1,))
-        cluster.logs[name].do(Persist(HardState(3)))
-    for name in "abcde":
-        cluster.start(name)
-    cluster.isolate("d", "e")
-    cluster.lost = lambda ask: (
-        isinstance(ask.message, AppendEntries)
-        and any(each.kind is EntryKind.CHECKPOINT for each in ask.message.entries)
-    )
-    cluster.run(2.0)
-    leader = cluster.leader
-    assert leader in "ab"
-    assert cluster.logs["c"].term_at(2) == 2  # a majority has it
-    assert cluster.nodes[leader].commit_index == 0
-    cluster.lost = lambda _: False
-    cluster.run(1.0)
-    assert cluster.nodes[cluster.leader].commit_index == 3
-    assert cluster.logs["c"].log[2].kind is EntryKind.CHECKPOINT
-
-
 def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() -> None:
     """A new leader appends a checkpoint only if its last entry is of another term and not committed (facts §3)."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    _, follower, _ = cluster.elected()
     cluster.update(b"x")
     cluster.run(0.2)
-    follower = next(name for name in "abc" if name != leader)
     cluster.elect(follower)
     assert cluster.nodes[follower].status().last_index == 1
     cluster.update(b"y")
@@ -295,6 +181,17 @@ def test_a_new_leader_appends_a_checkpoint_only_if_something_is_not_committed() 
     assert cluster.nodes[cluster.leader].status().last_index == 3
     checkpoint = cluster.logs[cluster.leader].log[-1]
     assert (checkpoint.kind, checkpoint.data, checkpoint.request_id.raw) == (EntryKind.CHECKPOINT, b"\xc0", bytes(12))
+
+
+def test_a_repetition_of_a_former_leader_is_answered_and_no_sign_of_life() -> None:
+    """A message that a former leader repeats gets the reply that it had, and the present leader stays."""
+    cluster = NodeCluster()
+    message = AppendEntries(b"test", "b", 1, 0, 0, 0, (entry(1, 1),))
+    done = [AppendReply(1, success=True)]
+    assert cluster.ask("a", message) == done
+    cluster.ask("a", AppendEntries(b"test", "c", 2, 1, 1, 0), b"\x02")
+    assert cluster.ask("a", message) == done
+    assert (cluster.nodes["a"].leader_id, cluster.nodes["a"].term, cluster.logs["a"].last_index) == ("c", 2, 1)
 
 
 def test_an_old_leader_is_refused() -> None:
@@ -322,18 +219,6 @@ def test_entries_that_cannot_be_are_not_appended(bad: LogEntry) -> None:
     assert cluster.logs["a"].last_index == 0
 
 
-def test_a_leader_that_learns_of_a_higher_term_tells_those_who_wait() -> None:
-    """A leader that learns of a higher term answers its waiting clients (false, leader or nil), which then search
-    (facts §1.4)."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.isolate(leader)
-    cluster.update(b"x", leader, make_id(1))
-    cluster.run(0.5)
-    assert cluster.answers[-1].message == UpdateReply(Outcome.NOT_LEADER)
-    assert cluster.nodes[leader].role is Role.FOLLOWER
-
-
 def test_the_same_calls_give_the_same_messages() -> None:
     """A node gives the same messages for the same calls."""
 
@@ -346,3 +231,63 @@ def test_the_same_calls_give_the_same_messages() -> None:
         return cluster.sent
 
     assert messages() == messages()
+
+
+# -- logs that differ (Raft, §3.5) -------------------------------------------------------------------------------------
+
+FIGURE_3_6 = {
+    "a": (1, 1, 1, 4, 4, 5, 5, 6, 6),
+    "b": (1, 1, 1, 4),
+    "c": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 6),
+    "d": (1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 7, 7),
+    "e": (1, 1, 1, 4, 4, 4, 4),
+    "f": (1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3),
+}
+
+
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_a_leader_brings_every_log_of_figure_3_6_in_line(capabilities: frozenset[str]) -> None:
+    """Followers that lack entries, have more, or both end with the leader's log (thesis, Figure 3.6)."""
+    cluster = NodeCluster("", capabilities=capabilities, check_quorum=False)
+    for name in "xabcdef":
+        terms = FIGURE_3_6.get(name, (1, 1, 1, 4, 4, 5, 5, 6, 6, 6))
+        cluster.logs[name] = MemoryLog(peers_of("xabcdef"))
+        cluster.logs[name].do(Persist(HardState(7), entries=tuple(entry(i, term) for i, term in enumerate(terms, 1))))
+    for name in "xabcdef":
+        cluster.start(name)
+    cluster.nodes["x"]._election.campaign()
+    cluster.run(1.0)
+    assert cluster.leader == "x"
+    cluster.update(b"new")
+    cluster.run(1.0)
+    expected = [1, 1, 1, 4, 4, 5, 5, 6, 6, 6, 8, 8]
+    for name in "xabcdef":
+        assert [each.term for each in cluster.logs[name].log] == expected
+
+
+def test_a_follower_keeps_what_it_has_committed() -> None:
+    """A message that lies before a follower's commit is answered, and nothing is cut, where a Node peer would exit."""
+    cluster = NodeCluster()
+    three = (entry(1, 1), entry(2, 1), entry(3, 1))
+    cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three), b"\x01")
+    assert cluster.nodes["a"].commit_index == 3
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 0, 0, 3, three[:1]), b"\x02") == [
+        AppendReply(1, success=True)
+    ]
+    assert cluster.ask("a", AppendEntries(b"test", "b", 1, 1, 1, 3), b"\x03") == [AppendReply(1, success=True)]
+    assert cluster.logs["a"].last_index == 3
+
+
+def test_a_follower_that_lost_its_log_is_counted_no_longer() -> None:
+    """A follower that lost its log gets everything again, and what it had confirmed no longer counts for a majority."""
+    cluster = NodeCluster(check_quorum=False)
+    leader, follower, _ = cluster.elected()
+    for number in range(5):
+        cluster.update(b"%d" % number)
+    cluster.run(0.2)
+    cluster.stop(follower)
+    cluster.logs[follower] = MemoryLog(peers_of("abc"))
+    cluster.applied[follower].clear()
+    cluster.start(follower)
+    cluster.run(1.0)
+    assert cluster.data(follower) == cluster.data(leader)

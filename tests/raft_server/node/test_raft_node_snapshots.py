@@ -18,7 +18,6 @@ from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.messages import (
     AppendEntries,
-    AppendReply,
     InstallSnapshot,
     Outcome,
     RequestUpdate,
@@ -46,8 +45,7 @@ def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities:
     """A follower that lacks compacted entries gets the snapshot in chunks, then the entries after it, and applies
     nothing twice."""
     cluster = NodeCluster(capabilities=capabilities, max_message_bytes=1000)
-    leader = cluster.elect()
-    other, follower = (name for name in "abc" if name != leader)
+    leader, other, follower = cluster.elected()
     cluster.isolate(follower)
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -69,8 +67,7 @@ def test_a_follower_that_lacks_compacted_entries_gets_the_snapshot(capabilities:
 def test_a_snapshot_that_is_replaced_on_its_way_begins_again() -> None:
     """A snapshot that is replaced while it is sent begins again, so that no chunks of two are mixed."""
     cluster = NodeCluster(max_message_bytes=1000)
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     cluster.isolate(follower)
     for number in range(20):
         cluster.update(b"%d" % number)
@@ -130,22 +127,6 @@ def test_a_snapshot_of_what_is_committed_here_is_passed_over() -> None:
     assert cluster.logs["a"].snapshot is None
 
 
-@pytest.mark.parametrize(("terms", "kept"), [((1, 1, 1, 1, 1, 2, 2), 2), ((1, 1, 1, 1, 2, 2, 2), 0), ((1, 1), 0)])
-def test_entries_behind_a_snapshot_stay_only_if_they_follow_it(terms: tuple[int, ...], kept: int) -> None:
-    """Entries after a snapshot stay only if they follow it, and otherwise the whole log goes (Raft, §5.1)."""
-    cluster = NodeCluster()
-    log = cluster.logs["a"]
-    log.do(Persist(HardState(2), entries=tuple(entry(index, term) for index, term in enumerate(terms, 1))))
-    cluster.stop("a")
-    cluster.start("a")
-    cluster.ask("a", chunk(0, b"abcdef"))
-    assert cluster.nodes["a"].status().last_index == 5 + kept
-    assert log.last_index == 5 + kept
-    assert log.first_index == 6
-    reply = cluster.ask("a", AppendEntries(b"test", "b", 2, 5, 1, 5, (entry(6, 2),)), b"\x02")
-    assert reply == [AppendReply(2, success=True)]
-
-
 def test_entries_that_are_being_written_and_a_snapshot() -> None:
     """A snapshot that arrives while the disk writes entries that it replaces gives the same end."""
     cluster = NodeCluster()
@@ -164,7 +145,7 @@ def test_entries_that_are_being_written_and_a_snapshot() -> None:
 def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
     """After compaction up to the last configuration the leader appends that again, because snapshots have none."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     assert cluster.nodes[leader].compactable_index() == 0
     for number in range(10):
         cluster.update(b"%d" % number)
@@ -176,7 +157,6 @@ def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
         assert cluster.nodes[leader].compactable_index() == 10
         cluster.run(0.2)
     assert cluster.nodes[leader].status().last_index == 11
-    follower = next(name for name in "abc" if name != leader)
     assert cluster.nodes[follower].compactable_index() == 10
 
 

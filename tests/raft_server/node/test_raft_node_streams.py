@@ -6,13 +6,12 @@ from collections import Counter
 
 import attrs
 import pytest
-from node_cluster import OURS, NodeCluster, make_id, peers_of
+from node_cluster import OURS, NodeCluster, peers_of
 
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.messages import AppendEntries, EntriesReply, EntriesStatus, RequestEntries
-from raft_client.wire.update_requests import ConfigProposal
 
 
 def filled(count: int = 30, size: int = 100, **options: object) -> NodeCluster:
@@ -168,8 +167,7 @@ def test_a_follower_names_the_leader_and_a_leader_that_steps_down_says_nothing()
     """A follower answers with status 0, and a leader that steps down leaves its streams unanswered, so that clients ask
     again."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     refused = ask(cluster, 0, name=follower)
     assert refused == [EntriesReply(EntriesStatus.NOT_LEADER, leader_id=leader)]
     for _ in range(20):
@@ -272,23 +270,6 @@ def test_it_begins_with_the_snapshot_where_the_log_was_compacted() -> None:
     assert [meta.index for meta in cluster.restored["d"]] == [index]
     assert cluster.logs["d"].snapshot_data == b"s" * 5000
     assert cluster.nodes["d"].commit_index == cluster.nodes[leader].commit_index
-
-
-def test_it_becomes_a_member_with_the_log_that_it_has() -> None:
-    """A copy that becomes a member votes and follows with the log that it has; a slow disk only slows the copying."""
-    cluster = NodeCluster()
-    cluster.elect()
-    for number in range(10):
-        cluster.update(b"%d" % number)
-    cluster.start("d", peers_of("abc"))
-    cluster.run(1.0)
-    value = [[peer.id, peer.url] for peer in peers_of("abcd")]
-    cluster.ask(cluster.leader, ConfigProposal(b"test", value), make_id(10**6))
-    cluster.run(0.5)
-    assert cluster.nodes["d"].role is Role.FOLLOWER
-    cluster.update(b"x")
-    cluster.run(0.2)
-    assert cluster.data("d")[-1] == b"x"
 
 
 def test_the_next_part_is_asked_for_when_this_one_is_on_the_disk() -> None:

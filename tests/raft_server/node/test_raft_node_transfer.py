@@ -1,4 +1,7 @@
-"""Clients that ask for another leader (HandOver), and what they are told."""
+"""Handing over (Raft, §3.10): clients that ask for another leader (HandOver), and what they are told.
+
+The scenarios transfer.txt and transfer_that_is_given_up.txt show the messages between the peers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from node_cluster import NodeCluster
 
 from raft_client.server.node.roles import Role
 from raft_client.wire.messages import Message, Outcome
-from raft_client.wire.peer_extensions import HandOver, HandOverReply
+from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
 
 
 def ask(cluster: NodeCluster, name: str, to: str | None, request_id: bytes = b"\x01") -> list[Message]:
@@ -22,8 +25,7 @@ def told(cluster: NodeCluster, request_id: bytes = b"\x01") -> list[Message]:
 def test_a_member_that_a_client_names_leads_and_the_client_hears_of_it() -> None:
     """The member that a client names leads after it, and the former leader says who leads now."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
+    leader, target, _ = cluster.elected()
     cluster.update(b"x")
     ask(cluster, leader, target)
     cluster.run_until(lambda: bool(told(cluster)))
@@ -34,8 +36,7 @@ def test_a_member_that_a_client_names_leads_and_the_client_hears_of_it() -> None
 def test_without_a_name_the_member_with_most_of_the_log_leads() -> None:
     """Without a name the member that has most of the log is chosen: the hand-over does not wait for one that lags."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    ahead, behind = (name for name in "abc" if name != leader)
+    leader, ahead, behind = cluster.elected()
     for lagging, target in ((behind, ahead), (ahead, behind)):
         leader = cluster.elect(leader)
         cluster.isolate(lagging)
@@ -71,8 +72,7 @@ def test_a_hand_over_that_cannot_be_is_refused_at_once(to: str | None, reason: s
 def test_only_the_leader_hands_over() -> None:
     """A follower hands nothing over, and says who leads."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     assert ask(cluster, follower, follower) == [HandOverReply(Outcome.NOT_LEADER, leader)]
     cluster.run(0.5)
     assert cluster.leader == leader
@@ -92,8 +92,7 @@ def test_whoever_asks_meanwhile_waits_or_comes_back() -> None:
     """During a hand-over those who want the same wait for its end, each told once, and those who want another one are
     told to come back."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    target, other = (name for name in "abc" if name != leader)
+    leader, target, other = cluster.elected()
     cluster.isolate(target)
     cluster.update(b"x")
     assert ask(cluster, leader, target, b"\x01") == []
@@ -125,3 +124,38 @@ def test_a_flood_of_requests_is_bounded() -> None:
     answers = [ask(cluster, leader, target, b"%d" % number) for number in range(1001)]
     assert answers.count([]) == 1000
     assert answers[-1] == [HandOverReply(Outcome.BUSY)]
+
+
+def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
+    """A hand-over by a peer that does not lead, or to one that is not a member or does not know how, is refused."""
+    cluster = NodeCluster()
+    leader, follower, _ = cluster.elected()
+    node = cluster.nodes[leader]
+    assert not cluster.nodes[follower].transfer(leader, cluster.now)
+    assert not node.transfer(leader, cluster.now)
+    assert not node.transfer("z", cluster.now)
+    node.peer_knows(follower, frozenset(), cluster.now)
+    assert not node.transfer(follower, cluster.now)
+    cluster.run(0.2)
+    assert not [ask for _, ask in cluster.sent if isinstance(ask.message, TimeoutNow)]
+
+
+def test_timeout_now_of_somebody_else_starts_nothing() -> None:
+    """TimeoutNow of another term, or of a peer that does not lead, starts no election."""
+    cluster = NodeCluster()
+    leader, one, two = cluster.elected()
+    term = cluster.nodes[leader].term
+    for message in (TimeoutNow(b"test", leader, term - 1), TimeoutNow(b"test", two, term)):
+        assert cluster.ask(one, message) == [TimeoutNowReply(term, started=False)]
+    assert cluster.nodes[one].role is Role.FOLLOWER
+
+
+def test_a_transfer_that_leads_nowhere_ends() -> None:
+    """A hand-over that does not succeed ends, and the leader goes on with what had to wait."""
+    cluster = NodeCluster()
+    leader, target = cluster.elect_with_one_behind()
+    cluster.nodes[leader].transfer(target, cluster.now)
+    assert cluster.update(b"y", leader) == []
+    cluster.run(0.5)
+    assert cluster.leader == leader
+    assert cluster.data(leader) == [b"x", b"y"]

@@ -1,12 +1,11 @@
-"""RequestUpdate (ØMQ Raft protocol; facts §1.4), handing over (Raft, §3.10), and what is bounded."""
+"""RequestUpdate (ØMQ Raft protocol; facts §1.4), and what is bounded."""
 
 from __future__ import annotations
 
 import pytest
 from node_cluster import NodeCluster, make_id
 
-from raft_client.server.node.ready import Answer, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Request
 from raft_client.wire.messages import (
     AppendEntries,
     InstallSnapshot,
@@ -20,7 +19,7 @@ from raft_client.wire.messages import (
     SnapshotChunk,
     UpdateReply,
 )
-from raft_client.wire.peer_extensions import PreVote, ReadIndex, ReadIndexReply, TimeoutNow, TimeoutNowReply
+from raft_client.wire.peer_extensions import PreVote, ReadIndex, ReadIndexReply, TimeoutNow
 
 ACCEPTED = UpdateReply(Outcome.ACCEPTED)
 
@@ -84,8 +83,7 @@ def test_updates_that_come_one_after_the_other_are_all_accepted_in_time() -> Non
 def test_a_leader_that_steps_down_says_first_that_it_had_accepted() -> None:
     """A client that hears only who leads takes its update for refused; it may be in the log all the same."""
     cluster = NodeCluster()
-    leader = cluster.elect()
-    other = next(name for name in "abc" if name != leader)
+    leader, other, _ = cluster.elected()
     cluster.isolate(leader)
     assert cluster.update(b"x", leader, make_id(7)) == []
     cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
@@ -129,37 +127,6 @@ def test_a_repeated_id_is_appended_once_and_the_first_who_asked_has_the_last_wor
     assert cluster.nodes[leader].status().last_index == 1
 
 
-def test_an_id_is_known_to_the_next_leader() -> None:
-    """The next leader knows the id, so that a client that asks again does not append twice."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    cluster.update(b"x", leader, make_id(7))
-    cluster.run(0.1)
-    cluster.stop(leader)
-    cluster.run(1.0)
-    cluster.update(b"x", cluster.leader, make_id(7))
-    cluster.run(0.3)
-    assert cluster.data(cluster.leader) == [b"x"]
-    assert outcomes(cluster, make_id(7))[-1] == (b"client", UpdateReply(Outcome.COMMITTED, 1))
-
-
-def test_an_id_whose_entry_was_cut_off_is_new() -> None:
-    """An id whose entry was cut off is new, whatever the disk still holds."""
-    cluster = NodeCluster()
-    old = cluster.elect()
-    cluster.isolate(old)
-    cluster.update(b"x", old, make_id(7))
-    cluster.run(1.0)
-    new = cluster.leader
-    cluster.update(b"y", new)
-    cluster.heal()
-    cluster.run(0.3)
-    cluster.elect(old)
-    cluster.update(b"x", old, make_id(7))
-    cluster.run(0.3)
-    assert cluster.data(new) == [b"y", b"x"]
-
-
 @pytest.mark.parametrize(
     ("age_s", "outcome"),
     [
@@ -201,8 +168,7 @@ def test_a_follower_names_the_leader() -> None:
     nobody = UpdateReply(Outcome.NOT_LEADER)
     assert cluster.update(b"x", "a") == [nobody]
     assert nobody.to_frames() == [b"", b"\xc0"]
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
+    leader, follower, _ = cluster.elected()
     assert cluster.update(b"x", follower) == [UpdateReply(Outcome.NOT_LEADER, leader_id=leader)]
 
 
@@ -225,107 +191,14 @@ def test_a_leader_takes_no_more_than_it_may_have_uncommitted() -> None:
 def test_the_seven_numbers_of_a_log() -> None:
     """RequestLogInfo has the seven numbers of the log in every role."""
     cluster = NodeCluster()
-    leader = cluster.elect()
+    leader, follower, _ = cluster.elected()
     cluster.update(b"x")
     cluster.run(0.2)
     cluster.logs[leader].prune_index = 1
-    follower = next(name for name in "abc" if name != leader)
     assert cluster.ask(leader, RequestLogInfo(b"test")) == [LogInfoReply(True, leader, 1, 1, 1, 1, 1, 0, 1)]
     reply = cluster.ask(follower, RequestLogInfo(b"test"))[0]
     assert isinstance(reply, LogInfoReply)
     assert (reply.is_leader, reply.leader_id, reply.last_applied) == (False, leader, 1)
-
-
-# -- handing over ------------------------------------------------------------------------------------------------------
-
-
-def test_a_leadership_is_handed_over_without_a_time_out() -> None:
-    """A leadership is handed over without waiting for a timer, and nothing that was accepted is lost."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    target = next(name for name in "abc" if name != leader)
-    for number in range(10):
-        cluster.update(b"%d" % number)
-    started = cluster.now
-    assert cluster.nodes[leader].transfer(target, cluster.now)
-    cluster.run_until(lambda: cluster.leader == target)
-    assert cluster.now - started < 0.01
-    assert cluster.nodes[leader].role is Role.FOLLOWER
-    cluster.run(0.2)
-    assert cluster.data(target) == [b"%d" % number for number in range(10)]
-
-
-def test_updates_that_come_while_it_is_handed_over_go_to_the_new_leader() -> None:
-    """Updates that come during a hand-over wait until the new leader is known, and go there."""
-    cluster = NodeCluster()
-    leader, target = cluster.elect_with_one_behind()
-    assert cluster.nodes[leader].transfer(target, cluster.now)
-    assert cluster.update(b"y", leader, make_id(9)) == []
-    cluster.heal()
-    cluster.run(0.2)
-    assert cluster.leader == target
-    assert outcomes(cluster, make_id(9)) == [(b"client", UpdateReply(Outcome.NOT_LEADER, leader_id=target))]
-
-
-def test_a_transfer_that_leads_nowhere_ends() -> None:
-    """A hand-over that does not succeed ends, and the leader goes on with what had to wait."""
-    cluster = NodeCluster()
-    leader, target = cluster.elect_with_one_behind()
-    cluster.nodes[leader].transfer(target, cluster.now)
-    assert cluster.update(b"y", leader) == []
-    cluster.run(0.5)
-    assert cluster.leader == leader
-    assert cluster.data(leader) == [b"x", b"y"]
-
-
-def test_a_transfer_ends_with_the_leadership_that_began_it() -> None:
-    """A hand-over ends with its leadership: a leader that steps down and leads again takes updates."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    target, other = (name for name in "abc" if name != leader)
-    cluster.isolate(target)
-    cluster.update(b"x")
-    cluster.nodes[leader].transfer(target, cluster.now)
-    cluster.ask(leader, AppendEntries(b"test", other, cluster.nodes[leader].term + 1, 0, 0, 0))
-    assert cluster.nodes[leader].role is Role.FOLLOWER
-    cluster.heal()
-    cluster.run(1.0)
-    cluster.elect(leader)
-    assert is_committed(cluster.update(b"y", leader))
-
-
-def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
-    """A hand-over by a peer that does not lead, or to one that is not a member or does not know how, is refused."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    follower = next(name for name in "abc" if name != leader)
-    node = cluster.nodes[leader]
-    assert not cluster.nodes[follower].transfer(leader, cluster.now)
-    assert not node.transfer(leader, cluster.now)
-    assert not node.transfer("z", cluster.now)
-    node.peer_knows(follower, frozenset(), cluster.now)
-    assert not node.transfer(follower, cluster.now)
-    cluster.run(0.2)
-    assert not [ask for _, ask in cluster.sent if isinstance(ask.message, TimeoutNow)]
-
-
-def test_timeout_now_of_somebody_else_starts_nothing() -> None:
-    """TimeoutNow of another term, or of a peer that does not lead, starts no election."""
-    cluster = NodeCluster()
-    leader = cluster.elect()
-    one, two = (name for name in "abc" if name != leader)
-    term = cluster.nodes[leader].term
-    for message in (TimeoutNow(b"test", leader, term - 1), TimeoutNow(b"test", two, term)):
-        assert cluster.ask(one, message) == [TimeoutNowReply(term, started=False)]
-    assert cluster.nodes[one].role is Role.FOLLOWER
-
-
-def test_answers_go_to_the_route_that_asked() -> None:
-    """An answer goes to the route that asked, with the id of the request."""
-    cluster = NodeCluster("a")
-    cluster.elect()
-    cluster.ask("a", RequestUpdate(b"test", b"x"), make_id(3), b"route")
-    assert Answer(b"route", make_id(3), UpdateReply(Outcome.COMMITTED, 1)) in cluster.answers
 
 
 def test_many_messages_at_once_are_as_many_one_by_one() -> None:

@@ -1,35 +1,37 @@
-"""Real peers in this process, with both clients: sockets, disk, elections, and a peer that is killed."""
+"""Real peers in this process, a cluster of them or one alone: what they do, their faults, and what is refused."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import logging
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
+from support.ports import reserved_port
+from support.waiting import eventually
 
 import raft_client.server
-from raft_client import AsyncRaftClient, KeyValueCodec, NoLeaderError, Peer, RaftClient, RequestId
-from raft_client.errors import InvalidArgumentError
-from raft_client.server import embedded_cluster
+from raft_client import (
+    AsyncRaftClient,
+    InvalidArgumentError,
+    KeyValueCodec,
+    NoLeaderError,
+    Peer,
+    RaftClient,
+    RaftError,
+    StorageOwnerError,
+    TransportError,
+)
+from raft_client.server import BroadcastStateMachine, EmbeddedPeer, embedded_cluster
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
-from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.wire.configuration import Peers
-
-
-def test_what_is_appended_is_in_the_log() -> None:
-    """Appends are in the log in the order of their answers, once for each request id."""
-    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        request_id = RequestId.derive("test", 1, seconds=int(time.time()))
-        first = log.append(b"one", request_id=request_id)
-        assert log.append(b"one", request_id=request_id) == first
-        second = log.append(b"two")
-        assert second > first
-        assert [entry.data for entry in log.entries() if entry.is_state] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("taken", [1, 2, 3])
@@ -55,21 +57,6 @@ def test_a_port_that_another_program_took_leaves_nothing(taken: int, monkeypatch
             assert log.config().peers == cluster.peers
 
 
-def test_one_peer_is_a_cluster() -> None:
-    """One peer is a cluster, which elects itself."""
-    with EmbeddedCluster(1) as cluster, RaftClient(cluster.url) as log:
-        assert log.append(b"x") == 1
-        assert cluster.leader() == "1"
-
-
-async def test_a_cluster_lives_in_an_event_loop() -> None:
-    """A cluster runs in an event loop together with the asyncio client."""
-    async with AsyncEmbeddedCluster(3) as cluster, AsyncRaftClient(cluster.url) as log:
-        indexes = await asyncio.gather(*(log.append(b"%d" % n) for n in range(200)))
-        assert len(set(indexes)) == 200
-        assert await cluster.leader() in cluster.running
-
-
 def test_the_name_of_the_cluster_has_to_be_given() -> None:
     """A client with another name of the cluster gets no answer."""
     with EmbeddedCluster(1, cluster="a") as cluster:
@@ -82,45 +69,9 @@ def test_the_name_of_the_cluster_has_to_be_given() -> None:
             pass
 
 
-def test_a_killed_leader_is_replaced_and_comes_back() -> None:
-    """When a leader is killed nothing acknowledged is lost or doubled, and when it is back it has all of it in the
-    end."""
-    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        acknowledged: dict[int, bytes] = {}
-        for round_number in range(3):
-            acknowledged.update((log.append(data), data) for data in (b"%d %d" % (round_number, n) for n in range(50)))
-            killed = cluster.leader()
-            cluster.kill(killed)
-            acknowledged.update(
-                (log.append(data), data) for data in (b"%d late %d" % (round_number, n) for n in range(50))
-            )
-            assert cluster.leader() != killed
-            cluster.restart(killed)
-        # two of three hold everything; with one of them away, the third must have caught up to be needed
-        cluster.kill(cluster.leader())
-        log.append(b"last")
-        found = {entry.index: entry.data for entry in log.entries() if entry.is_state}
-        assert {index: found[index] for index in acknowledged} == acknowledged
-        assert len(found) == len(acknowledged) + 1
-
-
-def test_a_minority_acknowledges_nothing() -> None:
-    """One peer of three elects nobody and acknowledges nothing."""
-    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        log.append(b"x")
-        cluster.kill(cluster.leader())
-        cluster.kill(cluster.running[0])
-        with pytest.raises(NoLeaderError):
-            log.append(b"y", timeout=1.0)
-        with pytest.raises(NoLeaderError, match=r"no peer of \d leads"):
-            cluster.leader(timeout=0.1)
-
-
-@pytest.mark.parametrize("machine", [BroadcastStateMachine, None])
-def test_subscribers_hear_what_is_applied(machine: type[BroadcastStateMachine] | None) -> None:
-    """Both state machines broadcast, and a subscriber survives a change of the leader without a gap."""
-    chosen = {} if machine is None else {"machine": machine}
-    with EmbeddedCluster(3, **chosen) as cluster, RaftClient(cluster.url) as log:  # type: ignore[arg-type]
+def test_subscribers_hear_what_is_applied() -> None:
+    """A subscriber survives a change of the leader without a gap."""
+    with EmbeddedCluster(3, machine=BroadcastStateMachine) as cluster, RaftClient(cluster.url) as log:
         log.append(b"0")
         heard: list[bytes] = []
         with log.subscribe(after=0) as subscriber:
@@ -143,15 +94,6 @@ def test_subscribers_hear_what_is_applied(machine: type[BroadcastStateMachine] |
         assert heard == [b"%d" % n for n in range(20)]
 
 
-def test_watches_and_questions_see_the_keys() -> None:
-    """The key/value state machine answers questions with the index, and a watch goes on after it."""
-    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        log.append(KeyValueCodec.set("a", "1"))
-        index = log.append(KeyValueCodec.compare_and_set("a", "1", "2"))
-        answer = log.dispatch(b"kv.get", b"a")
-        assert (int.from_bytes(answer[0], "little"), *answer[1:]) == (index, b"\x01", b"2")
-
-
 def test_every_peer_answers_questions() -> None:
     """A follower asks the leader how far the log is committed, and then answers with what is newest."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log, zmq.Context() as context:
@@ -167,18 +109,6 @@ def test_every_peer_answers_questions() -> None:
                         answers.append(dealer.recv_multipart())
                 assert answers[0][0] == b"question"
                 assert answers[0][2:] == [b"\x01", str(value).encode()]
-
-
-def test_a_change_of_the_members_is_made() -> None:
-    """A peer that is removed is asked for nothing any more, and the others go on."""
-    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        log.append(b"x")
-        leader = cluster.leader()
-        gone = next(peer for peer in cluster.peers if peer.id != leader)
-        log.update_config([peer for peer in cluster.peers if peer is not gone])
-        assert gone not in log.config(settled=True).peers
-        cluster.kill(gone.id)
-        log.append(b"y")
 
 
 def test_messages_that_nobody_can_read_harm_nothing() -> None:
@@ -201,17 +131,21 @@ def test_messages_that_nobody_can_read_harm_nothing() -> None:
         log.append(b"x")
 
 
-@pytest.mark.parametrize("size", [0, 10, True, "3"])
-def test_a_size_that_no_cluster_has_is_refused(size: object) -> None:
-    """An impossible size of a cluster is refused before anything is started."""
-    with pytest.raises(InvalidArgumentError, match="size is a number of peers from 1 to 9"):
-        EmbeddedCluster(size)  # type: ignore[arg-type]
-
-
-def test_a_setting_that_there_is_not_is_refused() -> None:
-    """The error about an unknown setting names it."""
-    with pytest.raises(InvalidArgumentError, match="'hearbeat_s'"):
-        EmbeddedCluster(settings={"hearbeat_s": 1.0})
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        *(({"size": size}, "size is a number of peers from 1 to 9") for size in (0, 10, True, "3")),
+        *(({"compact_bytes": value}, "compact_bytes") for value in (0, -1, True, 1.5, "1")),
+        ({"settings": {"hearbeat_s": 1.0}}, "'hearbeat_s'"),
+        ({"transport": "inproc"}, "transport is 'tcp' or 'ipc', not 'inproc'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(options: dict[str, Any], error: str) -> None:
+    """An impossible size or transport, and an unknown setting, are refused before anything is started, with their
+    names."""
+    for kind in (AsyncEmbeddedCluster, EmbeddedCluster):
+        with pytest.raises(InvalidArgumentError, match=error):
+            kind(**options)
 
 
 def test_controls_say_what_cannot_be_done() -> None:
@@ -221,6 +155,7 @@ def test_controls_say_what_cannot_be_done() -> None:
     with pytest.raises(InvalidArgumentError, match="not running"):
         cluster.leader()
     with cluster:
+        assert cluster.running == ("1",)
         with pytest.raises(InvalidArgumentError, match="no peer '7' is running; there are 1"):
             cluster.kill("7")
         with pytest.raises(InvalidArgumentError, match="no peer '1' was killed"):
@@ -246,3 +181,134 @@ def test_every_public_name_of_the_peers_is_there() -> None:
         assert getattr(raft_client.server, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         raft_client.server.nothing  # noqa: B018  # looking is the test
+
+
+# -- faults: peers that do not reach each other, and a slow disk -------------------------------------------------------
+
+
+async def test_no_group_without_a_majority_acknowledges() -> None:
+    """Three groups of one elect nobody, also after a restart; the next partition takes the place of this one."""
+    async with AsyncEmbeddedCluster(3) as cluster, AsyncRaftClient(cluster.url) as log:
+        await log.append(b"x")
+        await cluster.partition(["1"], ["2"], ["3"])
+        await cluster.kill("2")
+        await cluster.restart("2")
+        with pytest.raises(NoLeaderError):
+            await log.append(b"y", timeout=1.0)
+        with pytest.raises(NoLeaderError, match=r"no peer of [123, ]+ leads"):
+            await cluster.leader(timeout=0.1)
+        await cluster.partition(["1"])
+        assert await cluster.leader() in {"2", "3"}
+        await log.append(b"z")
+
+
+def test_an_append_waits_for_a_slow_disk() -> None:
+    """The leader acknowledges nothing before it is on its own disk, too; the disk is as before when 0 is said."""
+    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
+        log.append(b"x")
+        leader = cluster.leader()
+        cluster.slow_disk(leader, 0.3)
+        begin = time.monotonic()
+        log.append(b"y")
+        assert time.monotonic() - begin >= 0.3
+        cluster.slow_disk(leader, 0)
+        log.append(b"z")
+
+
+def test_a_leader_whose_disk_stalls_is_replaced() -> None:
+    """It steps down after ``disk_stall_s``, and what waits for its disk neither holds up the others nor its end."""
+    with EmbeddedCluster(3, settings={"disk_stall_s": 0.2}) as cluster, RaftClient(cluster.url) as log:
+        log.append(b"x")
+        leader = cluster.leader()
+        begin = time.monotonic()
+        cluster.slow_disk(leader, 3000.0)
+        log.append(b"y", timeout=60.0)
+        assert cluster.leader() != leader
+        cluster.kill(leader)
+        assert time.monotonic() - begin < 1000.0
+
+
+def test_faults_that_cannot_be_are_refused() -> None:
+    """Groups of peers that there are not, or that overlap, and times that no disk takes, change nothing."""
+    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
+        with pytest.raises(InvalidArgumentError, match="peer '7' is none of 1, 2, 3"):
+            cluster.partition(["1"], ["7"])
+        with pytest.raises(InvalidArgumentError, match="peer '2' is in two groups"):
+            cluster.partition(["1", "2"], ["2"])
+        with pytest.raises(InvalidArgumentError, match="seconds is from 0 to 3600, not -1"):
+            cluster.slow_disk("1", -1)
+        with pytest.raises(InvalidArgumentError, match="seconds is from 0 to 3600, not '1'"):
+            cluster.slow_disk("1", "1")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="no peer '7' is running"):
+            cluster.slow_disk("7", 1)
+        log.append(b"x")
+
+
+# -- one peer in the thread of a program -------------------------------------------------------------------------------
+
+
+@contextmanager
+def three_peers(directory: Path) -> Iterator[dict[str, EmbeddedPeer]]:
+    """By id; each may be stopped before the end."""
+    urls = {name: f"tcp://127.0.0.1:{reserved_port()}" for name in "abc"}
+    peers = {name: EmbeddedPeer(name, urls, directory / name, machine=BroadcastStateMachine) for name in urls}
+    with ExitStack() as stack:
+        for peer in peers.values():
+            stack.enter_context(peer)
+        yield peers
+
+
+def test_a_leader_that_is_stopped_lets_another_peer_lead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a follower before it ends, so an append waits for no election time-out; everything is there."""
+    caplog.set_level(logging.INFO, "raft_client.server")
+    with three_peers(tmp_path) as peers, RaftClient([peer.url for peer in peers.values()]) as log:
+        log.append(b"before")
+        leader = str(log.config().leader_id)
+        peers[leader].stop()
+        assert f"peer {leader}: follower in term 2, leader None" in caplog.text
+        log.append(b"after")
+        assert [entry.data for entry in log.entries() if entry.is_state] == [b"before", b"after"]
+        eventually(
+            lambda: any(b'role="leader"} 1' in peer.figures for name, peer in peers.items() if name != leader),
+            "the figures of another peer say that it leads",
+        )
+
+
+def test_what_cannot_be_a_peer_is_refused(tmp_path: Path) -> None:
+    """Before anything is opened."""
+    urls = {"a": "tcp://127.0.0.1:1", "b": "tcp://127.0.0.1:2"}
+    with pytest.raises(InvalidArgumentError, match="'c' is none of the peers a, b"):
+        EmbeddedPeer("c", urls, tmp_path / "a")
+    for wrong in ({"a": "10.0.0.1:8047"}, {"a": urls["a"], "b": urls["a"]}, {"": urls["a"]}):
+        with pytest.raises(InvalidArgumentError, match="ids with different URLs"):
+            EmbeddedPeer("a", wrong, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+    """A port that is taken, the directory of another peer: an error, and no thread."""
+    url = f"tcp://127.0.0.1:{reserved_port()}"
+    threads = threading.active_count()
+    with EmbeddedPeer("a", {"a": url}, tmp_path / "a"), pytest.raises(TransportError, match="cannot listen"):
+        EmbeddedPeer("b", {"b": url}, tmp_path / "b").start()
+    assert not (tmp_path / "b").exists()
+    with pytest.raises(StorageOwnerError):
+        EmbeddedPeer("b", {"b": url}, tmp_path / "a").start()
+    eventually(lambda: threading.active_count() == threads, "the threads have ended")
+
+
+def test_a_peer_that_ends_by_itself_says_why(tmp_path: Path) -> None:
+    """Its machine cannot apply an entry: the program is told, and can stop it."""
+
+    class Broken(BroadcastStateMachine):
+        def apply(self, *_: object) -> None:  # type: ignore[override]
+            raise ArithmeticError("it cannot")
+
+    failures: list[BaseException] = []
+    url = f"tcp://127.0.0.1:{reserved_port()}"
+    with EmbeddedPeer("a", {"a": url}, tmp_path / "a", machine=Broken, on_failure=failures.append) as peer:
+        with RaftClient(url) as log, pytest.raises(RaftError):
+            log.append(b"x", timeout=0.5)
+        eventually(lambda: failures, "the failure is told")
+        assert peer.failure is failures[0]
+        assert str(failures[0]) == "it cannot"

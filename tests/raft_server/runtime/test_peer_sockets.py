@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -12,9 +13,24 @@ from support.waiting import eventually
 from raft_client.server.runtime.sockets import PeerSockets
 
 
+class Sockets(PeerSockets):
+    """``dropped`` are the reasons why messages were."""
+
+    def __init__(self) -> None:
+        self.dropped: list[str] = []
+        super().__init__(lambda _descriptor: None, lambda _descriptor: None, self.dropped.append)
+
+
+@pytest.fixture
+def sockets() -> Iterator[Sockets]:
+    made = Sockets()
+    yield made
+    made.close()
+
+
 def test_sockets_are_given_back_when_one_of_them_could_not_connect() -> None:
     """A peer that fails because libzmq refuses a URL still ends: closing does not wait for a socket half made."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
+    sockets = Sockets()
     sockets.bind("tcp://127.0.0.1:*", None)
     with pytest.raises(zmq.ZMQError) as refused:
         sockets.connect("2", "tcp://-:80")
@@ -24,10 +40,8 @@ def test_sockets_are_given_back_when_one_of_them_could_not_connect() -> None:
     assert not closing.is_alive(), f"still waiting after {refused.value}"
 
 
-def test_a_message_of_too_many_frames_is_dropped_in_parts() -> None:
+def test_a_message_of_too_many_frames_is_dropped_in_parts(sockets: Sockets) -> None:
     """A message of 200,000 frames takes neither all of a turn nor any memory of this peer; what follows it comes."""
-    dropped: list[str] = []
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None, dropped.append)
     url, _ = sockets.bind("tcp://127.0.0.1:*", None)
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         client.linger = 0
@@ -42,15 +56,13 @@ def test_a_message_of_too_many_frames_is_dropped_in_parts() -> None:
             sizes += [len(message) for message in sockets.receive(1_000, 0.0).requests]
             turns += 1
     assert sizes == [65_001, 2]  # with the route
-    assert dropped == ["too many frames"]
+    assert sockets.dropped == ["too many frames"]
     assert turns > 4
-    sockets.close()
 
 
-def test_a_client_that_floods_is_read_at_a_pace() -> None:
+def test_a_client_that_floods_is_read_at_a_pace(sockets: Sockets) -> None:
     """Of one client 500 messages are taken at once, and 50 in a millisecond from then on. What others send waits for a
     millisecond at most."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
     url, _ = sockets.bind("tcp://127.0.0.1:*", None)
 
     def taken(now: float) -> list[bytes]:
@@ -79,12 +91,10 @@ def test_a_client_that_floods_is_read_at_a_pace() -> None:
         other.send(b"other")
         looks = (1.004 + look / 500 for look in count())
         eventually(lambda: b"other" in taken(next(looks)), "what the other one says")
-    sockets.close()
 
 
-def test_a_frame_too_long_ends_the_connection_that_it_came_through() -> None:
+def test_a_frame_too_long_ends_the_connection_that_it_came_through(sockets: Sockets) -> None:
     """Nobody at the address of another peer makes this one keep a frame of any length; nor does a subscriber."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
     _, publisher_url = sockets.bind("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
     assert publisher_url is not None
     with zmq.Context() as context, context.socket(zmq.ROUTER) as other, context.socket(zmq.SUB) as subscriber:
@@ -103,13 +113,11 @@ def test_a_frame_too_long_ends_the_connection_that_it_came_through() -> None:
         assert monitor.poll(20_000)
         subscriber.disable_monitor()
         monitor.close(linger=0)
-    sockets.close()
 
 
-def test_long_answers_to_a_client_that_reads_nothing_are_dropped() -> None:
+def test_long_answers_to_a_client_that_reads_nothing_are_dropped(sockets: Sockets) -> None:
     """About 32 MiB wait for it, in libzmq and in the kernel, and not a thousand answers; others have theirs, and it has
     the next ones when it reads."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
     url, _ = sockets.bind("tcp://127.0.0.1:*", None)
     answer = bytes(1024 * 1024)
     with zmq.Context() as context, context.socket(zmq.DEALER) as sleeper, context.socket(zmq.DEALER) as other:
@@ -130,12 +138,10 @@ def test_long_answers_to_a_client_that_reads_nothing_are_dropped() -> None:
             assert sleeper.recv() == answer
         eventually(lambda: sockets.answer([routes[b"sleeper"], answer]))
         assert sleeper.recv() == answer
-    sockets.close()
 
 
-def test_broadcasts_to_a_subscriber_that_reads_nothing_are_dropped() -> None:
+def test_broadcasts_to_a_subscriber_that_reads_nothing_are_dropped(sockets: Sockets) -> None:
     """Some 128 of them wait for it, and what the kernel holds; the next one comes when it has read those."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
     _, publisher_url = sockets.bind("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
     assert publisher_url is not None
     with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
@@ -152,15 +158,12 @@ def test_broadcasts_to_a_subscriber_that_reads_nothing_are_dropped() -> None:
         assert 100 <= len([size for size in sizes if size > 5]) < 500
         sockets.publish([b"after"])
         assert subscriber.recv() == b"after"
-    sockets.close()
 
 
-def test_broadcasts_are_found_at_the_host_that_clients_know() -> None:
+def test_broadcasts_are_found_at_the_host_that_clients_know(sockets: Sockets) -> None:
     """All addresses are none that a client can connect to: it is told the public host, and the port."""
-    sockets = PeerSockets(lambda _descriptor: None, lambda _descriptor: None)
     url, published = sockets.bind("tcp://0.0.0.0:*", "tcp://0.0.0.0:*", "raft-1.example")
     assert url.startswith("tcp://0.0.0.0:")
     assert published is not None
     host, _, port = published.rpartition(":")
     assert (host, port != url.rpartition(":")[2]) == ("tcp://raft-1.example", True)
-    sockets.close()

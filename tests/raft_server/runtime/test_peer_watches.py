@@ -17,7 +17,6 @@ from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, Embe
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.runtime import watch_service
-from raft_client.wire.frames import decode_uint
 from raft_client.wire.hello import Capability
 from raft_client.wire.positions import Position
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, EndReason, NoSession, WatchProgress
@@ -94,39 +93,6 @@ async def test_a_watch_is_told_what_its_client_appends_at_once() -> None:
             event = await watch.get(timeout=20)
             assert isinstance(event, WatchEvent)
             assert event.index == await append
-
-
-async def test_list_and_watch_leave_no_gap() -> None:
-    """A watch after the index that a page of keys shows is told all that came later, at any peer (R2)."""
-    async with a_cluster(3) as cluster, AsyncRaftClient(cluster.url) as client:
-        for number in range(20):
-            await client.append(put(b"k", b"%d" % number))
-        answer = await client.dispatch(b"kv.get", b"k")
-        index, value = decode_uint(answer[0]), answer[2]
-        for number in range(20, 40):
-            last = await client.append(put(b"k", b"%d" % number))
-        await applied(cluster, last)
-        for peer_id in cluster.running:
-            with RawWatcher(url(cluster, peer_id)) as watcher:
-                events = await watcher.told(await watcher.begin(b"k", after=Position(index)), 39 - int(value))
-                assert [change for _, change in shown(events)] == [b"%d" % n for n in range(int(value) + 1, 40)]
-
-
-async def test_a_position_of_another_log_and_an_outrun_history_are_told(limit: Limit) -> None:
-    """A client that resumes at a position of another log, or before the history, is told so (R5)."""
-    limit(history_bytes=4_000)
-    async with a_cluster() as cluster, AsyncRaftClient(cluster.url) as client:
-        for _ in range(60):
-            last = await client.append(put(b"k", b""))
-        with RawWatcher(cluster.seeds[0]) as watcher:
-            outrun = await watcher.ended(await watcher.begin(b"k", after=Position(1)))
-            assert (outrun.reason, outrun.applied) == (EndReason.HISTORY_OUTRUN, Position(last, 1))
-            assert 1 < outrun.oldest < last
-            other = await watcher.ended(await watcher.begin(b"k", after=Position(last, 7)))
-            assert other.reason is EndReason.OTHER_LOG
-            ahead = await watcher.ended(await watcher.begin(b"k", after=Position(outrun.oldest, 7)))
-            assert ahead.reason is EndReason.OTHER_LOG
-            await watcher.told(await watcher.begin(b"k", after=Position(outrun.oldest - 1)), last - outrun.oldest + 1)
 
 
 async def test_a_slow_reader_is_told_and_others_are_not_held_up(limit: Limit) -> None:

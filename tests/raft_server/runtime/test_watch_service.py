@@ -24,20 +24,23 @@ ENTRIES = [
 TERMS = {1: 1, 2: 1, 3: 2, 4: 2, 5: 4}
 
 
+def messages_of(service: WatchService) -> list[list[bytes]]:
+    """The messages of a turn."""
+    sent: list[list[bytes]] = []
+    service.turn(0.0, lambda frames: sent.append(frames) is None)
+    return sent
+
+
 @pytest.mark.parametrize("at_once", [1, 2, 5])
 def test_the_term_of_each_entry_is_known_however_they_come(at_once: int) -> None:
     """However many entries are applied at once, each position of the log is taken, and each other one is refused."""
     machine = KeyValueStateMachine()
     service = WatchService(machine)
-    for start in range(0, len(ENTRIES), at_once):
-        machine.apply(ENTRIES[start : start + at_once])
-        service.applied(ENTRIES[start : start + at_once])
+    _apply(service, machine, ENTRIES, at_once)
     for index, right in TERMS.items():
         for term in (1, 2, 3, 4):
             service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(index, term)), 0.0)
-            sent: list[list[bytes]] = []
-            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023 - it is called at once
-            assert sent[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
+            assert messages_of(service)[0][2] == (b"\x00" if term == right else b"\x03"), (index, term)
 
 
 def test_after_a_refusal_nothing_more_is_sent() -> None:
@@ -45,8 +48,7 @@ def test_after_a_refusal_nothing_more_is_sent() -> None:
     machine = KeyValueStateMachine()
     service = WatchService(machine)
     service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0)
-    machine.apply(ENTRIES)
-    service.applied(ENTRIES)
+    _apply(service, machine, ENTRIES)
     sent: list[list[bytes]] = []
 
     def refuse(frames: list[bytes]) -> bool:
@@ -64,12 +66,9 @@ def test_a_watch_that_ended_says_where_the_log_is() -> None:
     """The answer to a watch that cannot begin has the newest position, as the peer has applied it."""
     machine = KeyValueStateMachine()
     service = WatchService(machine)
-    machine.apply(ENTRIES)
-    service.applied(ENTRIES)
+    _apply(service, machine, ENTRIES)
     service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(4, 3)), 0.0)
-    sent: list[list[bytes]] = []
-    service.turn(0.0, lambda frames: sent.append(frames) is None)
-    assert sent == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]
+    assert messages_of(service) == [[b"r", b"1", *WatchEnded(EndReason.OTHER_LOG, 1, Position(5, 4)).to_frames()]]
 
 
 def _log(last: int, *, term: int = 1) -> list[LogEntry]:
@@ -97,13 +96,13 @@ def test_what_the_history_cannot_hold_is_not_written_into_it() -> None:
     assert running.server is not None
     assert again.server.oldest == running.server.oldest > 90
     for after in range(80, 101):
-        told = []
+        heard = []
         for service in (again, running):
             assert service.request(b"%d" % after, b"1", BeginWatch(b"", b"k", False, Position(after, 1)), 0.0)
-            sent: list[list[bytes]] = []
-            service.turn(0.0, lambda frames: sent.append(frames) is None)  # noqa: B023 - it is called at once
-            told.append([frames[2:] for frames in sent if frames[2] != b"\x00"])  # numbers of sessions differ
-        assert told[0] == told[1], after
+            heard.append(
+                [frames[2:] for frames in messages_of(service) if frames[2] != b"\x00"]
+            )  # numbers of sessions differ
+        assert heard[0] == heard[1], after
 
 
 def test_nothing_is_watched_among_the_entries_that_are_not_written_into_the_history() -> None:
@@ -127,9 +126,7 @@ def test_the_history_begins_where_the_end_of_the_log_was_replaced() -> None:
     _apply(service, machine, [LogEntry.of(SET, term=4, index=6)])
     assert service.request(b"r", b"1", BeginWatch(b"", b"k", False, Position(6, 4)), 0.0)
     _apply(service, machine, [LogEntry.of(SET, term=4, index=7)])
-    sent: list[list[bytes]] = []
-    service.turn(0.0, lambda frames: sent.append(frames) is None)
-    assert sent[1][2:] == Events(Position(7, 4), tuple(KeyValueCodec().decode(SET))).to_frames()
+    assert messages_of(service)[1][2:] == Events(Position(7, 4), tuple(KeyValueCodec().decode(SET))).to_frames()
 
 
 @pytest.mark.parametrize(("index", "serves"), [(89, False), (90, True), (200, True)])

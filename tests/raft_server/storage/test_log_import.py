@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import pytest
-from node_peer_sample import CONFIGS, FILES, LAST, MEMBERS, STATES, write_sample
 
 from raft_client.errors import (
     InvalidArgumentError,
@@ -26,15 +29,30 @@ from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.inspection import Inspection
 from raft_client.server.runtime.storage.log_import import import_log
 from raft_client.server.runtime.storage.node_peer_files import NodePeerFolder
-from raft_client.wire.configuration import ConfigChange
+from raft_client.wire.configuration import ConfigChange, Peer, Peers
 from raft_client.wire.log_entry import EntryKind, LogEntry
 
+#: A data folder that a Node peer (npm zmq-raft 0.5.0) wrote, with files of 16 entries instead of 16,384. Its peer "1"
+#: leads a cluster of three in term 1. 60 clients' entries, ``pump-0`` to ``pump-59``; in between, at 26 and 27, the
+#: peer "4" was added. The log was compacted up to 20; the files still have all entries.
+_SAMPLE: Final = json.loads((Path(__file__).with_name("node_peer_folder.json")).read_text())
+FILES: Final = [f"log/00000/00/00/{first:014x}.rlog" for first in (1, 16, 32, 48)]
+MEMBERS: Final[Peers] = tuple(Peer(name, url) for name, url in _SAMPLE["urls"].items())
+LAST: Final = 62
+CONFIGS: Final = (26, 27)
+#: Index and data of clients' entries.
+STATES: Final = {n + 1 if n < 25 else n + 3: b"pump-%d" % n for n in range(60)}
 SEEDS = MEMBERS[:3]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_sample(tmp_path / "node")
+    """That of the Node peer."""
+    for name, data in _SAMPLE["files"].items():
+        path = tmp_path / "node" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(data))
+    return tmp_path / "node"
 
 
 def imported(folder: Path, **changes: Any) -> Inspection:
@@ -341,3 +359,51 @@ def test_any_flipped_bit_is_refused_or_harmless(folder: Path) -> None:
             else:
                 shutil.rmtree(folder.parent / "ours")
         (folder / name).write_bytes(whole)
+
+
+# -- zmqraft import-log: its words and its exit codes ------------------------------------------------------------------
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, "-m", "raft_client.cli", *arguments], capture_output=True, timeout=60)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_a_folder_is_imported(folder: Path, tmp_path: Path) -> None:
+    """It says what the new directory has, and our peer opens it under the id and the cluster that were given."""
+    target = str(tmp_path / "ours")
+    assert run("import-log", str(folder), target, "--id", "1", "--cluster", "plant") == (
+        0,
+        f"{target} has the entries 1 to 62 and a snapshot up to 20\n",
+        "",
+    )
+    with DiskLog.open(target, peer_id="1", ident=b"plant", peers=MEMBERS) as log:
+        assert log.last_index == 62
+    code, out, _ = run("check", target)
+    assert (code, out.splitlines()[:4]) == (
+        0,
+        [f"{target} is sound", "peer: 1", "cluster: plant", "term: 1, voted for 1"],
+    )
+
+
+def test_members_that_are_not_certain_are_told(folder: Path, tmp_path: Path) -> None:
+    """Where the folder does not say for certain who the members are, a line on standard error says what follows."""
+    for path in (tmp_path / "node" / "log").rglob("*.rlog"):
+        path.unlink()
+    (tmp_path / "node" / "state.pers").unlink()
+    (tmp_path / "node" / "raft.pers").write_bytes(b"")
+    members = [f"--peer={peer.id}={peer.url}" for peer in MEMBERS]
+    code, out, err = run("import-log", str(folder), str(tmp_path / "ours"), "--id", "1", *members)
+    assert (code, out.split(" has ")[1]) == (0, "no entries and a snapshot up to 20\n")
+    assert "does not stand for election" in err
+
+
+def test_what_cannot_be_imported(folder: Path, tmp_path: Path) -> None:
+    """Damage is exit code 6 with the file, a wrong id is exit code 2; nothing is left of either."""
+    target = str(tmp_path / "ours")
+    code, _, err = run("import-log", str(folder), target, "--id", "9")
+    assert (code, err) == (2, "zmqraft: '9' is none of the members, who are 1, 2, 3, 4\n")
+    (tmp_path / "node" / "snap").write_bytes(b"SNIP")
+    code, _, err = run("import-log", str(folder), target, "--id", "1")
+    assert (code, err) == (6, "zmqraft: snap is damaged at byte 0: it does not begin as a snapshot\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"node"}

@@ -1,8 +1,12 @@
-"""Mistakes that are planted in the WatchServer, and found by the schedules: so these would find such a mistake."""
+"""Whatever happens, each watch is told each change of its keys once and in order, or that it missed some.
+
+Mistakes that are planted in the WatchServer are found by the schedules: so these would find such a mistake.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_SCHEDULES = 400
+
+
+@pytest.fixture(autouse=True)
+def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few steps that a turn ends in the middle of an entry."""
+    monkeypatch.setattr(watch_server, "_TURN_STEPS", 14)
+    monkeypatch.setattr(watch_server, "_ROUND_STEPS", 5)
+    monkeypatch.setattr(watch_server, "_MOST_PASSES", 2)
+
+
+@pytest.mark.parametrize("first", range(0, MOST_SCHEDULES, 50))
+def test_nothing_is_missed_and_nothing_told_twice(first: int) -> None:
+    """In any schedule each watch is told everything once and in order, or that it is not."""
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 50):
+        seen.update(Schedule(seed).run())
+    for what in ("Events", "WatchProgress", "NoSession", "TOO_SLOW", "HISTORY_OUTRUN", "OTHER_LOG", "TOO_MANY"):
+        assert seen[what], f"the schedules do not lead to {what}"
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
 
 _MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {}
 
@@ -216,6 +241,7 @@ def takes_one_watch_too_few(right: Any, self: Any, session: Any, key_bytes: int,
     return reason
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", _MUTANTS)
 @pytest.mark.ci
 def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +250,6 @@ def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(owner, method)
     planted = broken if isinstance(broken, property) else lambda *arguments: broken(right, *arguments)
     monkeypatch.setattr(owner, method, planted)
-    monkeypatch.setattr(watch_server, "_TURN_STEPS", 14)
-    monkeypatch.setattr(watch_server, "_ROUND_STEPS", 5)
-    monkeypatch.setattr(watch_server, "_MOST_PASSES", 2)
     for seed in range(MOST_SCHEDULES):
         try:
             Schedule(seed).run()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from support.broker_driver import Client, World
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -36,6 +35,7 @@ from statestore_client.server.broker.session.inflight import MessageDelivery
 from statestore_client.server.broker.session.session import Session
 from statestore_client.server.journal import TIME, Done, Journal, StreamTables, WriteBatch
 from statestore_client.wire.instant import Instant
+from support.broker_driver import Client, World
 
 # -- durable driver ----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ import threading
 from typing import Any
 
 from hypothesis import strategies as st
-from support.broker_driver import Client
-from support.durable_broker import BOOT, DAY, NAMES, DurableWorld, Program, broker_state, left
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Broker, BrokerLimits
@@ -24,6 +22,8 @@ from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.topics import COMMAND_TOPIC
+from support.broker_driver import Client
+from support.durable_broker import BOOT, DAY, NAMES, DurableWorld, Program, broker_state, left
 
 # -- served world ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 import paho.mqtt.client as paho
 import pytest
-from support.server_processes import ReplicatedServer
 
 from statestore_client.mqtt.packets import (
     Connack,
@@ -29,6 +28,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server import EmbeddedServer
+from support.server_processes import ReplicatedServer
 
 # -- runtime tools -----------------------------------------------------------------------------------------------------
 

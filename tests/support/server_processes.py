@@ -14,10 +14,10 @@ from random import Random
 from typing import ClassVar
 
 import attrs
-from support.ports import reserved_port, reserved_ports
 
 from statestore_client.server.runtime.replication.internal_handshake import ClientHello
 from statestore_client.server.runtime.replication.liveness import dial
+from support.ports import reserved_port, reserved_ports
 
 __all__ = ["ClusterServer", "ReplicatedServer", "ReplicatedServers"]
 

@@ -11,12 +11,12 @@ from random import Random
 from typing import Any, Final, Self, TypeVar
 
 import zmq
-from support.ports import reserved_port
 
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, SiteClient, Value
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.codec import decode
+from support.ports import reserved_port
 
 __all__ = ["SHELLS", "Blocking", "Impostor", "Looped", "SiteThread"]
 

@@ -151,6 +151,12 @@ async def test_callbacks_that_were_set_meanwhile_stay(shell: Shell, start: Calla
     assert app.paho.on_publish is None
 
 
+async def repeat(call: Callable[[], Any]) -> None:
+    """More often than paho has in flight at most."""
+    for _ in range(30):
+        await call()
+
+
 def answers_to(app: App) -> str:
     return (
         f"clients/{app.client_id}/services/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke/response"
@@ -188,8 +194,7 @@ async def test_a_callback_that_was_taken_away_is_told(
             watch = store.watch("k", timeout=2.0)
             what = "the message callback for clients/" if name == "message" else name
             with pytest.raises(CallbackReplacedError, match=f"replaced or removed {what}") as caught:
-                for _ in range(30):  # paho has twenty in flight at most
-                    await (watch.start() if name == "on_subscribe" else store.set("k", b"2"))
+                await repeat(watch.start if name == "on_subscribe" else lambda: store.set("k", b"2"))
             assert "before over(), or let a new one call the one that it replaces" in str(caught.value)
 
 

@@ -120,12 +120,12 @@ async def test_a_peer_with_an_unusable_url_is_passed_over(raft: RaftShell, peers
         assert await client.append(b"c") == 3
 
 
-@pytest.mark.parametrize("url", [NONSENSE, "tcp://a", "http://127.0.0.1:1", "tcp://\ud800:1", "tcp://a:0"])
-async def test_an_unusable_url_is_refused(raft: RaftShell, peers: ScriptedCluster, url: str) -> None:
+async def test_an_unusable_url_is_refused(raft: RaftShell, peers: ScriptedCluster) -> None:
     """An unusable URL given as an argument is refused before anything is sent."""
     async with raft.client(peers.seeds) as client:
-        with pytest.raises(InvalidArgumentError, match="tcp://host:port"):
-            await client.log_info(url)
+        for url in (NONSENSE, "tcp://a", "http://127.0.0.1:1", "tcp://\ud800:1", "tcp://a:0"):
+            with pytest.raises(InvalidArgumentError, match="tcp://host:port"):
+                await client.log_info(url)
         assert await client.append(b"a") == 1
 
 

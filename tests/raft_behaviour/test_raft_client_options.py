@@ -1,4 +1,4 @@
-"""What a client does and tells by itself: heartbeat, settings of watches, a key for each peer, listeners and the log."""
+"""What a client does and tells by itself: heartbeat, settings of watches, keys of peers, listeners and the log."""
 
 from __future__ import annotations
 

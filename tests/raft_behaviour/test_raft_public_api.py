@@ -18,7 +18,7 @@ from raft_shells import RaftShell
 from support.scripted_peers import ScriptedCluster
 
 import raft_client
-from raft_client import BusyError, Prefix, RaftOptions, RaftSettings, SettingsError, errors
+from raft_client import Prefix, RaftOptions, RaftSettings, SettingsError, errors
 from raft_client.errors import (
     BatchError,
     BusyError,

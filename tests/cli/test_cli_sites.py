@@ -1,4 +1,4 @@
-"""``statestore serve --site``: sites as processes, which find each other, are equal again after any loss, and have keys."""
+"""``statestore serve --site``: sites as processes, which find each other, have keys, and are equal after any loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites as processes that are killed or stand still, among slow and broken connections, and peers that talk nonsense."""
+"""Sites as processes that are killed or stand still, among slow and broken connections and peers that talk nonsense."""
 
 from __future__ import annotations
 

@@ -193,11 +193,15 @@ def test_a_client_does_not_wait_for_the_servers_imports() -> None:
     ],
 )
 def test_what_cannot_be_used_is_named_as_it_was_typed(
-    here: Here, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], complaint: str
+    here: Here,
+    monkeypatch: pytest.MonkeyPatch,
+    statestore_server: EmbeddedServer,
+    arguments: tuple[str, ...],
+    complaint: str,
 ) -> None:
     """What cannot be used gives exit code 2 and a line with the option, not an argument of the API, and nothing is
     sent."""
-    monkeypatch.setenv("STATESTORE_URL", "mqtt://127.0.0.1:1")
+    monkeypatch.setenv("STATESTORE_URL", statestore_server.url)
     code, out, told = here(*arguments)
     assert (code, out) == (2, "")
     assert re.search(complaint, " ".join(told.split()))

@@ -86,7 +86,9 @@ def test_listening_tells_who_leads(statestore_server: EmbeddedServer, statestore
     assert json.loads(seen[1]) == {"leader": "left"}
 
 
-def test_contradictions_are_usage_errors(here: Callable[..., tuple[int, str, str]]) -> None:
+def test_contradictions_are_usage_errors(
+    here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer
+) -> None:
     """Options that contradict each other are usage errors, and nothing runs."""
     for options in (
         ("--listen", "--", "true"),
@@ -97,4 +99,4 @@ def test_contradictions_are_usage_errors(here: Callable[..., tuple[int, str, str
         ("-n", "--wait", "1", "--", "true"),
         (),
     ):
-        assert here("elect", "--url", "mqtt://127.0.0.1:1", "active", *options)[0] == 2, options
+        assert here("elect", "--url", statestore_server.url, "active", *options)[0] == 2, options

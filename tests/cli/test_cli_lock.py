@@ -143,7 +143,9 @@ def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer
         assert lock(statestore_server, *options, "--", "sh", "-c", "exit 7").returncode == 7
 
 
-def test_options_that_mean_nothing(here: Callable[..., tuple[int, str, str]]) -> None:
+def test_options_that_mean_nothing(
+    here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer
+) -> None:
     """Options without a meaning give exit code 2 and the option's name before anything is locked."""
     for options in (
         *(["--grace", text] for text in ("nan", "inf", "-1")),
@@ -154,7 +156,7 @@ def test_options_that_mean_nothing(here: Callable[..., tuple[int, str, str]]) ->
         ["--no-wait", "--wait", "3"],
         ["--wiat", "3"],
     ):
-        code, out, told = here("lock", "job", "--url", "mqtt://127.0.0.1:1", *options, "--", "echo", "ran")
+        code, out, told = here("lock", "job", "--url", statestore_server.url, *options, "--", "echo", "ran")
         assert (code, out) == (2, ""), options
         assert {"-E": "--conflict-exit-code"}.get(options[0], options[0]) in told
 

@@ -131,7 +131,7 @@ def test_limits_are_announced() -> None:
     ],
 )
 def test_options_that_cannot_be(here: Callable[..., tuple[int, str, str]], options: list[str], complaint: str) -> None:
-    """Impossible options, and an empty host (all interfaces) or path (this directory), give exit code 2 and the reason."""
+    """Impossible options, and an empty host (all interfaces) or path (this one), give exit code 2 and the reason."""
     code, _, told = here("serve", "--port", "0", *options)
     assert (code, "Traceback" in told) == (2, False)
     assert complaint in " ".join(told.split())

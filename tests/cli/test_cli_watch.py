@@ -108,11 +108,11 @@ def test_a_command_that_fails_is_told(
     assert b"cannot run /no/such/command" in complaints
 
 
-def test_what_a_watch_cannot_do(here: Callable[..., tuple[int, str, str]]) -> None:
+def test_what_a_watch_cannot_do(here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer) -> None:
     """Options that do not go together are usage errors before anything is watched."""
     of_prefixes = (("k", "--rescan", "1"), ("k", "--max-keys", "1"), ("k", "--prefix", "--rescan", "0"))
     for words in (("--",), ("k", "--json", "--", "true"), ("k", "--count", "0"), *of_prefixes, ()):
-        assert here("watch", "--url", "mqtt://127.0.0.1:1", *words)[0] == 2, words
+        assert here("watch", "--url", statestore_server.url, *words)[0] == 2, words
 
 
 # -- prefixes, and what looks like a pattern ---------------------------------------------------------------------------

@@ -303,18 +303,6 @@ async def test_the_states_are_told_in_order(shell: Shell) -> None:
     assert told[-1][1] is None
 
 
-async def test_a_session_that_was_kept_is_not_told_as_lost(shell: Shell, server: EmbeddedServer) -> None:
-    """After an outage with the session kept, a listener is told "suspended" and "connected", and of no lost session."""
-    told: list[tuple[ConnectionState, StateStoreError | None]] = []
-    async with Proxy(server.port) as proxy:
-        async with shell.client(proxy.url, on_state=lambda state, error: told.append((state, error))) as store:
-            proxy.cut()
-            await until(lambda: len(told) > 2 and store.state is ConnectionState.CONNECTED, 10)
-            await store.get("key")
-        await until(lambda: told[-1][0] is ConnectionState.CLOSED)
-    assert {error for state, error in told if state is not ConnectionState.SUSPENDED} == {None}
-
-
 async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: EmbeddedServer) -> None:
     """A listener's exception is logged, and the client goes on."""
 

@@ -53,17 +53,6 @@ async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, se
         assert store.stats.clock_drift > 0
 
 
-async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """A server whose clock is set back by an hour serves an open client and a new one whose clock is right."""
-    async with shell.client(server.url) as store:
-        lease = await store.lock("job", lease=30.0).acquire()
-        server.clock.step_wall(-3_600)
-        await store.guarded(lease).set("k", b"1")
-        await store.set("other", b"1")
-    async with shell.client(server.url) as store:
-        await store.set("other", b"2")
-
-
 @pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])
 async def test_a_watch_goes_on_when_the_store_begins_anew_in_the_past(
     shell: Shell, server: EmbeddedServer, *, is_there: bool

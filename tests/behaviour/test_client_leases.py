@@ -216,26 +216,6 @@ async def test_a_time_out_of_zero_tries_once(shell: Shell, server: EmbeddedServe
         assert (await other.lock("job").edit("key", lambda _: b"1", timeout=0)).value == b"1"
 
 
-async def test_one_try_has_the_time_of_a_request(shell: Shell) -> None:
-    """A single try waits as long as any request does; without an answer nothing is known, and the lock is not kept."""
-    gate = Gate()
-    with EmbeddedServer(authorize=gate) as server:
-        async with shell.client(server.url, request_timeout=20) as store:
-            trying = asyncio.ensure_future(store.lock("job").acquire(timeout=0))
-            await asyncio.to_thread(gate.reached.wait, 10)
-            await asyncio.wait([trying], timeout=0.1)
-            gate.open()
-            async with await trying as lease:
-                assert lease.valid
-        gate.shut()
-        async with shell.client(server.url, request_timeout=0.2) as store:
-            with pytest.raises(RequestTimeoutError, match="not acquired at once, and whether it is free is not known"):
-                await store.lock("job", lease=60.0).acquire(timeout=0)
-            gate.open()
-            async with store.lock("job").acquire(timeout=20):  # the first claim was taken back
-                pass
-
-
 async def test_what_is_no_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer) -> None:
     """Locks, elections and edits refuse an impossible time-out before anything is sent, and the message says what 0
     means."""

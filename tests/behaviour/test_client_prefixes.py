@@ -19,12 +19,10 @@ from statestore_client import (
     NotAuthorizedError,
     RequestTimeoutError,
     TooManyKeysError,
-    UnknownCommandError,
     WatchEvent,
 )
 from statestore_client.server import EmbeddedServer, StoreLimits
 from statestore_client.server.store.scan import ScanLimits
-from statestore_client.wire import commands
 from statestore_client.wire.commands import KeyNotify, Scan
 
 #: Far longer than a test: only what is notified is seen.
@@ -97,17 +95,6 @@ async def test_initial_delivers_the_present_values_first(shell: Shell, server: E
             assert (await take(events, 1))[0].value == b"new"
 
 
-async def test_a_prefix_is_no_pattern(shell: Shell, server: EmbeddedServer) -> None:
-    """Stars and brackets in a prefix stand for themselves."""
-    async with shell.client(server.url) as store:
-        await store.set_many([("[*]?/1", "yes"), ("x*y/1", "no"), ("[*]x/1", "no")])
-        async with store.watch_prefix("[*]?", initial=True) as events:
-            assert [event.key for event in await take(events, 1)] == [b"[*]?/1"]
-            assert await events.get(timeout=0.05) is None
-        async with store.watch_prefix("", initial=True) as events:
-            assert {event.key for event in await take(events, 3)} == {b"[*]?/1", b"x*y/1", b"[*]x/1"}
-
-
 async def test_a_new_key_is_found_and_then_followed(shell: Shell, server: EmbeddedServer) -> None:
     """The first event of a new key is marked and may come late; the next ones come at once."""
     async with shell.client(server.url) as store, store.watch_prefix("a/", rescan=0.05) as events:
@@ -171,19 +158,6 @@ async def test_many_keys_are_watched_and_requests_pass_by(shell: Shell, server: 
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_connection_that_breaks_between_scan_and_keynotify_costs_nothing(shell: Shell) -> None:
-    """A watch stands after the reconnect when the connection breaks between SCAN and KEYNOTIFY."""
-    with EmbeddedServer(faults=True) as server:
-        async with shell.client(server.url) as other, shell.client(server.url, client_id="me") as store:
-            await other.set_many((f"a/{n}", b"%d" % n) for n in range(5))
-            fault = server.faults.drop("PUBLISH", by="client", client_id="me", skip=1)
-            async with store.watch_prefix("a/", initial=True, timeout=30, rescan=NEVER_S) as events:
-                assert fault.hits == 1
-                assert sorted(event.key for event in await take(events, 5)) == [b"a/%d" % n for n in range(5)]
-                await other.set("a/3", b"x")
-                assert (await take(events, 1))[0].value == b"x"
 
 
 @pytest.mark.parametrize("keep_state", [True, False])
@@ -309,30 +283,6 @@ async def test_too_many_keys_end_it_with_advice(shell: Shell, server: EmbeddedSe
                 await events.get(timeout=20)
             assert isinstance(events.error, TooManyKeysError)
         assert await store.get("a/5") is not None
-
-
-async def test_a_server_that_cannot_list_keys_is_told_from_others(
-    shell: Shell, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that cannot list keys gets an error that says what the watch needs and what to do."""
-    monkeypatch.delitem(commands._READERS, b"SCAN")
-    async with shell.client(server.url) as store:
-        with pytest.raises(UnknownCommandError, match="cannot list keys, and a watch on a prefix needs that") as caught:
-            await store.watch_prefix("a/").start()
-        assert (caught.value.command, caught.value.key) == ("SCAN", b"a/*")
-
-
-async def test_a_client_without_the_right_to_watch_hears_of_it_with_the_first_key(shell: Shell) -> None:
-    """A client without the right to watch is refused at the first key, because rights are on keys."""
-    recorder = Recorder()
-    recorder.forbidden = KeyNotify(b"a/1")
-    with EmbeddedServer(authorize=recorder) as server:
-        async with shell.client(server.url) as store, store.watch_prefix("a/", rescan=0.05) as events:
-            await store.set("b/1", "x")
-            assert events.error is None
-            await store.set("a/1", "x")
-            with pytest.raises(NotAuthorizedError, match="KEYNOTIFY of 'a/1'"):
-                await events.get(timeout=20)
 
 
 async def test_a_key_that_may_not_be_watched_is_named(shell: Shell) -> None:

@@ -81,44 +81,6 @@ async def test_initial_leaves_no_gap(shell: Shell, server: EmbeddedServer) -> No
         assert await writing > 0
 
 
-async def test_watches_of_one_key_share_and_end_separately(shell: Shell, server: EmbeddedServer) -> None:
-    """Two watches of one key see the same; closing one leaves the other, and the last one sends STOP."""
-    async with shell.client(server.url) as store:
-        async with store.watch("key") as one:
-            await store.set("key", b"1")
-            async with store.watch("key", initial=True) as two:
-                assert (await two.get(timeout=5)).value == b"1"
-                await store.set("key", b"2")
-                assert [(await one.get(timeout=5)).value for _ in range(2)] == [b"1", b"2"]
-                assert (await two.get(timeout=5)).value == b"2"
-            await store.set("key", b"3")
-            assert (await one.get(timeout=5)).value == b"3"
-        before = store.stats.late_or_unknown_replies
-        await store.set("key", b"4")
-        await store.get("key")
-        assert store.stats.late_or_unknown_replies == before
-
-
-async def test_many_watches_begin_at_once(shell: Shell, server: EmbeddedServer) -> None:
-    """100 watches on as many keys, started together, cost one KEYNOTIFY each."""
-    async with shell.client(server.url) as store:
-        watches = await asyncio.gather(*(store.watch(f"k{i}", timeout=10).start() for i in range(100)))
-        assert store.stats.requests == 100
-        await store.set_many((f"k{i}", b"%d" % i) for i in range(100))
-        assert [(await w.get(timeout=5)).value for w in watches] == [b"%d" % i for i in range(100)]
-        for watch in watches:
-            await watch.close()
-
-
-async def test_watching_again_at_once_misses_nothing(shell: Shell, server: EmbeddedServer) -> None:
-    """A watch that ends and begins again and again misses nothing after each start."""
-    async with shell.client(server.url) as store:
-        for i in range(50):
-            async with store.watch("key") as events:
-                await store.set("key", b"%d" % i)
-                assert (await events.get(timeout=5)).value == b"%d" % i
-
-
 async def test_closing_a_watch_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
     """Closing the watch or the client ends an iteration in another thread or task."""
     async with shell.client(server.url) as store:

@@ -61,12 +61,12 @@ async def test_without_a_heartbeat_an_idle_client_is_silent(raft: RaftShell, pee
     closed."""
     async with raft.client(peers.seeds):
         before = questions(peers)
-        async with raft.client(peers.seeds.split(",")[0], heartbeat=0.05):
+        async with raft.client(peers.seeds.split(",")[0], heartbeat=0.1):
             await until(lambda: questions(peers) > before + 5)
             routes = {seen[0] for seen in list(peers.seen)[-4:]}
         assert routes == {"1"}
         after = questions(peers)
-        await asyncio.sleep(0.2)  # long enough for some beats: that nothing comes has no condition to wait for
+        await asyncio.sleep(0.3)  # long enough for some beats: that nothing comes has no condition to wait for
         assert questions(peers) == after
 
 

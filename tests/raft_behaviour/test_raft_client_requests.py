@@ -19,15 +19,12 @@ from raft_client import (
     BusyError,
     ClientClosedError,
     ConfigError,
-    ConnectionLostError,
     InvalidArgumentError,
     InvalidDataError,
     NoLeaderError,
     Peer,
     PickleRefusedError,
-    ProtocolError,
     RaftSettings,
-    RequestExpiredError,
     RequestId,
     RequestTimeoutError,
     new_request_id,
@@ -200,14 +197,6 @@ async def test_a_leader_that_comes_back_at_its_address_is_found(raft: RaftShell,
         assert await waiting == 2
 
 
-async def test_nobody_is_there(raft: RaftShell) -> None:
-    """Without any peer the error names everybody who was asked."""
-    client = raft.client("tcp://127.0.0.1:1", request_timeout=0.3)
-    with pytest.raises(NoLeaderError, match=r"within 0.3 s: tcp://127.0.0.1:1 refused or broke the connection$"):
-        await client.open()
-    await client.close()
-
-
 async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
     """With a wrong ident peers do not answer (facts 1.1), and the error names that as a possible reason."""
     client = raft.client(peers.seeds, cluster="other", request_timeout=0.3)
@@ -215,27 +204,6 @@ async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: Scripted
     with pytest.raises(NoLeaderError, match=f"does not answer; {hint}"):
         await client.open()
     await client.close()
-
-
-async def test_an_expired_id_is_final(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """An expired id is not repeated, and the error has it."""
-    peers.script("1", UPDATE, lambda _frames: [[b""]])
-    async with raft.client(peers.seeds) as client:
-        with pytest.raises(RequestExpiredError) as caught:
-            await client.append(b"a", ID)
-        assert caught.value.request_id == ID
-    assert len([seen for seen in peers.seen if seen[2] == UPDATE]) == 1
-
-
-async def test_an_unreadable_answer_is_an_error_of_the_other_side(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """An unreadable answer is a protocol error, and the client goes on."""
-    peers.script("1", UPDATE, lambda _frames: [[b"\x01", b"\xc1"]])
-    async with raft.client(peers.seeds) as client:
-        with pytest.raises(ProtocolError) as caught:
-            await client.append(b"a")
-        assert caught.value.may_have_been_applied
-        peers.script("1", UPDATE, None)
-        assert await client.append(b"b") == 1
 
 
 async def test_a_deadline_holds_while_the_leader_only_accepts(raft: RaftShell, peers: ScriptedCluster) -> None:
@@ -328,18 +296,6 @@ async def test_the_counters_tell_what_happened(raft: RaftShell, peers: ScriptedC
         assert client.stats.searches == 2
         # The leaders have answered; what the others were asked may be lost with their links, which are given up then.
         assert {seen[0] for seen in list(peers.seen) if seen[2] == CONFIG} >= {"1", "2"}
-
-
-async def test_a_custom_message_is_not_repeated(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A custom message whose link breaks is not repeated, and the error says that nobody can tell what became of it."""
-    async with raft.client(peers.seeds) as client:
-        peers.script("1", b"fatal", lambda _frames: [])
-        waiting = asyncio.create_task(client.dispatch(b"fatal"))
-        await until(lambda: any(seen[2] == b"fatal" for seen in list(peers.seen)))
-        peers.kill("1")
-        with pytest.raises(ConnectionLostError) as caught:
-            await waiting
-        assert caught.value.may_have_been_applied
 
 
 # -- messages to the state machine: sent once, or, with a request id, until they are answered --------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from raft_shells import RaftShell
-from support.scripted_peers import BROADCAST, ENTRIES, LOG_INFO, ScriptedCluster, compact
+from support.scripted_peers import BROADCAST, ENTRIES, LOG_INFO, ScriptedCluster
 from support.waiting import until
 
 import raft_client
@@ -21,12 +21,9 @@ from raft_client import (
     InvalidArgumentError,
     Key,
     KeyValueCodec,
-    LogEntry,
     NoLeaderError,
-    OutOfDateLogError,
     Position,
     RequestTimeoutError,
-    SnapshotChunk,
     Tree,
     WatchEvent,
 )
@@ -111,15 +108,6 @@ async def test_a_reader_waits_no_longer_than_its_timeout(raft: RaftShell, peers:
             await indexes(client.entries(timeout=0.2))
 
 
-async def test_a_log_that_ends_before_is_out_of_date(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A log that ends before the start index is out of date after a while, because a new leader may lag for a
-    moment."""
-    peers.fill(5)
-    async with raft.client(peers.seeds, election_grace=0.01) as client:
-        with pytest.raises(OutOfDateLogError):
-            await indexes(client.entries(9))
-
-
 async def test_several_streams_and_appends_share_a_client(raft: RaftShell, peers: ScriptedCluster) -> None:
     """Several streams and appends share a client without waiting for each other."""
     peers.fill(300)
@@ -159,18 +147,6 @@ async def test_a_subscriber_follows_the_leader(raft: RaftShell, peers: ScriptedC
         peers.elect("3")
         await client.append_many([b"x"] * 20)
         assert [(await anext(subscriber)).index for _ in range(20)] == list(range(2, 22))
-
-
-async def test_a_broken_connection_is_not_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A client that only listens follows a leader that dies without waiting for the silence."""
-    patient = raft.client(peers.seeds, broadcast_timeout=3600.0)
-    async with patient, patient.subscribe(0) as subscriber, raft.client(peers.seeds) as client:
-        await client.append(b"x")
-        assert (await subscriber.get(timeout=20)).index == 1
-        peers.kill("1")
-        peers.elect("3")
-        await client.append(b"x")
-        assert (await subscriber.get(timeout=20)).index == 2
 
 
 async def test_a_subscriber_takes_silence_for_what_it_is_told(raft: RaftShell, peers: ScriptedCluster) -> None:
@@ -440,23 +416,6 @@ async def test_what_a_loop_left_comes_before_the_next_batch(raft: RaftShell, pee
                 seen += [entry.index for entry in await reader.next_batch()]
                 assert index_of(reader.position) == seen[-1]
             assert seen == list(range(1, 21))
-
-
-async def test_a_crash_within_a_snapshot_skips_no_state(raft: RaftShell, peers: ScriptedCluster) -> None:
-    """A reader that stores its position after each piece and dies within a snapshot gets the snapshot again."""
-    peers.fill(9)
-    compact(peers, 6, b"the whole state")
-    async with raft.client(peers.seeds) as client:
-        entries = client.entries(2)
-        stored = []
-        async for item in entries:
-            stored.append(index_of(entries.position))
-            if isinstance(item, LogEntry):
-                break
-        assert stored == [2, 2, 6, 7]
-        state = [item async for item in client.entries(stored[1])]
-        pieces = [item.data for item in state if isinstance(item, SnapshotChunk)]
-        assert b"".join(pieces) == b"the whole state"
 
 
 async def test_a_position_in_another_log_is_refused(raft: RaftShell, peers: ScriptedCluster) -> None:

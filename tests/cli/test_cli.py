@@ -230,35 +230,12 @@ def test_a_reader_that_goes_away_is_no_failure(statestore_server: EmbeddedServer
         assert process.stderr.read() == b""
 
 
-def test_watch_prints_changes_as_they_happen(statestore_server: EmbeddedServer) -> None:
-    """Each change is printed as one line at once, and --count ends the command."""
-    command = [*COMMAND, "watch", "k", "--initial", "--count", "3", "--url", statestore_server.url]
-    with StateStoreClient(statestore_server.url) as store:
-        store.set("k", b"1")
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"set ")  # the initial value: it is watching
-        store.set("k", b"\xff")
-        assert process.stdout.readline().endswith(b" \xff\n")
-        store.delete("k")
-        assert process.stdout.readline().startswith(b"delete ")
-        assert process.wait(20) == 0
-        process.stdout.close()
-
-
 def test_lock_runs_the_command_with_its_token(run: Run) -> None:
     """``lock`` gives the command the fencing token in its environment and exits with the command's exit code."""
     done = run("lock", "jobs/compact", "--", "sh", "-c", 'echo "$STATESTORE_LOCK $STATESTORE_FENCING_TOKEN"; exit 7')
     assert done.returncode == 7
     assert re.fullmatch(rb"jobs/compact \d{15}:\d{5}:StateStore\n", done.stdout)
     assert run("get", "jobs/compact").returncode == 1  # released
-
-
-def test_lock_waits_only_as_long_as_told(run: Run, statestore_sync_client: StateStoreClient) -> None:
-    """If a lock stays held for the time of --wait, the exit code is 1, and the command never runs."""
-    with statestore_sync_client.lock("jobs/compact", lease=60):
-        done = run("lock", "jobs/compact", "--wait", "2", "--", "echo", "ran")
-    assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_a_lost_lease_terminates_the_command(

@@ -172,11 +172,7 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
     ("options", "says"),
     [
         (["--peer", "tcp://127.0.0.1:1"], "--peer needs --site NAME"),
-        (["--area", "a"], "--area needs --site NAME"),
         (["--site-listen", "tcp://127.0.0.1:1"], "--site-listen needs --site NAME"),
-        (["--site-export", "x/"], "--site-export needs --site NAME"),
-        (["--site-import"], "--site-import needs --site NAME"),
-        (["--site-key-ttl", "5"], "--site-key-ttl needs --site NAME"),
         (["--site-flood-rate", "5"], "--site-flood-rate needs --site NAME"),
         (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-key-ttl", "1"], "not in the range x>=2"),
         (
@@ -198,11 +194,7 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
         (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--area", ""], "the name of an area has 1 to 255 bytes"),
         (["--site", "a", "--peer", "127.0.0.1:1"], "addresses are tcp://host:port or ipc://path"),
         (["--site", "a", "--site-listen", "tcp://127.0.0.1:x"], "addresses are tcp://host:port or ipc://path"),
-        (["--site", "a", "--site-listen", "tcp://127.0.0.1:99999"], "addresses are tcp://host:port or ipc://path"),
-        (["--site", "a", "--site-listen", "tcp://:1883"], "addresses are tcp://host:port or ipc://path"),
         (["--site", "a", "--site-listen", "ws://0.0.0.0:1"], "addresses are tcp://host:port or ipc://path"),
-        (["--site", "a", "--site-listen", "inproc://x"], "addresses are tcp://host:port or ipc://path"),
-        (["--site", "a", "--peer", f"tcp://{'a' * 300}:1"], "addresses are tcp://host:port or ipc://path"),
         (["--site", "a", "--peer", "tcp://a b:1"], "no site can be dialled at 'tcp://a b:1'"),
         (["--site", "a\nb", "--peer", "tcp://127.0.0.1:1"], "no control characters"),
         (["--site", "a", "--site-listen", "tcp://0.0.0.0:1"], "say --insecure if that is meant"),

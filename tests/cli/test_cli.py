@@ -219,7 +219,7 @@ def test_a_wrong_port_is_exit_code_4(run: Run) -> None:
 def test_a_reader_that_goes_away_is_no_failure(statestore_server: EmbeddedServer) -> None:
     """``statestore scan … | head -1`` ends quietly and with success."""
     with StateStoreClient(statestore_server.url) as store:
-        store.set_many((f"key-{i:060d}", b"") for i in range(5000))
+        store.set_many((f"key-{i:060d}", b"") for i in range(2000))
     command = [*COMMAND, "scan", "key*", "--url", statestore_server.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

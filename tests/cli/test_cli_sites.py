@@ -42,6 +42,7 @@ def test_two_sites_share_what_they_keep_alive(site: Callable[..., SiteProcess]) 
     assert (bonn.end(signal.SIGTERM), rome.end(signal.SIGTERM)) == (0, 0)
 
 
+@pytest.mark.ci
 def test_five_sites_are_equal_again_after_kills_and_a_partition(site: Callable[..., SiteProcess], links: Links) -> None:
     """A ring of five with a chord. Sites are killed and started at random: nothing of a site is on its disk, so each
     comes back with what the others have. Then two are cut off from three, and both sides go on.

@@ -21,6 +21,8 @@ from statestore_client.wire.kvstore.client_messages import OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello
 
+pytestmark = pytest.mark.ci
+
 PERSIST = OwnKeyAction.PERSIST
 
 

@@ -43,7 +43,7 @@ def run(url: str, redirection: str, *arguments: str, **environment: str) -> subp
         *((words, ">/dev/full", b"No space left on device") for words in WORDS),
         *((words, ">&-", b"closed") for words in (("get", "k"), ("watch", "k", "--initial"), ("--version",))),
     ],
-    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else each if isinstance(each, str) else "",
 )
 def test_output_that_cannot_be_written_is_exit_code_7(
     statestore_server: EmbeddedServer,

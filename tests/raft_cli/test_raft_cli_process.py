@@ -144,7 +144,7 @@ def redirected(peers: ScriptedCluster, redirection: str, *arguments: str, **envi
         *((words, ">/dev/full", b"No space left on device") for words in (("tail", "--json"), ("dump",), ("info",))),
         *((words, ">&-", b"closed") for words in (("tail",), ("--help",))),
     ],
-    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else each if isinstance(each, str) else "",
 )
 def test_output_that_cannot_be_written_is_exit_code_7(
     peers: ScriptedCluster, arguments: tuple[str, ...], redirection: str, why: bytes

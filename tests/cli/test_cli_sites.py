@@ -81,22 +81,6 @@ def test_five_sites_are_equal_again_after_kills_and_a_partition(site: Callable[.
     eventually(lambda: all(each.values() == {**wanted, **here, **there} for each in sites))
 
 
-def test_a_name_that_is_in_use_is_refused_and_told(site: Callable[..., SiteProcess]) -> None:
-    """The second site of one name is no peer; the site that refuses it says so, and it says so itself, once."""
-    first, other, second = site("bonn"), site("rome"), site("bonn")
-    other.peers.append(first.url)
-    second.peers.append(other.url)
-    for each in (first, other, second):
-        each.start()
-    eventually(lambda: "no peering with" in second.log.read_text())
-    eventually(lambda: "two living sites are named 'bonn'" in other.log.read_text())
-    second.change(OwnKeyAction.SET, "k", b"v")
-    first.change(OwnKeyAction.SET, "l", b"w")
-    eventually(lambda: other.values() == {"l": b"w"})
-    assert second.values() == {"k": b"v"}
-    assert second.log.read_text().count("no peering with") == 1
-
-
 def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) -> None:
     """A chosen key of one process is in the state store of the other one."""
     bonn = site("bonn", "--site-export", "line/", "--site-export", "pump/")

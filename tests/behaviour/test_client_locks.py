@@ -269,7 +269,7 @@ async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server:
 
 
 async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell, server: EmbeddedServer) -> None:
-    """In whichever way its object asks for a held lock again, that is an error; after the release it may acquire it."""
+    """Asking for a held lock again, in any way, is an error; after the release its object may acquire it again."""
     async with shell.client(server.url) as store:
         lock, election = store.lock("job"), store.election("leader")
         assert not await lock.release()

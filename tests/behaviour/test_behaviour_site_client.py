@@ -150,6 +150,7 @@ def test_settings_that_cannot_be_are_refused(client_of: Callable[..., Any]) -> N
         client_of("tcp://127.0.0.1:1", keys="keys")
     with pytest.raises(InvalidArgumentError, match="area must be a text, not int"):
         client_of("tcp://127.0.0.1:1", area=5)
+    assert "tcp://127.0.0.1:1" in repr(client_of("tcp://127.0.0.1:1").client)
 
 
 #: What programs write by mistake, and what they are told.

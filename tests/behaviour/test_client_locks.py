@@ -88,6 +88,22 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
     assert len(told) == 1
 
 
+async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal whose answer comes after the end, as when the machine slept, is given back."""
+    slept = [0.0]
+    for module in (f"{shell.name}.lease", f"{shell.name}.steps"):
+        monkeypatch.setattr(f"statestore_client.{module}.elapsed", lambda: time.monotonic() + slept[0])
+    with EmbeddedServer(faults=True) as server:
+        async with shell.client(server.url) as store:
+            lease = await store.lock("job", lease=0.9).acquire()
+            server.faults.delay("PUBLISH", 0.2, by="server")
+            await until(lambda: store.stats.requests == 2)
+            slept[0] = 100.0
+            assert not lease.valid
+            await until(lambda: store.stats.requests == 3)
+            assert await store.get("job") is None
+
+
 async def test_a_release_is_no_loss(shell: Shell, server: EmbeddedServer) -> None:
     """A release sets the event, so that work that waits for it ends, and calls no callback for a loss."""
     told: list[LeaseLostError] = []

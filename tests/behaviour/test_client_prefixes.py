@@ -160,6 +160,19 @@ async def test_many_keys_are_watched_and_requests_pass_by(shell: Shell, server: 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
+async def test_a_connection_that_breaks_between_scan_and_keynotify_costs_nothing(shell: Shell) -> None:
+    """A watch stands after the reconnect when the connection breaks between SCAN and KEYNOTIFY."""
+    with EmbeddedServer(faults=True) as server:
+        async with shell.client(server.url) as other, shell.client(server.url, client_id="me") as store:
+            await other.set_many((f"a/{n}", b"%d" % n) for n in range(5))
+            fault = server.faults.drop("PUBLISH", by="client", client_id="me", skip=1)
+            async with store.watch_prefix("a/", initial=True, timeout=30, rescan=NEVER_S) as events:
+                assert fault.hits == 1
+                assert sorted(event.key for event in await take(events, 5)) == [b"a/%d" % n for n in range(5)]
+                await other.set("a/3", b"x")
+                assert (await take(events, 1))[0].value == b"x"
+
+
 @pytest.mark.parametrize("keep_state", [True, False])
 async def test_after_a_restart_of_the_server_the_watch_goes_on(
     shell: Shell, server: EmbeddedServer, keep_state: bool

@@ -238,7 +238,7 @@ def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -
 
 async def test_what_closed_watches_shared_is_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
     """Each codec has a subscription of its own, which is gone with its last watch, also when that ended by itself."""
-    async with raft.client(peers.seeds) as client:
+    async with raft.client(peers.seeds, election_grace=0.01) as client:
         engine = (client if raft.is_aio else client.target)._engine
         await client.append(b"x")
         for _ in range(5):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci  # two builds
+
 ROOT = Path(__file__).parents[1]
 #: When the sources were committed, for the builds.
 _COMMITTED = 1_764_000_000

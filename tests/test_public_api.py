@@ -1,4 +1,4 @@
-"""The public face: what the package exports, that both shells are alike, and what importing it does not load."""
+"""What users, their editors, type checkers and debuggers see: what is exported and imported, options by name, reprs."""
 
 from __future__ import annotations
 
@@ -7,110 +7,23 @@ import inspect
 import re
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import get_type_hints
 
+import attrs
 import pytest
+from support.shells import Shell
 
 import statestore_client
-from statestore_client import AsyncStateStoreClient, StateStoreClient
-from statestore_client.aio import election as aio_election
-from statestore_client.aio import guarded as aio_guarded
-from statestore_client.aio import lock as aio_lock
-from statestore_client.aio import observation as aio_observation
-from statestore_client.aio import watch as aio_watch
-from statestore_client.sync import election as sync_election
-from statestore_client.sync import guarded as sync_guarded
-from statestore_client.sync import lock as sync_lock
-from statestore_client.sync import observation as sync_observation
-from statestore_client.sync import watch as sync_watch
-
-TWINS = [
-    (StateStoreClient, AsyncStateStoreClient),
-    (sync_lock.Lock, aio_lock.AsyncLock),
-    (sync_lock.Lease, aio_lock.AsyncLease),
-    (sync_watch.Watch, aio_watch.AsyncWatch),
-    (sync_observation.LockObservation, aio_observation.AsyncLockObservation),
-    (sync_election.Election, aio_election.AsyncElection),
-    (sync_guarded.GuardedStore, aio_guarded.AsyncGuardedStore),
-]
-#: The protocol methods of the two worlds.
-ASYNC_NAMES = {
-    "__enter__": "__aenter__",
-    "__exit__": "__aexit__",
-    "__iter__": "__aiter__",
-    "__next__": "__anext__",
-}
-#: What one of them says of threads, the other one says of tasks.
-ASYNC_WORDS = [
-    ("another task", "another thread"),
-    ("tasks that compete", "threads that compete"),
-    ("Any number of tasks of one event loop may share a client; other loops and forked processes may not.",
-     "Any number of threads may share a client; a process forked from this one may not."),
-    ("from the engine", "from the network thread"),
-    ("AsyncIterator", "Iterator"),
-    ("asyncio.", "threading."),
-]  # fmt: skip
-
-
-def public(cls: type) -> dict[str, Any]:
-    """The members that a user may use, by their names in the blocking shell."""
-    back = {v: k for k, v in ASYNC_NAMES.items()}
-    members = {back.get(name, name): value for name, value in vars(cls).items()}
-    return {n: v for n, v in members.items() if not n.startswith("_") or n in ASYNC_NAMES}
-
-
-def text(doc: str | None) -> str:
-    words = " ".join((doc or "").split())
-    for a, s in ASYNC_WORDS:
-        words = words.replace(a, s)
-    return words
-
-
-@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
-def test_both_shells_have_the_same_methods(blocking: type, asynchronous: type) -> None:
-    """Both shells have methods of the same names, parameters, defaults, annotations and docstrings; only ``async``
-    differs."""
-    ours, theirs = public(blocking), public(asynchronous)
-    assert sorted(ours) == sorted(theirs)
-    for name, method in ours.items():
-        twin = theirs[name]
-        if isinstance(method, property):
-            method, twin = method.fget, twin.fget
-        if not callable(method):
-            continue
-        assert _signature(method) == _signature(twin), name
-        if name not in ASYNC_NAMES:
-            assert text(method.__doc__) == text(twin.__doc__), name
-            assert method.__doc__, name
-    assert _signature(blocking.__init__) == _signature(asynchronous.__init__)
-
-
-@pytest.mark.parametrize(("blocking", "asynchronous"), TWINS, ids=lambda c: c.__name__)
-def test_the_twins_are_documented_alike(blocking: type, asynchronous: type) -> None:
-    """The docstrings of a blocking class and its asyncio twin differ only in the words for threads and tasks."""
-    assert text(blocking.__doc__) == text(asynchronous.__doc__)
-
-
-@pytest.mark.parametrize("watch", [sync_watch.Watch, aio_watch.AsyncWatch])
-def test_a_watch_has_what_its_reader_calls(watch: type) -> None:
-    """The public methods of a watch are those that its reader calls, and none of those that the engine calls."""
-    assert set(public(watch)) - set(ASYNC_NAMES) == {"key", "start", "error", "get", "close"}
-
-
-def test_what_waits_is_awaited() -> None:
-    """In the asyncio shell the methods that talk to the network are coroutines, and the other methods are the blocking
-    ones."""
-    plain = {"watch", "watch_prefix", "lock", "scan", "election", "guarded"}
-    for name, method in public(AsyncStateStoreClient).items():
-        if inspect.isfunction(method) and name not in ASYNC_NAMES:
-            assert inspect.iscoroutinefunction(method) == (name not in plain), name
-
-
-def _signature(function: Any) -> list[tuple[str, str, Any, str]]:
-    return [
-        (p.name, p.kind.name, p.default, re.sub(r"\bAsync", "", str(p.annotation)))
-        for p in inspect.signature(function).parameters.values()
-    ]
+from statestore_client import (
+    DEFAULT_TIMEOUT,
+    ClientOptions,
+    ConnectionOptions,
+    ConnectionSettings,
+    SharedOptions,
+    StateStoreClient,
+)
+from statestore_client.server import EmbeddedServer
 
 
 def test_everything_public_is_there() -> None:
@@ -152,3 +65,97 @@ def test_a_client_is_called_as_it_is_imported() -> None:
         assert repr(cls("mqtt://127.0.0.1")).startswith(f"<{name} ")
     aio = importlib.import_module("statestore_client.aio")
     assert aio.StateStoreClient is statestore_client.AsyncStateStoreClient, "the shells have the same names inside"
+
+
+PROGRAM = """\
+from statestore_client import AsyncStateStoreClient, ConnectionSettings, Lease, StateStoreClient
+from statestore_client.spark import partition_writer, write_rows
+settings = ConnectionSettings(host="broker")
+StateStoreClient("mqtt://broker", client_id="pump-7", request_timeout=5.0)
+StateStoreClient("mqtt://broker", request_timeuot=5.0)
+AsyncStateStoreClient("mqtt://broker", max_in_flight="64")
+ConnectionSettings.from_url("mqtt://broker", driver="phao")
+ConnectionSettings.from_env(client_ident="pump-7")
+settings.evolve(prot=1883)
+partition_writer(settings, key_colunm="id")
+async def work(store: AsyncStateStoreClient) -> None:
+    async with store.lock("job").acquire(timeout=5) as lease:
+        await store.set("key", b"1", fencing_token=lease.fencing_token, timeout=None)
+        await store.get("key", timeout="5")
+def wait(lease: Lease) -> None:
+    lease.lost.wait()
+"""
+
+
+def _fields() -> dict[str, object]:
+    hints = get_type_hints(ConnectionSettings)
+    return {field.name: hints[field.name] for field in attrs.fields(ConnectionSettings)}
+
+
+def test_every_setting_is_an_option_with_its_type() -> None:
+    """Every connection setting is an option of the clients with its type; only the client id has a name of its own."""
+    fields = _fields()
+    assert get_type_hints(ConnectionOptions) == fields
+    assert get_type_hints(ClientOptions) == {n: t for n, t in fields.items() if n != "client_id"}
+    assert get_type_hints(SharedOptions) == {n: fields[n] for n in get_type_hints(SharedOptions)}
+
+
+@pytest.mark.ci
+def test_a_type_checker_sees_a_wrong_option(tmp_path: Path) -> None:
+    """A type checker reports an option of a wrong name or type (both clients, settings, Spark), and what a lease
+    lacks."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={tmp_path}", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    found = [line.split(":")[1] for line in done.stdout.splitlines() if "program.py" in line and ": error:" in line]
+    assert found == ["5", "6", "7", "8", "9", "10", "14", "16"], done.stdout
+
+
+async def test_the_default_time_out(shell: Shell, server: EmbeddedServer) -> None:
+    """The default time-out prints as DEFAULT in ``help()``, and not as ``<object object at 0x7f...>``; all methods
+    share it, and a function that wraps the client can pass it on."""
+    for cls in (StateStoreClient, statestore_client.AsyncStateStoreClient, statestore_client.GuardedStore):
+        for name in ("set", "get", "set_many"):
+            assert inspect.signature(getattr(cls, name)).parameters["timeout"].default is DEFAULT_TIMEOUT
+    assert "= DEFAULT_TIMEOUT" in str(inspect.signature(StateStoreClient.set))
+    async with shell.client(server.url) as store:
+        assert await store.get("key", timeout=DEFAULT_TIMEOUT) is None
+
+
+async def test_what_clients_make_can_be_imported(shell: Shell, server: EmbeddedServer) -> None:
+    """Each class whose instances a client returns can be imported under the name in its repr, for annotations."""
+    async with shell.client(server.url) as store:
+        lock, election = store.lock("job"), store.election("leader")
+        lease = await lock.acquire()
+        made = [lock, election, lease, lock.observe(), store.watch("key"), store.guarded(lease)]
+        for each in (getattr(m, "target", m) for m in made):
+            assert getattr(statestore_client, type(each).__name__) is type(each)
+        assert isinstance(store.stats, statestore_client.ExchangeStats)
+        assert repr(store.stats).startswith("ExchangeStats(requests=1,")
+
+
+async def test_reprs_tell_name_and_state(shell: Shell, server: EmbeddedServer) -> None:
+    """The repr of everything that a client returns tells its name and its state, and reading it changes nothing."""
+    a = "Async" if shell.is_aio else ""
+    async with shell.client(server.url) as store:
+        lock = store.lock("job", holder="me")
+        assert repr(lock) == f"<{a}Lock job, holder b'me', not held>"
+        async with lock.acquire(timeout=5) as lease:
+            assert repr(lock) == f"<{a}Lock job, holder b'me', held>"
+            assert re.fullmatch(rf"<{a}Lease job, valid for \d\.\d s>", repr(lease))
+            guarded = store.guarded(lease)
+            assert re.fullmatch(rf"<{a}GuardedStore at mqtt://\S+ under <{a}Lease job, valid for .*>>", repr(guarded))
+        assert repr(lease) == f"<{a}Lease job, released>"
+        lease = await store.lock("job").acquire()
+        getattr(lease, "target", lease)._state.valid_until -= 100.0  # the machine slept
+        assert repr(lease) == f"<{a}Lease job, lost>"
+        election = store.election("leader", candidate="me")
+        assert repr(election) == f"<{a}Election leader, candidate b'me', not leading>"
+        async with election.campaign(timeout=5):
+            assert repr(election) == f"<{a}Election leader, candidate b'me', leading>"
+        for made, name in ((store.watch("key"), "Watch"), (store.lock("key").observe(), "LockObservation")):
+            assert repr(made) == f"<{a}{name} b'key', not started>"
+            async with made:
+                assert repr(made) == f"<{a}{name} b'key', started>"
+            assert repr(made) == f"<{a}{name} b'key', closed>"

@@ -82,15 +82,6 @@ def test_a_key_of_rome_is_read_watched_and_listed_at_oslo() -> None:
         assert "statestore_site_bridge_exported_keys 0" in figures(here)
 
 
-def test_locks_stay_at_home() -> None:
-    """A lock below a chosen prefix is nowhere else, whatever else crosses; the key that it protects neither."""
-    with two_sites() as (at_rome, at_oslo, _here, _there), at_rome.lock("line/lock", lease=30) as lease:
-        at_rome.guarded(lease).set("line/guarded", b"x")
-        at_rome.set("line/plain", b"x")
-        eventually(lambda: at_oslo.get("sites/rome/line/plain"))
-        assert list(at_oslo.scan("sites/*")) == [b"sites/rome/line/plain"]
-
-
 @pytest.mark.parametrize("dialect", ["service", "document"])
 def test_nobody_writes_what_belongs_to_other_sites(dialect: str) -> None:
     """SET, DEL and VDEL below ``sites/`` are refused at both sites, with a typed error; all else goes on."""

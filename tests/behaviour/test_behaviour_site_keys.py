@@ -253,6 +253,7 @@ async def test_a_key_that_is_taken_away_is_told(keys: Path, caplog: pytest.LogCa
         peering.close()
 
 
+@pytest.mark.ci
 async def test_wrong_keys_cost_at_most_twice_what_an_idle_peering_costs(keys: Path, tmp_path: Path) -> None:
     """Counted over the first seconds, when attempts come fastest: each is begun later than the one before."""
     stranger = shutil.copytree(keys, tmp_path / "stranger")

@@ -274,15 +274,12 @@ def test_a_stream_of_a_site_that_is_not_there_does_not_begin(site: SiteThread) -
         client.subscribe()
 
 
-@pytest.mark.parametrize(("more", "says"), [({"patterns": ["("]}, "without a"), ({"prefix": "x" * 600}, "allowed")])
-def test_what_cannot_be_followed_is_an_error(client: Shell, more: dict[str, Any], says: str) -> None:
-    """Of the caller, when the stream begins."""
-    with pytest.raises(InvalidArgumentError, match=says):
-        client.stream("subscribe", **more).__enter__()
-
-
-def test_a_time_to_wait_that_is_no_number_is_refused(client: Shell) -> None:
-    """A stream with such a time would never give up, or fail deep inside; the next call is served."""
+def test_what_cannot_be_followed_is_refused(client: Shell) -> None:
+    """What cannot be asked is an error when the stream begins, and a bad time when it is given; the next call is
+    served."""
+    for more, says in (({"patterns": ["("]}, "without a"), ({"prefix": "x" * 600}, "allowed")):
+        with pytest.raises(InvalidArgumentError, match=says):
+            client.stream("subscribe", **more).__enter__()
     with client.stream("subscribe") as changes:
         for wrong in (float("nan"), "1", True):
             with pytest.raises(InvalidArgumentError, match="timeout must be seconds, not"):
@@ -303,8 +300,9 @@ async def test_a_client_that_waits_for_too_much_is_told_so(site: SiteThread) -> 
         await asyncio.wait(waiting)
 
 
-def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread) -> None:
-    """The site dials another one, syncs with it, and hangs up; a client that follows sees each step."""
+def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site dials another one, syncs with it, and hangs up; a client that follows sees each step. The number of
+    addresses that it dials is bounded."""
     assert (client.peers().peers, client.peers().unreached) == ({}, ())
     with SiteThread("rome") as rome, client.stream("follow_peers") as changes:
         assert changes.snapshot == {}
@@ -326,13 +324,8 @@ def test_peers_are_added_followed_and_removed(client: Shell, site: SiteThread) -
     assert client.peers().unreached == ("tcp://127.0.0.1:1",)
     with pytest.raises(InvalidArgumentError, match="addresses are"):
         client.add_peer("http://nowhere")
-
-
-def test_a_site_dials_a_bounded_number_of_addresses(client: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that has it dial more is refused."""
     monkeypatch.setattr("statestore_client.server.runtime.sites.MAX_DIALLED", 2)
-    for port in (1, 2):
-        client.add_peer(f"tcp://127.0.0.1:{port}")
+    client.add_peer("tcp://127.0.0.1:2")
     with pytest.raises(InvalidArgumentError, match="dials 2 addresses"):
         client.add_peer("tcp://127.0.0.1:3")
 
@@ -351,12 +344,3 @@ def test_own_keys_and_numbers(client: Shell) -> None:
     summary = client.summary()
     assert summary.name == "bonn"
     assert (summary.areas["default"]["keys"], summary.areas["default"]["own_keys"]) == (3, 2)
-
-
-def test_both_streams_are_called_alike() -> None:
-    """What is public has one name in both shells."""
-    blocking, asynchronous = (
-        {name for name in dir(kind("tcp://127.0.0.1:1").subscribe()) if not name.startswith("_")}
-        for kind in (SiteClient, AsyncSiteClient)
-    )
-    assert blocking == asynchronous

@@ -1,4 +1,4 @@
-"""The functions that users give to a client: plain ones, and what has to be awaited."""
+"""The functions that users give to a client, plain ones and what has to be awaited, and the states that are told."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import asyncio
 import functools
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from support.ports import reserved_port
 from support.proxy import Proxy
 from support.shells import Shell
 from support.waiting import eventually, until
 
 from statestore_client import (
     AsyncStateStoreClient,
+    BusyError,
     ConnectionState,
     InvalidArgumentError,
     LeaseLostError,
+    SessionLostError,
     SettingsError,
     StateStoreClient,
     StateStoreError,
@@ -45,14 +49,14 @@ class Awaited:
 
 
 #: Everything that looks like a function and makes something to await.
-AWAITED = [
-    pytest.param(coroutine_function, id="function"),
-    pytest.param(functools.partial(coroutine_function, 1), id="partial"),
-    pytest.param(Awaited(), id="object"),
-    pytest.param(functools.partial(functools.partial(Awaited(), 1), 2), id="partial of an object"),
-    pytest.param(Awaited().method, id="method"),
-]
-NO_FUNCTIONS = [pytest.param("on_state", id="text"), pytest.param(generator_function, id="asynchronous generator")]
+AWAITED = (
+    coroutine_function,
+    functools.partial(coroutine_function, 1),
+    Awaited(),
+    functools.partial(functools.partial(Awaited(), 1), 2),
+    Awaited().method,
+)
+NO_FUNCTIONS = ("on_state", generator_function)
 
 
 def log_of(caplog: pytest.LogCaptureFixture) -> str:
@@ -62,56 +66,34 @@ def log_of(caplog: pytest.LogCaptureFixture) -> str:
 # -- refused at the call -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", [*AWAITED, *NO_FUNCTIONS])
-async def test_the_blocking_client_refuses_what_it_cannot_await(server: EmbeddedServer, function: Any) -> None:
-    """The blocking client refuses a coroutine function as a listener or callback at the call, and does nothing."""
-    with pytest.raises(InvalidArgumentError, match="on_state"):
-        StateStoreClient(server.url, on_state=function)
+async def test_what_a_client_cannot_call_is_refused(shell: Shell, server: EmbeddedServer) -> None:
+    """A listener or callback that the client cannot call, or, blocking, cannot await, is refused at the call, and
+    nothing is done."""
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
-    for _ in range(2):  # and the application's client is not taken
-        with pytest.raises(InvalidArgumentError, match="on_state"):
-            StateStoreClient.over(client, on_state=function)
-    assert client.on_publish is None
-
-    def use() -> None:
-        with StateStoreClient(server.url) as store:
+    async with shell.client(server.url) as store, store.lock("lock") as lease:
+        for function in (*NO_FUNCTIONS, *(() if shell.is_aio else AWAITED)):
+            with pytest.raises(InvalidArgumentError, match="on_state"):
+                shell.client(server.url, on_state=function)
+            for _ in range(2):  # and the application's client is not taken
+                with pytest.raises(InvalidArgumentError, match="on_state"):
+                    shell.over(client, on_state=function)
             with pytest.raises(InvalidArgumentError, match="callback"):
                 store.watch("key", callback=function)
-            with store.lock("lock") as lease, pytest.raises(InvalidArgumentError, match="callback"):
-                lease.on_lost(function)
-
-    await asyncio.to_thread(use)
-
-
-@pytest.mark.parametrize("function", NO_FUNCTIONS)
-async def test_the_asyncio_client_refuses_what_nobody_can_call(server: EmbeddedServer, function: Any) -> None:
-    """The asyncio client refuses a listener or callback that cannot be called at the call, and does nothing."""
-    with pytest.raises(InvalidArgumentError, match="on_state"):
-        AsyncStateStoreClient(server.url, on_state=function)
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "theirs", protocol=paho.MQTTv5)
-    for _ in range(2):
-        with pytest.raises(InvalidArgumentError, match="on_state"):
-            AsyncStateStoreClient.over(client, on_state=function)
-    async with AsyncStateStoreClient(server.url) as store:
-        with pytest.raises(InvalidArgumentError, match="callback"):
-            store.watch("key", callback=function)
-        async with store.lock("lock") as lease:
             with pytest.raises(InvalidArgumentError, match="callback"):
                 lease.on_lost(function)
+    assert client.on_publish is None
 
 
-@pytest.mark.parametrize("function", [*AWAITED, *NO_FUNCTIONS])
-async def test_functions_that_must_answer_at_once_are_plain(
-    shell: Shell, server: EmbeddedServer, function: Any
-) -> None:
+async def test_functions_that_must_answer_at_once_are_plain(shell: Shell, server: EmbeddedServer) -> None:
     """Both clients refuse a coroutine function as a clock, as what opens sockets, and as the change of an edit."""
-    for name in ("clock", "open_socket"):
-        with pytest.raises(InvalidArgumentError, match=name):
-            shell.client(server.url, **{name: function})
     async with shell.client(server.url) as store:
         lock = store.lock("lock")
-        with pytest.raises(InvalidArgumentError, match="change"):
-            await lock.edit("key", function)
+        for function in (*AWAITED, *NO_FUNCTIONS):
+            for name in ("clock", "open_socket"):
+                with pytest.raises(InvalidArgumentError, match=name):
+                    shell.client(server.url, **{name: function})
+            with pytest.raises(InvalidArgumentError, match="change"):
+                await lock.edit("key", function)
         assert await lock.holder() is None
 
 
@@ -198,8 +180,7 @@ async def test_the_listener_is_awaited_in_order(server: EmbeddedServer, kind: in
         ]
 
 
-@pytest.mark.parametrize("kind", range(4), ids=["function", "partial", "object", "lambda"])
-async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer, kind: int) -> None:
+async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer) -> None:
     """Each callback for the loss of a lease is awaited, whatever becomes of the others, and close() waits for them."""
     told: list[str] = []
 
@@ -214,12 +195,12 @@ async def test_the_loss_of_a_lease_is_awaited(server: EmbeddedServer, kind: int)
     async with AsyncStateStoreClient(server.url) as store:
         lease = await store.lock("lock").acquire()
         lease.on_lost(fail)
-        lease.on_lost(kinds(lost)[kind])
+        lease.on_lost(lost)
         lease.on_lost(lambda _: told.append("plain"))
-        lease.on_lost(kinds(lost)[kind])
+        lease.on_lost(lost)
         await store.close()
         assert told == ["plain", "lost", "lost"]
-        lease.on_lost(kinds(lost)[kind])
+        lease.on_lost(lost)
         await until(lambda: told == ["plain", "lost", "lost", "lost"])
 
 
@@ -269,8 +250,11 @@ async def test_a_listener_may_use_and_close_the_client(server: EmbeddedServer) -
 
 
 @pytest.mark.parametrize("where", ["on_state", "watch", "on_lost"])
-async def test_what_never_returns_is_cancelled_at_the_end(server: EmbeddedServer, where: str) -> None:
-    """A callback that never returns is cancelled two seconds after close(), and no task is left behind."""
+async def test_what_never_returns_is_cancelled_at_the_end(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A callback that never returns is cancelled some time after close(), here 0.3 s, and no task is left behind."""
+    monkeypatch.setattr("statestore_client.aio.link._CLOSE_TIMEOUT_S", 0.3)
     cancelled = asyncio.Event()
 
     async def stuck(*_: object) -> None:
@@ -289,6 +273,84 @@ async def test_what_never_returns_is_cancelled_at_the_end(server: EmbeddedServer
         (await store.lock("lock").acquire()).on_lost(stuck)
     began = asyncio.get_running_loop().time()
     await store.close()
-    assert asyncio.get_running_loop().time() - began > 1.9
+    assert asyncio.get_running_loop().time() - began > 0.28
     assert cancelled.is_set()
     assert asyncio.all_tasks() == tasks
+
+
+# -- states, and listeners that fail, close or block -------------------------------------------------------------------
+
+
+async def test_the_states_are_told_in_order(shell: Shell) -> None:
+    """States are reported in order: connecting, connected, suspended with its reason, connected again, closed."""
+    told: list[tuple[ConnectionState, StateStoreError | None]] = []
+    port = reserved_port()
+    with EmbeddedServer(port) as first:
+        store = shell.client(first.url, on_state=lambda state, error: told.append((state, error)))
+        await store.open()
+        assert store.state is ConnectionState.CONNECTED
+    await until(lambda: store.state is ConnectionState.SUSPENDED)
+    with EmbeddedServer(port=port):
+        await until(lambda: store.state is ConnectionState.CONNECTED, 10)
+        await store.close()
+    await until(lambda: told[-1][0] is ConnectionState.CLOSED)
+    states = [state for state, _ in told]
+    assert states[:3] == ["connecting", "connected", "suspended"]
+    assert states[-2:] == ["connected", "closed"]
+    assert set(states[2:-2]) == {"suspended"}
+    assert all((error is not None) == (state == "suspended") for state, error in told[:-2])
+    assert isinstance(told[-2][1], SessionLostError)  # the second server knows nothing of the first one's sessions
+    assert told[-1][1] is None
+
+
+async def test_a_listener_that_fails_harms_nobody(shell: Shell, server: EmbeddedServer) -> None:
+    """A listener's exception is logged, and the client goes on."""
+
+    def fail(_state: ConnectionState, _error: StateStoreError | None) -> None:
+        raise RuntimeError("listener")
+
+    if shell.is_aio:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    async with shell.client(server.url, on_state=fail) as store:
+        assert (await store.set("k", b"1")).applied
+
+
+async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedServer) -> None:
+    """A listener may close the client, because it is called without any lock held."""
+    closed = threading.Event()
+    clients: list[Any] = []
+
+    def close(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED:
+            if shell.is_aio:
+                tasks.append(asyncio.ensure_future(clients[0].close()))
+            else:
+                clients[0].target.close()
+            closed.set()
+
+    tasks: list[asyncio.Future[None]] = []
+    clients.append(shell.client(server.url, on_state=close))
+    await clients[0].open()
+    await until(closed.is_set)
+    await until(lambda: clients[0].state is ConnectionState.CLOSED)
+    for task in tasks:
+        await task
+    await clients[0].close()
+
+
+async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer) -> None:
+    """A blocking call from the network's own thread raises an error: it would wait for an answer that nobody reads."""
+    errors: list[Exception] = []
+
+    def call(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED:
+            for attempt in (lambda: store.get("k"), lambda: store.get_many(["k"]), store.watch("k").start, store.open):
+                try:
+                    attempt()
+                except BusyError as error:
+                    errors.append(error)
+
+    store = StateStoreClient(server.url, on_state=call)
+    with store:
+        await until(lambda: len(errors) == 4)
+    assert all("listener" in str(error) for error in errors)

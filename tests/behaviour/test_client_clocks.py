@@ -22,27 +22,18 @@ async def test_a_clock_behind_is_no_trouble(shell: Shell, server: EmbeddedServer
         assert store.stats.clock_drift == 3
 
 
-async def test_a_clock_two_minutes_ahead_is_refused_by_the_server(shell: Shell, server: EmbeddedServer) -> None:
-    """A clock two minutes ahead raises RequestClockSkewError, which says what to do, and the store is unchanged."""
-    async with shell.client(server.url, clock=lambda: _shifted(120_000)) as store:
-        with pytest.raises(RequestClockSkewError, match="system clocks are synchronized") as caught:
-            await store.set("k", b"1")
-        assert not caught.value.may_have_been_applied
-        with pytest.raises(RequestClockSkewError):
-            await store.lock("k").try_acquire()
-
-
-@pytest.mark.parametrize("ahead_s", [120, 86_400])
-async def test_a_clock_that_was_synchronised_is_right_at_once(
-    shell: Shell, server: EmbeddedServer, ahead_s: int
-) -> None:
+async def test_a_clock_that_was_synchronised_is_right_at_once(shell: Shell, server: EmbeddedServer) -> None:
     """An open client is accepted as soon as its clock is synchronised: it does not stay in the future that was
     refused."""
-    ahead_ms = ahead_s * 1_000
+    ahead_ms = 86_400_000
     async with shell.client(server.url, clock=lambda: _shifted(ahead_ms)) as store:
         for _ in range(3):
-            with pytest.raises(RequestClockSkewError):
+            with pytest.raises(RequestClockSkewError, match="system clocks are synchronized") as caught:
                 await store.set("k", b"1")
+        assert not caught.value.may_have_been_applied
+        ahead_ms = 120_000
+        with pytest.raises(RequestClockSkewError):
+            await store.lock("k").try_acquire()
         ahead_ms = 0
         assert await store.set("k", b"2")
         assert (await store.get("k")).value == b"2"
@@ -60,17 +51,6 @@ async def test_an_open_client_whose_machine_is_set_back_goes_on(shell: Shell, se
         assert await store.guarded(lease).set("k", b"2")
         assert await store.set("k", b"3", fencing_token=lease.fencing_token)
         assert store.stats.clock_drift > 0
-
-
-async def test_a_server_whose_clock_was_set_back_is_no_trouble(shell: Shell, server: EmbeddedServer) -> None:
-    """A server whose clock is set back by an hour serves an open client and a new one whose clock is right."""
-    async with shell.client(server.url) as store:
-        lease = await store.lock("job", lease=30.0).acquire()
-        server.clock.step_wall(-3_600)
-        await store.guarded(lease).set("k", b"1")
-        await store.set("other", b"1")
-    async with shell.client(server.url) as store:
-        await store.set("other", b"2")
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["there", "gone"])

@@ -1,26 +1,32 @@
-"""A lease as a context manager, its release, its end, and locks that are tried once, with both shells."""
+"""A lease as a context, its release, its end and its observers, and claims without an answer, with both shells."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
+import signal
+import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 import pytest
+from support.proxy import Proxy
 from support.server_clients import Gate
 from support.shells import Shell
 from support.waiting import until
 
 from statestore_client import (
     AsyncStateStoreClient,
+    ClosedError,
     InvalidArgumentError,
     LeaseLostError,
     LockNotAcquiredError,
     RequestTimeoutError,
     StateStoreClient,
+    StateStoreError,
 )
 from statestore_client.core import locks
 from statestore_client.server import EmbeddedServer
@@ -146,7 +152,7 @@ async def test_an_end_is_told_by_its_event_also_when_nothing_is_lost(shell: Shel
         assert lease.ended.is_set()
         lease = await store.lock("job", lease=60.0).acquire()
         await store.set("job", b"thief")
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match="somebody else"):
             await lease.next_token()
         assert lease.ended.is_set()
         assert not hasattr(lease, "lost")
@@ -210,36 +216,158 @@ async def test_a_time_out_of_zero_tries_once(shell: Shell, server: EmbeddedServe
         assert (await other.lock("job").edit("key", lambda _: b"1", timeout=0)).value == b"1"
 
 
-async def test_one_try_has_the_time_of_a_request(shell: Shell) -> None:
-    """A single try waits as long as any request does; without an answer nothing is known, and the lock is not kept."""
-    gate = Gate()
-    with EmbeddedServer(authorize=gate) as server:
-        async with shell.client(server.url, request_timeout=20) as store:
-            trying = asyncio.ensure_future(store.lock("job").acquire(timeout=0))
-            await asyncio.to_thread(gate.reached.wait, 10)
-            await asyncio.wait([trying], timeout=0.1)
-            gate.open()
-            async with await trying as lease:
-                assert lease.valid
-        gate.shut()
-        async with shell.client(server.url, request_timeout=0.2) as store:
-            with pytest.raises(RequestTimeoutError, match="not acquired at once, and whether it is free is not known"):
-                await store.lock("job", lease=60.0).acquire(timeout=0)
-            gate.open()
-            async with store.lock("job").acquire(timeout=20):  # the first claim was taken back
-                pass
-
-
-@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), True, False, "1"])
-async def test_what_is_no_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer, timeout: Any) -> None:
+async def test_what_is_no_time_to_wait_is_refused(shell: Shell, server: EmbeddedServer) -> None:
     """Locks, elections and edits refuse an impossible time-out before anything is sent, and the message says what 0
     means."""
     async with shell.client(server.url) as store:
-        for call in (
-            lambda: store.lock("job").acquire(timeout=timeout),
-            lambda: store.election("job").campaign(timeout=timeout),
-            lambda: store.lock("job").edit("key", lambda _: b"1", timeout=timeout),
-        ):
-            with pytest.raises(InvalidArgumentError, match="a positive number of seconds, 0 to try once, or None"):
-                await call()
+        for timeout in (-1, -0.001, float("nan"), True, False, "1"):
+            for call in (
+                lambda timeout=timeout: store.lock("job").acquire(timeout=timeout),
+                lambda timeout=timeout: store.election("job").campaign(timeout=timeout),
+                lambda timeout=timeout: store.lock("job").edit("key", lambda _: b"1", timeout=timeout),
+            ):
+                with pytest.raises(InvalidArgumentError, match="a positive number of seconds, 0 to try once, or None"):
+                    await call()
         assert store.stats.requests == 0
+
+
+# -- who holds it ------------------------------------------------------------------------------------------------------
+
+
+async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: EmbeddedServer) -> None:
+    """An observer sees the present holder, then each change of the holder once, without the renewals in between."""
+    async with shell.client(server.url) as store, shell.client(server.url) as other:
+        mine, theirs = store.lock("job", holder="one", lease=1.5), other.lock("job", holder="two")
+        assert await mine.holder() is None
+        async with mine.observe() as states:
+            first = await states.get(timeout=5)
+            assert first.free
+            lease = await mine.acquire()
+            held = await states.get(timeout=5)
+            assert (held.holder, held.version) == (b"one", lease.fencing_token)
+            assert await theirs.holder() == b"one"
+            assert await states.get(timeout=1.1) is None  # two renewals
+            await mine.release()
+            assert (await states.get(timeout=5)).free
+            await theirs.acquire()
+            assert (await states.get(timeout=5)).holder == b"two"
+        async with mine.observe() as states:
+            assert (await anext(states)).holder == b"two"
+
+
+async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
+    """Closing an observation, or its client, ends an iteration in another thread or task."""
+    async with shell.client(server.url) as store:
+        one, two = await store.lock("job").observe().start(), await store.lock("job").observe().start()
+
+        async def states(observation: Any) -> list[Any]:
+            return [state.holder async for state in observation]
+
+        iterations = [asyncio.ensure_future(states(observation)) for observation in (one, two)]
+        await asyncio.wait(iterations, timeout=0.1)
+        await one.close()
+        assert await asyncio.wait_for(iterations[0], 5) == [None]
+        with pytest.raises(ClosedError):
+            await one.get(timeout=1)
+    assert await asyncio.wait_for(iterations[1], 5) == [None]
+
+
+# -- claims and releases without an answer -----------------------------------------------------------------------------
+
+
+async def lock_is_free(store: Any) -> None:
+    """Wait until nobody holds the lock; a lease of a minute would take longer than the test may."""
+    async with store.lock("job").observe() as states:
+        while (state := await states.get(timeout=5)) is not None and not state.free:
+            pass
+        assert state is not None
+
+
+@pytest.mark.parametrize("method", ["acquire", "try_acquire"])
+async def test_a_claim_that_timed_out_is_taken_back(shell: Shell, method: str) -> None:
+    """A claim that a slow server grants after its time-out is taken back."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with shell.client(server.url, request_timeout=0.2) as store, shell.client(server.url) as other:
+            lock = store.lock("job", lease=60.0)
+            with pytest.raises(RequestTimeoutError):
+                await (lock.acquire(timeout=0.2) if method == "acquire" else lock.try_acquire())
+            gate.open()
+            await lock_is_free(other)
+
+
+async def test_a_claim_that_was_cancelled_is_taken_back() -> None:
+    """A claim whose task was cancelled is taken back."""
+    gate = Gate()
+    with EmbeddedServer(authorize=gate) as server:
+        async with AsyncStateStoreClient(server.url) as store, AsyncStateStoreClient(server.url) as other:
+            task = asyncio.ensure_future(store.lock("job", lease=60.0).acquire())
+            await asyncio.to_thread(gate.reached.wait, 5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.open()
+            await lock_is_free(other)
+
+
+def test_a_claim_that_was_interrupted_is_taken_back() -> None:
+    """A claim that Ctrl-C interrupted is taken back."""
+    gate = Gate()
+
+    def is_waiting(thread: int) -> bool:
+        return any(f.filename.endswith("waiters.py") for f in traceback.extract_stack(sys._current_frames()[thread]))
+
+    def interrupt(main: int) -> None:
+        gate.reached.wait(10)
+        while not is_waiting(main):
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGINT)
+        gate.open()
+
+    with EmbeddedServer(authorize=gate) as server, StateStoreClient(server.url) as store:
+        interrupter = threading.Thread(target=interrupt, args=(threading.get_ident(),))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.lock("job", lease=60.0).acquire()
+        interrupter.join()
+        assert store.lock("job").acquire(timeout=5).valid
+
+
+async def test_a_claim_that_was_given_up_is_taken_back_however_late(shell: Shell, server: EmbeddedServer) -> None:
+    """A claim that was given up without an answer is taken back, however many other requests are in front of that."""
+    async with (
+        Proxy(server.port) as proxy,
+        shell.client(server.url) as other,
+        shell.client(proxy.url, max_in_flight=2, request_timeout=20) as store,
+    ):
+        proxy.hold("down")
+        acquiring = asyncio.ensure_future(store.lock("lock", lease=120).acquire(timeout=0.3))
+        await until(lambda: store.stats.requests == 1)
+        others = [asyncio.ensure_future(store.get("key")) for _ in range(5)]
+        with pytest.raises(StateStoreError):
+            await acquiring
+        proxy.flow("down")
+        await asyncio.gather(*others)
+        await other.lock("lock").acquire(timeout=20)  # long before the lease would have ended
+
+
+async def test_a_release_that_was_cancelled_still_releases(server: EmbeddedServer) -> None:
+    """A release whose task is cancelled while it waits for room in the window is sent all the same."""
+    async with (
+        Proxy(server.port) as proxy,
+        AsyncStateStoreClient(server.url) as other,
+        AsyncStateStoreClient(proxy.url, max_in_flight=2, request_timeout=20) as store,
+    ):
+        lock = store.lock("lock", lease=120)
+        await lock.acquire()
+        proxy.hold("down")
+        before = store.stats.requests
+        others = [asyncio.ensure_future(store.get("key")) for _ in range(5)]
+        releasing = asyncio.ensure_future(lock.release())
+        await until(lambda: store.stats.requests == before + 6)
+        releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+        proxy.flow("down")
+        await asyncio.gather(*others)
+        await other.lock("lock").acquire(timeout=20)  # long before the lease would have ended

@@ -1,8 +1,9 @@
-"""Locks beyond the basics (those stand in test_client_fencing), with both shells."""
+"""Fencing tokens, locks, their leases, and elections, with both shells."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from typing import Any
@@ -13,10 +14,13 @@ from support.waiting import until
 
 from statestore_client import (
     BusyError,
+    ClosedError,
+    FencingTokenRequiredError,
     FencingTokenTooOldError,
+    InvalidArgumentError,
     LeaseLostError,
+    LockNotAcquiredError,
 )
-from statestore_client.core.actions import Notify
 from statestore_client.server import EmbeddedServer
 
 
@@ -133,16 +137,6 @@ async def test_newer_tokens_grow_and_stay_below_the_next_holders(shell: Shell, s
             await lease.next_token()
 
 
-async def test_a_refused_token_is_a_lost_lease(shell: Shell, server: EmbeddedServer) -> None:
-    """A lease whose newer token is refused, because somebody else holds the lock, is lost at once."""
-    async with shell.client(server.url) as store:
-        lease = await store.lock("job", lease=60.0).acquire()
-        await store.set("job", b"thief")
-        with pytest.raises(LeaseLostError, match="somebody else"):
-            await lease.next_token()
-        assert lease.ended.is_set()
-
-
 def keepers() -> set[object]:
     """The threads and tasks that renew leases, or watch the clock for them."""
     threads = {thread for thread in threading.enumerate() if thread.name == "statestore lease"}
@@ -187,6 +181,8 @@ async def test_closing_the_client_ends_its_leases(shell: Shell, server: Embedded
         lease = await store.lock("job", lease=3600.0).acquire()
         lease.on_lost(told.append)
     assert lease.ended.is_set()
+    with pytest.raises(LeaseLostError, match="the client was closed"):
+        lease.check()
     assert [str(error) for error in told] == ["the client was closed"]
     await until(lambda: keepers() <= before)
 
@@ -226,74 +222,178 @@ async def test_after_a_loss_the_same_object_may_acquire_again(shell: Shell, serv
         assert await lock.release()
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
+# -- fencing, and what a lock excludes ---------------------------------------------------------------------------------
 
 
-async def test_a_lost_notification_is_made_up_for(shell: Shell, server: EmbeddedServer) -> None:
-    """A waiter whose watch brings nothing looks again within a second."""
-    async with shell.client(server.url) as store, shell.client(server.url) as other:
-        holder = other.lock("job", lease=30.0)
-        await holder.acquire()
-        waiting = asyncio.ensure_future(store.lock("job").acquire(timeout=20))
-        await until(lambda: store.stats.requests >= 3)
-        engine = getattr(store, "target", store)._engine
-        engine._link.actions._handlers[Notify] = lambda _action: None  # the notification is lost
-        await holder.release()
-        released = time.monotonic()
-        assert (await waiting).valid
-        assert time.monotonic() - released < 1.5
+async def test_a_newer_token_shuts_out_an_older_one(shell: Shell, server: EmbeddedServer) -> None:
+    """After a write with a token, every kind of write with an older token or with none is refused."""
+    async with shell.client(server.url) as store:
+        old = (await store.set("clock", b"1")).version
+        new = (await store.set("clock", b"2")).version
+        await store.set("guarded", b"new", fencing_token=new)
+        for call in (
+            lambda token: store.set("guarded", b"old", fencing_token=token),
+            lambda token: store.delete("guarded", fencing_token=token),
+            lambda token: store.vdelete("guarded", b"new", fencing_token=token),
+        ):
+            with pytest.raises(FencingTokenTooOldError) as caught:
+                await call(old)
+            assert not caught.value.may_have_been_applied
+            with pytest.raises(FencingTokenRequiredError):
+                await call(None)
+        assert (await store.get("guarded")).value == b"new"
+        await store.set("guarded", b"newer", fencing_token=str(new))
+        assert (await store.delete("guarded", fencing_token=new)).count == 1
 
 
-async def test_hand_over_is_quick(shell: Shell, server: EmbeddedServer) -> None:
-    """A hand-over takes no longer than a notification and a request, also on a busy machine."""
-    times = []
+@pytest.mark.parametrize("dialect", ["service", "document"])
+async def test_a_token_leaves_as_the_server_wrote_it(shell: Shell, dialect: str) -> None:
+    """A token is sent as the server wrote it, padded or not, by a lease, a guarded store, an edit, and as text."""
+    written = r"0\d{14}:\d{5}:\w+" if dialect == "service" else r"[1-9]\d*:(0|[1-9]\d*):\w+"
+    with EmbeddedServer(dialect=dialect, record_messages=100) as server:
+        async with shell.client(server.url) as store, store.lock("lock", lease=30.0) as lease:
+            await store.set("a", b"1", fencing_token=lease.fencing_token)
+            await store.set("b", b"1", fencing_token=str(lease.fencing_token))
+            await store.guarded(lease).set_many([("c", b"1"), ("d", b"1")])
+            await store.lock("other", lease=30.0).edit("e", lambda _: b"1")
+        sent = [value for m in server.messages for name, value in m.user_properties if name == "__ft"]
+    assert len(sent) == 5
+    assert len(set(sent)) == 2
+    assert all(re.fullmatch(written, text) for text in sent)
+
+
+async def test_a_lock_excludes_others_until_it_is_released(shell: Shell, server: EmbeddedServer) -> None:
+    """Another lock object, also of the same client, waits until a lock is released, and gets a newer token."""
     async with shell.client(server.url) as one, shell.client(server.url) as two:
-        held, free = one.lock("job", lease=30.0), two.lock("job", lease=30.0)
-        await held.acquire()
-        for _ in range(15):
-            waiting = asyncio.ensure_future(free.acquire(timeout=20))
-            async with free.observe():  # by now it watches, too
-                await asyncio.wait([waiting], timeout=0.02)
-            began = time.monotonic()
-            await held.release()
-            await waiting
-            times.append(time.monotonic() - began)
-            held, free = free, held
-    assert sorted(times)[len(times) // 2] < 0.25
+        async with one.lock("job", lease=30.0) as lease:
+            assert lease.valid
+            lease.check()
+            assert (await one.get("job")).value == lease.holder
+            for other in (one, two):
+                assert await other.lock("job", lease=30.0).try_acquire() is None
+            waiting = asyncio.ensure_future(two.lock("job", lease=30.0).acquire(timeout=20))
+            with pytest.raises(LockNotAcquiredError, match=r"not free within 1 s"):
+                await two.lock("job", lease=30.0).acquire(timeout=1)
+            assert not waiting.done()
+            released = time.monotonic()
+        second = await waiting
+        assert time.monotonic() - released < 5
+        assert second.fencing_token > lease.fencing_token
+        assert lease.ended.is_set()
+        with pytest.raises(LeaseLostError, match="released"):
+            lease.check()
 
 
-async def test_a_herd_asks_once_each_at_most(server: EmbeddedServer, executor: Any) -> None:
-    """A hand-over among 200 waiters of four clients costs fewer requests than waiters, and each wins in the end. (The
-    blocking shell has the same steps; 200 threads in this test's process would measure Python's scheduler.)"""
-    shell = Shell("aio", "native", executor)
-    waiters, rounds = 200, 6
-    won: asyncio.Queue[Any] = asyncio.Queue()
-    async with (
-        shell.client(server.url) as a,
-        shell.client(server.url) as b,
-        shell.client(server.url) as c,
-        shell.client(server.url) as d,
-    ):
-        stores = (a, b, c, d)
+async def test_a_lock_object_is_not_reentrant_and_can_be_used_again(shell: Shell, server: EmbeddedServer) -> None:
+    """Asking for a held lock again, in any way, is an error; after the release its object may acquire it again."""
+    async with shell.client(server.url) as store:
+        lock, election = store.lock("job"), store.election("leader")
+        assert not await lock.release()
+        first = await lock.acquire()
+        async with election.campaign(timeout=5):
+            for call in (lock.acquire, lock.try_acquire, lock.__aenter__, election.campaign, election.try_campaign):
+                with pytest.raises(BusyError, match="holds the lock already; it is not reentrant"):
+                    await call()
+        assert await lock.release()
+        assert not await lock.release()
+        second = await lock.try_acquire()
+        assert second.fencing_token > first.fencing_token
+        assert await lock.release()
+        assert await store.get("job") is None
 
-        async def wait(store: Any) -> None:
-            lock = store.lock("job", lease=60.0)
-            await lock.acquire()
-            won.put_nowait(lock)
 
-        holder = a.lock("job", lease=60.0)
-        await holder.acquire()
-        tasks = [asyncio.ensure_future(wait(stores[i % 4])) for i in range(waiters)]
-        await until(lambda: sum(store.stats.replies for store in stores) >= 2 * waiters)  # each tried twice
-        counts = []
-        for _ in range(rounds):
-            before = sum(store.stats.requests for store in stores)
-            await holder.release()
-            holder = await won.get()
-            await asyncio.sleep(0.1)  # what the losers still send belongs to this hand-over
-            counts.append(sum(store.stats.requests for store in stores) - before)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    # Each waiter may look again by itself once in the 0.1 s; the release and the end of the winner's watch are two.
-    assert all(count <= 1.5 * waiters + 2 for count in counts), counts
+async def test_a_lease_that_is_not_renewed_says_when_it_ends(shell: Shell, server: EmbeddedServer) -> None:
+    """Without renewal, ``lost`` is set when the lease ends, and not later than the server frees the key."""
+    async with shell.client(server.url) as store, store.watch("job") as events:
+        lock = store.lock("job", lease=0.3, renew=False)
+        lease = await lock.acquire()
+        assert (await events.get(timeout=5)).kind == "set"
+        assert (await events.get(timeout=5)).kind == "delete"
+        assert not lease.valid
+        assert lease.ended.is_set()
+        with pytest.raises(LeaseLostError, match="was not to be renewed"):
+            lease.check()
+        again = await lock.acquire(timeout=5)
+        assert again.fencing_token > lease.fencing_token
+
+
+async def test_a_key_that_was_deleted_is_taken_again(shell: Shell, server: EmbeddedServer) -> None:
+    """The next renewal takes a deleted key again, and the lease stays valid."""
+    async with shell.client(server.url) as store, shell.client(server.url) as thief:
+        lease = await store.lock("job", lease=3.0).acquire()
+        async with thief.watch("job") as events:
+            await thief.delete("job")
+            assert [(await events.get(timeout=20)).kind for _ in range(2)] == ["delete", "set"]
+        assert lease.valid
+
+
+async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
+    """close() wakes callers that wait for a lock."""
+    async with shell.client(server.url) as holder:
+        await holder.lock("job").acquire()
+        async with shell.client(server.url) as store:
+            waiting = asyncio.ensure_future(store.lock("job").acquire())
+            async with holder.watch("other", initial=True):
+                await asyncio.wait([waiting], timeout=0.1)
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 5)
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------
+
+
+async def test_one_candidate_leads_until_it_resigns(shell: Shell, server: EmbeddedServer) -> None:
+    """One candidate leads until it resigns; then the other one leads, with a newer token."""
+    async with shell.client(server.url) as store, shell.client(server.url) as other:
+        one = store.election("leader", candidate="one", term=30.0)
+        two = other.election("leader", candidate="two", term=30.0)
+        assert (one.name, one.candidate) == ("leader", b"one")
+        assert await one.leader() is None
+        assert not await one.resign()
+        first = await one.campaign()
+        assert await two.leader() == b"one"
+        assert await two.try_campaign() is None
+        with pytest.raises(LockNotAcquiredError, match=r"the election leader was not won within 1 s"):
+            await two.campaign(timeout=1)
+        waiting = asyncio.ensure_future(two.campaign(timeout=20))
+        assert await one.resign()
+        second = await waiting
+        assert second.fencing_token > first.fencing_token
+        assert await one.leader() == b"two"
+        async with one.observe() as states:
+            assert (await states.get(timeout=5)).holder == b"two"
+        with pytest.raises(LeaseLostError):
+            first.check()
+
+
+async def test_leading_is_a_context(shell: Shell, server: EmbeddedServer) -> None:
+    """Entering a campaign's context leads and leaving resigns, also after an exception; a guarded store takes the
+    leadership."""
+    async with shell.client(server.url) as store:
+        election, tokens = store.election("leader"), []
+        assert store.election("leader").candidate != election.candidate
+
+        async def work() -> None:
+            async with election.campaign(timeout=5) as leadership:
+                assert await election.leader() == election.candidate
+                await store.guarded(leadership).set("state", b"1")
+                tokens.append(leadership.fencing_token)
+                raise RuntimeError("the work failed")
+
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="the work failed"):
+                await work()
+            assert await election.leader() is None
+        assert tokens[0] < tokens[1]
+
+
+async def test_mistakes_are_named(shell: Shell, server: EmbeddedServer) -> None:
+    """Errors of an election use the words of an election."""
+    async with shell.client(server.url) as store:
+        for arguments, complaint in (
+            ({"name": ""}, "election's name is empty"),
+            ({"name": "x", "candidate": ""}, "candidate is empty"),
+            ({"name": "x", "term": 0}, "term must be seconds"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=complaint):
+                store.election(**arguments)

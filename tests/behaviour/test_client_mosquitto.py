@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -23,6 +24,7 @@ from support.keys import Certificates
 from support.ports import reserved_port
 from support.proxy import Proxy
 from support.shells import Shell
+from support.waiting import eventually, until
 
 from statestore_client import ConnectionSettings, RequestTimeoutError
 from statestore_client.wire.topics import COMMAND_TOPIC
@@ -42,7 +44,7 @@ class Mosquitto:
         config.write_text("".join(map(self._lines, self._head(), SCHEMES)))
         self.process = subprocess.Popen([program, "-c", config], stderr=subprocess.DEVNULL)
         for port in self.ports.values():
-            _wait_for(port)
+            eventually(lambda port=port: _listens(port), "mosquitto has started", every_s=0.02)
 
     def _head(self) -> Iterator[str]:
         user = f"user {os.environ.get('USER', 'root')}\n" if os.geteuid() == 0 else ""
@@ -64,16 +66,11 @@ class Mosquitto:
         return ConnectionSettings.from_url(url, tls_ca_file=ca_file)
 
 
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            assert time.monotonic() < deadline, "mosquitto did not start"
-            time.sleep(0.02)
-        else:
-            return
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +157,7 @@ async def test_a_session_in_mosquitto_survives_a_cut(
             proxy.hold("down")
             before = len(responder)
             waiting = [asyncio.ensure_future(store.set("k", b"%d" % i, timeout=20)) for i in range(10)]
-            while len(responder) < before + 10:  # noqa: ASYNC110 - a counter announces nothing
-                await asyncio.sleep(0.005)
+            await until(lambda: len(responder) >= before + 10)
             proxy.cut()
             proxy.flow("down")
             assert all([(await w).applied for w in waiting])

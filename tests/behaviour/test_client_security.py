@@ -88,21 +88,16 @@ async def test_an_encrypted_key(
     await works(shell.client(mutual.url, tls_ca_file=certificates.ca_file, **files))
 
 
-async def test_a_directory_of_authorities(
+async def test_certificates_to_trust(
     shell: Shell, certificates: Certificates, strangers: Certificates, tmp_path: Path
 ) -> None:
-    """Any certificate in a directory of authorities is trusted, whatever its file is called."""
+    """Any certificate in a directory of authorities is trusted, whatever its file is called, and the broker's own can
+    be the one to trust, with each version of Python."""
     for name, file in (("0", strangers.ca_file), ("ca.crt", certificates.ca_file)):
         shutil.copy(file, tmp_path / name)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     with EmbeddedServer(tls=tls) as server:
         await works(shell.client(server.url, tls_ca_dir=str(tmp_path)))
-
-
-async def test_a_certificate_that_is_no_authority(shell: Shell, certificates: Certificates) -> None:
-    """A broker's own certificate can be the one to trust, with each version of Python."""
-    files = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
-    with EmbeddedServer(tls=files) as server:
         await works(shell.client(server.url, tls_ca_file=certificates.server_file))
 
 
@@ -250,10 +245,10 @@ user boss
 PASSWORDS = {"pump": "x", "boss": "y"}
 
 
-@pytest.fixture(params=["service", "document"])
-def guarded(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """A server with rules, in both dialects."""
-    with EmbeddedServer(dialect=request.param, passwords=PASSWORDS, acl=AccessRules.parse(RULES)) as server:
+@pytest.fixture
+def guarded() -> Iterator[EmbeddedServer]:
+    """A server with rules."""
+    with EmbeddedServer(passwords=PASSWORDS, acl=AccessRules.parse(RULES)) as server:
         yield server
 
 

@@ -20,7 +20,6 @@ from support.server_clients import Gate
 
 from statestore_client import (
     AsyncStateStoreClient,
-    BusyError,
     ConnectionLostError,
     ForkedClientError,
     StateStoreClient,
@@ -84,17 +83,6 @@ async def test_a_cancelled_watch_and_lock_leave_nothing_behind(via: str) -> None
                 await task
             await store.get("k")
             assert not store._engine._machine.watching
-
-
-async def test_another_loop_may_not_use_the_client(via: str) -> None:
-    """Using a client from another event loop raises an error that says that each loop needs its own."""
-    with EmbeddedServer() as server:
-        async with AsyncStateStoreClient(server.url + via) as store:
-            async with store.watch("k") as watch, store.lock("l").observe() as states:
-                for call in (store.get("k"), watch.start(), states.start()):
-                    with pytest.raises(BusyError, match="another event loop"):
-                        await asyncio.to_thread(asyncio.run, call)
-            assert await store.get("k") is None
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

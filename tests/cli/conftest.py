@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from site_processes import Links, SiteProcess
 
 from raft_client.server.loop_thread import LoopThread
+from statestore_client.cli.app import main
 
 
 @pytest.fixture
@@ -31,3 +34,23 @@ def links() -> Iterator[Links]:
         links = Links(thread)
         yield links
         links.close()
+
+
+@pytest.fixture
+def here(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``statestore`` in this process, where the environment names no broker: exit code, output and complaint."""
+    for name in os.environ:
+        if name.startswith("AIO_") or name == "STATESTORE_URL":
+            monkeypatch.delenv(name)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        capsysbinary.readouterr()
+        monkeypatch.setattr(sys, "argv", ["statestore", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, complaint = capsysbinary.readouterr()
+        return int(end.value.code or 0), out.decode(), complaint.decode()
+
+    return run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shutil
 from pathlib import Path
 
@@ -66,22 +65,6 @@ def test_a_sound_directory(data: Path) -> None:
     assert found["problem"] is None
     assert found["records"] == {"keys": _KEYS - 1, "responses": _KEYS + 1, "clock": 2}
     assert _files(data) == before
-
-
-def test_one_of_a_kind(tmp_path: Path) -> None:
-    """The report says "1 key" and "2 keys", and so for everything else that it counts."""
-    storage = DiskStorage(tmp_path / "data")
-    streams = [stream for stream in Stream if stream is not Stream.CLOCK and not stream.is_numbered]
-    changes = (Changes(stream, (("s", seal(stream, "s", (b"1",))),), ()) for stream in streams)
-    storage.append(WriteBatch(tuple(changes)), lambda _: None)
-    storage.close()
-    _, text = _check(tmp_path / "data")
-    assert "1 key," in text
-    assert "1 loss," in text
-    assert not re.search(r"\b1 (?!loss\b)\w+s\b", text)
-    with EmbeddedServer(data=tmp_path / "sound") as server, StateStoreClient(server.url) as store:
-        store.set("k", "v")
-    assert "it holds 1 key, 1 remembered answer" in _check(tmp_path / "sound")[1].splitlines()
 
 
 def test_a_damaged_log(data: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -108,29 +108,31 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--json", "get", "k"), b"--json belongs after the command: statestore COMMAND --json"),
-        (("--ulr", "x", "get", "k"), b"Did you mean '--url'?"),
-        (("--url", "mqtt://h", "serve"), b"--url is for commands that are clients, not for serve"),
-        (("--password-file", "p", "serve"), b"--password-file belongs after the command: statestore serve"),
-        (("--url", "mqtt://h", "check", "d"), b"--url is for commands that are clients, not for check"),
-        (("--url", "mqtt://h", "sessions", "list", "--data", "d"), b"--url is for a server that runs, and --data"),
-        (("get", "k", "--password", "secret"), b"Did you mean '--password-file'?"),
-        (("bench", "--username", "pump"), b"--username is for the broker at --url; give both"),
-        (("get", "k", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off; use mqtts://"),
-        (("sessions", "list", "--url", "mqtt://h", "--tls-ca-file", "x"), b"--tls-ca-file is given but tls is off"),
-        (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), b"--tls-ca-file '/x' cannot be loaded"),
-        (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), b"--tls-cert-file and --tls-key-file belong"),
-        (("get", "k", "--url", "mqtt://h", "--password-file", "x"), b"--password-file needs a username"),
-        (("delete", "k"), b"No such command 'delete'; there are bench, check, del, "),
-        (("sessions", "rm", "k"), b"No such command 'rm'; there are list, prune, remove, show"),
-        (("get", "k", "--timeout", "soon"), b"Invalid value for '--timeout': 'soon' is not a number of seconds"),
+        (("--json", "get", "k"), "--json belongs after the command: statestore COMMAND --json"),
+        (("--ulr", "x", "get", "k"), "Did you mean '--url'?"),
+        (("--url", "mqtt://h", "serve"), "--url is for commands that are clients, not for serve"),
+        (("--password-file", "p", "serve"), "--password-file belongs after the command: statestore serve"),
+        (("--url", "mqtt://h", "check", "d"), "--url is for commands that are clients, not for check"),
+        (("--url", "mqtt://h", "sessions", "list", "--data", "d"), "--url is for a server that runs, and --data"),
+        (("get", "k", "--password", "secret"), "Did you mean '--password-file'?"),
+        (("bench", "--username", "pump"), "--username is for the broker at --url; give both"),
+        (("get", "k", "--url", "mqtt://h", "--tls-ca-file", "x"), "--tls-ca-file is given but tls is off; use mqtts://"),
+        (("sessions", "list", "--url", "mqtt://h", "--tls-ca-file", "x"), "--tls-ca-file is given but tls is off"),
+        (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), "--tls-ca-file '/x' cannot be loaded"),
+        (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), "--tls-cert-file and --tls-key-file belong"),
+        (("get", "k", "--url", "mqtt://h", "--password-file", "x"), "--password-file needs a username"),
+        (("delete", "k"), "No such command 'delete'; there are bench, check, del, "),
+        (("sessions", "rm", "k"), "No such command 'rm'; there are list, prune, remove, show"),
+        (("get", "k", "--timeout", "soon"), "Invalid value for '--timeout': 'soon' is not a number of seconds"),
     ],
 )  # fmt: skip
-def test_options_that_do_not_fit(arguments: tuple[str, ...], complaint: bytes) -> None:
+def test_options_that_do_not_fit(
+    here: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], complaint: str
+) -> None:
     """Options that do not fit together give exit code 2 and a hint with the names of options."""
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert complaint in b" ".join(done.stderr.split())
+    code, _, told = here(*arguments)
+    assert code == 2
+    assert complaint in " ".join(told.split())
 
 
 def test_a_distrusted_broker_is_told_with_the_option(secured: tuple[str, list[str]]) -> None:

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from support.keys import make_keys
 from support.ports import reserved_port
 from support.sites import SiteThread
 from support.waiting import eventually
 
-from statestore_client.cli.app import main
-from statestore_client.cli.kv import kv as kv_group
 from statestore_client.cli.kv_graph import Mesh, drawn, walk
 from statestore_client.errors import NotMergedError, RequestTimeoutError
 from statestore_client.kvstore import PeerInfo, PeersReply, SiteClient, Value
@@ -34,15 +31,12 @@ def site() -> Iterator[SiteThread]:
 
 
 @pytest.fixture
-def kv(site: SiteThread, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Kv:
+def kv(site: SiteThread, here: Callable[..., tuple[int, str, str]]) -> Kv:
     """Runs `statestore kv` against it: the exit code, and the lines on standard output."""
 
     def run(command: str, *arguments: str, url: str = "") -> tuple[int, list[str]]:
-        capsysbinary.readouterr()
-        monkeypatch.setattr(sys, "argv", ["statestore", "kv", command, "--url", url or site.url, *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return int(end.value.code or 0), capsysbinary.readouterr().out.decode().splitlines()
+        code, out, _ = here("kv", command, "--url", url or site.url, *arguments)
+        return code, out.splitlines()
 
     return run
 
@@ -217,39 +211,20 @@ def test_what_cannot_be_done_says_why(kv: Kv, site: SiteThread) -> None:
         assert kv("set-key", "k", "v", *wrong) == (2, [])
 
 
-def test_a_site_with_keys_is_spoken_to_by_name(
-    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_site_with_keys_is_spoken_to_by_name(here: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     """NAME=URL says whose key is expected; a client without keys is told that it may need some."""
     keys = make_keys(tmp_path / "keys", ["bonn", "rome"])
     own = ["--curve-keys", str(keys), "--curve-secret-key-file", str(tmp_path / "app.key_secret")]
     with SiteThread(keys=keys) as bonn, SiteThread("rome", f"bonn={bonn.url}", keys=keys) as rome:
-
-        def run(command: str, *arguments: str) -> tuple[int, list[str], str]:
-            capsysbinary.readouterr()
-            monkeypatch.setattr(sys, "argv", ["statestore", "kv", command, *arguments])
-            with pytest.raises(SystemExit) as end:
-                main()
-            out, complaint = capsysbinary.readouterr()
-            return int(end.value.code or 0), out.decode().splitlines(), complaint.decode()
-
-        assert run("set-key", "key", "x", "--url", f"bonn={bonn.url}", *own)[0] == 0
-        eventually(lambda: run("keys", "--url", f"rome={rome.url}", *own)[1] == ["1 bonn key"])
-        assert run("compare", f"rome={rome.url}", "--url", f"bonn={bonn.url}", *own)[:2] == (0, [])
-        assert run("graph", "--url", f"rome={rome.url}", *own)[1] == ["bonn === rome  in sync"]
-        code, _, complaint = run("keys", "--url", bonn.url, "--timeout", "0.3")
+        assert here("kv", "set-key", "key", "x", "--url", f"bonn={bonn.url}", *own)[0] == 0
+        eventually(lambda: here("kv", "keys", "--url", f"rome={rome.url}", *own)[1] == "1 bonn key\n")
+        assert here("kv", "compare", f"rome={rome.url}", "--url", f"bonn={bonn.url}", *own)[:2] == (0, "")
+        assert here("kv", "graph", "--url", f"rome={rome.url}", *own)[1] == "bonn === rome  in sync\n"
+        code, _, complaint = here("kv", "keys", "--url", bonn.url, "--timeout", "0.3")
         assert (code, "oes it want keys" in complaint) == (4, True)
-        assert run("keys", "--url", bonn.url, *own)[0] == 2
-        assert run("keys", "--url", f"oslo={bonn.url}", *own)[0] == 2
-        assert run("keys", "--url", f"bonn={bonn.url}", *own[:2])[0] == 2
-
-
-def test_the_help_names_each_command() -> None:
-    """The help of the group lists them."""
-    result: Result = CliRunner().invoke(kv_group, ["--help"])
-    assert result.exit_code == 0
-    for name in ("keys", "keyvals", "nodes", "peers", "areas", "summary", "compare", "signature", "snoop", "validate"):
-        assert f"  {name} " in result.output
+        assert here("kv", "keys", "--url", bonn.url, *own)[0] == 2
+        assert here("kv", "keys", "--url", f"oslo={bonn.url}", *own)[0] == 2
+        assert here("kv", "keys", "--url", f"bonn={bonn.url}", *own[:2])[0] == 2
 
 
 # -- the mesh ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,10 +109,12 @@ def test_lines_are_stored_as_they_arrive(
             process.kill()
 
 
-@pytest.mark.parametrize("arguments", [("/no/file",), ("/",), ("--expiry", "nan")])
-def test_what_cannot_be_read_is_a_usage_error(statestore_server: EmbeddedServer, arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_read_is_a_usage_error(
+    here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer
+) -> None:
     """An input that cannot be read is a usage error, and nothing is stored."""
-    assert load(statestore_server, *arguments).returncode == 2
+    for words in (("/no/file",), ("/",), ("--expiry", "nan")):
+        assert here("load", "--url", statestore_server.url, *words)[0] == 2
 
 
 @pytest.mark.parametrize("colourless", [False, True])

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,15 +21,14 @@ COMMAND = ["--", "sh", "-c", "echo started; read line; exit 7"]
 
 
 @pytest.mark.parametrize("words", [["lock", "job"], ["elect", "job"], ["watch", "key"]])
-@pytest.mark.parametrize("option", ["-c", "--command"])
-def test_a_command_line_in_one_word(words: list[str], option: str) -> None:
+def test_a_command_line_in_one_word(here: Callable[..., tuple[int, str, str]], words: list[str]) -> None:
     """A command line given as one word gets the advice how to run a command of the shell."""
-    given = [sys.executable, "-m", "statestore_client.cli", *words, option, "echo; exit 3"]
-    done = subprocess.run(given, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 2
-    text = " ".join(done.stderr.decode().split())
-    assert f"statestore {words[0]} {words[1].upper() if words[1] == 'key' else 'NAME'} -- sh -c '…'" in text
-    assert "a value that begins with -" not in text
+    for option in ("-c", "--command"):
+        code, _, told = here(*words, option, "echo; exit 3")
+        assert code == 2
+        text = " ".join(told.split())
+        assert f"statestore {words[0]} {'KEY' if words[1] == 'key' else 'NAME'} -- sh -c '…'" in text
+        assert "a value that begins with -" not in text
 
 
 def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
@@ -122,9 +122,7 @@ def test_a_command_that_cannot_be_run_has_the_exit_code_of_shells(
     ("options", "code"),
     [
         (["--wait", "0"], 1),
-        (["-w", "0"], 1),
         (["-n"], 1),
-        (["--no-wait", "--conflict-exit-code", "75"], 75),
         (["-nE", "75"], 75),
         (["--wait", "0.5", "-E", "0"], 0),
     ],
@@ -139,15 +137,17 @@ def test_a_lock_that_is_held(
     assert done.stderr.startswith(b"statestore: the lock jobs/compact ")
 
 
-@pytest.mark.parametrize("options", [["--wait", "0"], ["--no-wait", "--wait", "0"], ["-nE", "75"]])
-def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer, options: list[str]) -> None:
+def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer) -> None:
     """A single attempt takes a free lock, and the command's exit code is passed on."""
-    assert lock(statestore_server, *options, "--", "sh", "-c", "exit 7").returncode == 7
+    for options in (["--no-wait", "--wait", "0"], ["-nE", "75"]):
+        assert lock(statestore_server, *options, "--", "sh", "-c", "exit 7").returncode == 7
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_that_mean_nothing(
+    here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer
+) -> None:
+    """Options without a meaning give exit code 2 and the option's name before anything is locked."""
+    for options in (
         *(["--grace", text] for text in ("nan", "inf", "-1")),
         *(["--wait", text] for text in ("nan", "inf", "-1")),
         *(["--lease", text] for text in ("nan", "inf", "0", "1e6")),
@@ -155,13 +155,10 @@ def test_one_attempt_takes_a_lock_that_is_free(statestore_server: EmbeddedServer
         ["-E", "256"],
         ["--no-wait", "--wait", "3"],
         ["--wiat", "3"],
-    ],
-)
-def test_options_that_mean_nothing(statestore_server: EmbeddedServer, options: list[str]) -> None:
-    """Options without a meaning give exit code 2 and the option's name before anything is locked."""
-    done = lock(statestore_server, *options, "--", "echo", "ran")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert {"-E": b"--conflict-exit-code"}.get(options[0], options[0].encode()) in done.stderr
+    ):
+        code, out, told = here("lock", "job", "--url", statestore_server.url, *options, "--", "echo", "ran")
+        assert (code, out) == (2, ""), options
+        assert {"-E": "--conflict-exit-code"}.get(options[0], options[0]) in told
 
 
 def test_the_options_of_the_command_are_its_own(statestore_server: EmbeddedServer) -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -117,25 +118,33 @@ def test_a_port_of_another_kind_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("top",), 2, b"give the URL"),
-        (("top", "mqtt://127.0.0.1:1"), 2, b"is not the address of a monitor: MQTT clients connect there. A monitor"),
-        (("top", "tcp://127.0.0.1:1"), 2, b"is not the address of a monitor: it begins with tcp://. A monitor"),
-        (("top", "http://127.0.0.1"), 2, b"is not the address of a monitor: it lacks a host or a port. A monitor"),
-        (("top", "http://127.0.0.1:1", "--once"), 4, b"no monitor at http://127.0.0.1:1"),
-        (("top", "http://127.0.0.1:99999"), 2, b"out of range"),
-        (("monitor",), 2, b"--record FILE, or --replay FILE"),
-        (("monitor", "http://127.0.0.1:1"), 2, b"--record FILE, or --replay FILE"),
-        (("monitor", "http://127.0.0.1:1", "--record", "recording"), 4, b"no monitor at"),
-        (("monitor", "--replay", __file__), 2, b"line 1 cannot be read"),
-        (("serve", "--monitor-host", "127.0.0.1"), 2, b"--monitor-host needs --monitor-port"),
-        (("serve", "--monitor-actions"), 2, b"--monitor-actions needs --monitor-port"),
-        (("serve", "--port", "0", "--monitor-port", "0", "--monitor-host", "0.0.0.0"), 2, b"--password-file"),
+        (("top",), 2, "give the URL"),
+        (("top", "mqtt://127.0.0.1:1"), 2, "is not the address of a monitor: MQTT clients connect there. A monitor"),
+        (("top", "tcp://127.0.0.1:1"), 2, "is not the address of a monitor: it begins with tcp://. A monitor"),
+        (("top", "http://127.0.0.1"), 2, "is not the address of a monitor: it lacks a host or a port. A monitor"),
+        (("top", "http://127.0.0.1:1", "--once"), 4, "no monitor at http://127.0.0.1:1"),
+        (("top", "http://127.0.0.1:99999"), 2, "out of range"),
+        (("monitor",), 2, "--record FILE, or --replay FILE"),
+        (("monitor", "http://127.0.0.1:1"), 2, "--record FILE, or --replay FILE"),
+        (("monitor", "http://127.0.0.1:1", "--record", "recording"), 4, "no monitor at"),
+        (("monitor", "--replay", __file__), 2, "line 1 cannot be read"),
+        (("serve", "--monitor-host", "127.0.0.1"), 2, "--monitor-host needs --monitor-port"),
+        (("serve", "--monitor-actions"), 2, "--monitor-actions needs --monitor-port"),
+        (("serve", "--port", "0", "--monitor-port", "0", "--monitor-host", "0.0.0.0"), 2, "--password-file"),
     ],
 )
-def test_mistakes_are_answered(arguments: tuple[str, ...], code: int, text: bytes, tmp_path: Path) -> None:
+def test_mistakes_are_answered(
+    here: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    text: str,
+) -> None:
     """Each mistake has its exit code and a line that says what to do, and leaves no file behind."""
-    done = subprocess.run([*STATESTORE, *arguments], capture_output=True, timeout=120, cwd=tmp_path)
-    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+    monkeypatch.chdir(tmp_path)
+    found, _, told = here(*arguments)
+    assert (found, text in " ".join(told.split())) == (code, True), told
     assert list(tmp_path.iterdir()) == []
 
 

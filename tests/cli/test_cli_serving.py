@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from click.testing import CliRunner
 from support.websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
-from statestore_client.cli.app import cli
 from statestore_client.cli.serving import serve
 from statestore_client.cli.serving_options import broker_limits_of, limit_options, store_limits_of
 from statestore_client.mqtt.packets import Connack
@@ -112,19 +112,6 @@ def test_limits_are_announced() -> None:
         (["--unix-socket", "x" * 200], "xxx: AF_UNIX path too long"),
         (["--unix-socket", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
         (["--insecure", "--host", "x" * 300], "is not a host name"),
-    ],
-)
-def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
-    """Impossible options give exit code 2 and the reason."""
-    result = subprocess.run([*COMMAND, *options], capture_output=True, timeout=30, check=False)
-    assert result.returncode == 2
-    assert complaint in result.stderr.decode()
-    assert "Traceback" not in result.stderr.decode()
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
         (["--host", ""], "'--host': it is empty"),
         (["--metrics-port", "0", "--metrics-host", ""], "'--metrics-host': it is empty"),
         (["--metrics-host", "127.0.0.1"], "--metrics-host needs --metrics-port"),
@@ -143,11 +130,11 @@ def test_options_that_cannot_be(options: list[str], complaint: str) -> None:
         (["--max-keys", "many"], "'many' is not a valid integer"),
     ],
 )
-def test_options_that_mean_something_else(options: list[str], complaint: str) -> None:
-    """An empty host (all interfaces) and an empty path (this directory) are refused before anything is opened."""
-    result = CliRunner().invoke(cli, ["serve", "--port", "0", *options])
-    assert result.exit_code == 2
-    assert complaint in result.output
+def test_options_that_cannot_be(here: Callable[..., tuple[int, str, str]], options: list[str], complaint: str) -> None:
+    """Impossible options, and an empty host (all interfaces) or path (this one), give exit code 2 and the reason."""
+    code, _, told = here("serve", "--port", "0", *options)
+    assert (code, "Traceback" in told) == (2, False)
+    assert complaint in " ".join(told.split())
 
 
 #: Every option that sets a limit, and its field.
@@ -178,9 +165,8 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("option", LIMITS)
-def test_each_option_sets_its_limit(option: str) -> None:
-    """Each option sets its own limit and no other one."""
+def limits_of(*arguments: str) -> list[Any]:
+    """Those of the broker and of the store that options make; none if the options are refused."""
     found: list[Any] = []
 
     @click.command()
@@ -189,8 +175,15 @@ def test_each_option_sets_its_limit(option: str) -> None:
         found.extend((broker_limits_of(options), store_limits_of(options)))
         return 0
 
+    CliRunner().invoke(command, arguments)
+    return found
+
+
+@pytest.mark.parametrize("option", LIMITS)
+def test_each_option_sets_its_limit(option: str) -> None:
+    """Each option sets its own limit and no other one."""
     number = 1 if option == "--max-qos" else 2345
-    assert CliRunner().invoke(command, [option, str(number)]).exit_code == 0
+    found = limits_of(option, str(number))
     changed = [
         (name, value)
         for limits, usual in zip(found, (BrokerLimits(), StoreLimits()), strict=True)
@@ -202,38 +195,12 @@ def test_each_option_sets_its_limit(option: str) -> None:
     assert {name for name, _ in changed} <= {LIMITS[option], "usual_receive_maximum"}
 
 
-@pytest.mark.parametrize("option", LIMITS)
-def test_help_shows_what_each_limit_is_without_its_option(option: str) -> None:
-    """Help shows each limit's default as a number that the option takes, or in words if no number can say it."""
-    words = {
-        "--max-connections-per-user": "(all of them)",
-        "--max-connections-per-address": "(all of them)",
-        "--max-bytes-per-second": "(any number)",
-        "--max-messages-per-second": "(any number)",
-        "--receive-maximum": "(20, and up to 1024 for clients that take as many themselves)",
-    }
-    limits = attrs.asdict(BrokerLimits(), recurse=False) | attrs.asdict(StoreLimits(), recurse=False)
-    text = " ".join(CliRunner().invoke(cli, ["serve", "--help"], terminal_width=1000).output.split())
-    described = text.partition(f" {option} ")[2].partition(" --")[0]
-    assert f"[default: {words.get(option, limits[LIMITS[option]])}; " in described
-
-
-@pytest.mark.parametrize("choice", WHEN_FULL)
-def test_what_happens_when_a_queue_is_full_can_be_chosen(choice: str) -> None:
+def test_what_happens_when_a_queue_is_full_can_be_chosen() -> None:
     """An option chooses what happens when a queue is full; the default drops the new message, and other words are
     refused."""
-    found: list[Any] = []
-
-    @click.command()
-    @limit_options
-    def command(**options: Any) -> int:
-        found.append(broker_limits_of(options).when_full)
-        return 0
-
-    assert CliRunner().invoke(command, ["--when-full", choice]).exit_code == 0
-    assert CliRunner().invoke(command, []).exit_code == 0
-    assert CliRunner().invoke(command, ["--when-full", "drop"]).exit_code == 2
-    assert found == [choice, "drop-new"]
+    assert [limits_of("--when-full", choice)[0].when_full for choice in WHEN_FULL] == list(WHEN_FULL)
+    assert limits_of()[0].when_full == "drop-new"
+    assert limits_of("--when-full", "drop") == []
 
 
 def test_no_limit_is_forgotten() -> None:
@@ -241,18 +208,6 @@ def test_no_limit_is_forgotten() -> None:
     numbers = (click.IntRange, click.FloatRange)
     found = {each.opts[0] for each in serve.params if isinstance(each.type, numbers)}
     assert {name for name in found if not name.endswith("port") and not name.startswith("--site-")} == set(LIMITS)
-
-
-def test_files_are_called_alike() -> None:
-    """The options for certificates have the same names in ``serve`` and in the client commands."""
-    context = click.Context(cli)
-    names = [
-        {name for parameter in command.params for name in parameter.opts if name.startswith("--tls-")}
-        for command in (cli.get_command(context, "serve"), cli.get_command(context, "get"))
-        if command is not None
-    ]
-    assert {"--tls-ca-file", "--tls-cert-file", "--tls-key-file"} == names[0] & names[1] == names[1]
-    assert all(name.endswith("-file") or name == "--tls-port" for name in names[0])
 
 
 _NODES = "a=127.0.0.1:21000,b=127.0.0.1:21010,c=127.0.0.1:21020"

@@ -11,10 +11,22 @@ from pathlib import Path
 import pytest
 from support.ports import reserved_port
 
+from raft_client.cli import exits as raft_exits
+from raft_client.cli import streams as raft_streams
 from statestore_client import StateStoreClient
+from statestore_client.cli import exits, streams
 from statestore_client.server import EmbeddedServer
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
+WORDS = (
+    ("get", "k"),
+    ("get", "k", "--raw"),
+    ("get", "missing", "--json"),
+    ("set", "k", "v"),
+    ("scan",),
+    ("watch", "k", "--initial"),
+    ("--help",),
+)
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 
 
@@ -25,20 +37,13 @@ def run(url: str, redirection: str, *arguments: str, **environment: str) -> subp
     return subprocess.run(command, capture_output=True, env=variables, timeout=60)
 
 
-@pytest.mark.parametrize(("redirection", "why"), [(">/dev/full", b"No space left on device"), (">&-", b"closed")])
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "redirection", "why"),
     [
-        ("get", "k"),
-        ("get", "k", "--raw"),
-        ("get", "k", "--json"),
-        ("get", "missing", "--json"),
-        ("set", "k", "v"),
-        ("scan",),
-        ("watch", "k", "--initial"),
-        ("--help",),
-        ("--version",),
+        *((words, ">/dev/full", b"No space left on device") for words in WORDS),
+        *((words, ">&-", b"closed") for words in (("get", "k"), ("watch", "k", "--initial"), ("--version",))),
     ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else each if isinstance(each, str) else "",
 )
 def test_output_that_cannot_be_written_is_exit_code_7(
     statestore_server: EmbeddedServer,
@@ -118,3 +123,36 @@ def test_a_server_whose_output_nobody_reads_serves() -> None:
             assert process.stderr.read() == b""
         finally:
             process.kill()
+
+
+# -- what both tools have in common ------------------------------------------------------------------------------------
+
+
+def test_both_tools_have_the_same_exit_codes() -> None:
+    """Each exit code has one name and one number in both tools."""
+    ours = {name: getattr(exits, name) for name in exits.__all__}
+    theirs = {name: getattr(raft_exits, name) for name in raft_exits.__all__}
+    assert ours | theirs == theirs | ours
+    assert len({*(ours | theirs).values()}) == len(ours | theirs)
+
+
+@pytest.mark.parametrize(("tool", "variable"), [("statestore_client", "_STATESTORE"), ("raft_client", "_ZMQRAFT")])
+def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
+    """Both tools print a completion script for bash that completes commands and options."""
+    name = variable[1:].lower()
+
+    def asked(**more: str) -> bytes:
+        command = [sys.executable, "-m", f"{tool}.cli"]
+        done = subprocess.run(command, capture_output=True, env=os.environ | more, timeout=60)
+        return done.stdout
+
+    for words, expected in ((f"{name} wa", b"plain,watch"), (f"{name} get --ti", b"plain,--timeout")):
+        more = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert asked(**{f"{variable}_COMPLETE": "bash_complete"}, **more).split() == [expected]
+    assert b"complete -o nosort" in asked(**{f"{variable}_COMPLETE": "bash_source"})
+
+
+def test_both_tools_treat_standard_streams_alike() -> None:
+    """The module for standard streams is the same text in both packages, because neither may import the other."""
+    ours, theirs = (Path(module.__file__).read_text("utf-8") for module in (streams, raft_streams))
+    assert ours.replace("statestore_client", "raft_client") == theirs

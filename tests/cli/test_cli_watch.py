@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from support.ports import reserved_port
@@ -64,17 +64,6 @@ def test_an_outage_has_a_beginning_and_an_end_on_standard_error() -> None:
     assert re.fullmatch(rb"state store client [^ ]+: connected again( after \d+ failed attempts?)?[^\n]*\n", complaint)
 
 
-def test_several_keys_in_json(statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient) -> None:
-    """With several keys every JSON object names its key, as with one."""
-    statestore_sync_client.set_many([("a", "1"), ("b", "2")])
-    with watch(statestore_server, "a", "b", "--initial", "--count", "2", "--json") as process:
-        out, _ = process.communicate(timeout=60)
-    assert sorted((found["key"], found["value"]) for found in map(json.loads, out.splitlines())) == [
-        ("a", "1"),
-        ("b", "2"),
-    ]
-
-
 def test_a_command_is_run_for_each_change(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
@@ -119,13 +108,11 @@ def test_a_command_that_fails_is_told(
     assert b"cannot run /no/such/command" in complaints
 
 
-def test_what_a_watch_cannot_do(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
+def test_what_a_watch_cannot_do(here: Callable[..., tuple[int, str, str]], statestore_server: EmbeddedServer) -> None:
     """Options that do not go together are usage errors before anything is watched."""
     of_prefixes = (("k", "--rescan", "1"), ("k", "--max-keys", "1"), ("k", "--prefix", "--rescan", "0"))
-    for arguments in ((), ("--",), ("k", "--json", "--", "true"), ("k", "--count", "0"), *of_prefixes):
-        with watch(statestore_server, *arguments) as process:
-            process.communicate(timeout=60)
-        assert process.returncode == 2
+    for words in (("--",), ("k", "--json", "--", "true"), ("k", "--count", "0"), *of_prefixes, ()):
+        assert here("watch", "--url", statestore_server.url, *words)[0] == 2, words
 
 
 # -- prefixes, and what looks like a pattern ---------------------------------------------------------------------------
@@ -161,19 +148,6 @@ def test_several_prefixes_in_json(statestore_server: EmbeddedServer, statestore_
     ]
 
 
-def test_a_command_is_run_for_each_change_below_a_prefix(
-    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
-) -> None:
-    """The command of a change below a prefix finds the key in its environment."""
-    statestore_sync_client.set("a/1", "one")
-    options = ("--prefix", "--initial", "--count", "2")
-    with watch(statestore_server, "a/", *options, "--", "sh", "-c", SHOW, "--prefix", "--") as process:
-        assert re.fullmatch(rb"set a/1 " + VERSION + rb" one\n", line(process))
-        statestore_sync_client.delete("a/1")
-        assert re.fullmatch(rb"delete a/1 " + VERSION + rb" \n", line(process))
-        assert process.wait(20) == 0
-
-
 def test_too_many_keys_are_told_in_the_words_of_the_options(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
@@ -186,27 +160,19 @@ def test_too_many_keys_are_told_in_the_words_of_the_options(
     assert b"more than 1 keys begin with b'a/'; raise --max-keys" in complaints
 
 
-@pytest.mark.parametrize("key", ["a/*", "a?"])
 def test_a_key_that_looks_like_a_pattern_gets_a_hint(
-    statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient, key: str
-) -> None:
-    """A key that looks like a pattern gives a one-line hint on standard error, and is watched literally."""
-    statestore_sync_client.set_many([(key, "itself"), ("a/1", "another"), ("ab", "another")])
-    for options, told in ((("--json",), b"; --prefix watches all keys that begin with a KEY"), (("--prefix",), b"")):
-        with watch(statestore_server, key, "--initial", "--count", "1", *options) as process:
-            out, hint = process.communicate(timeout=60)
-        assert process.returncode == 0
-        what = b"prefix" if options == ("--prefix",) else b"key"
-        assert hint == b"statestore: '%s' is taken as a %s with these very characters%s\n" % (key.encode(), what, told)
-        assert out.count(b"\n") == 1
-        assert b"itself" in out
-
-
-def test_a_key_with_brackets_gets_no_hint(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
-    """A key with brackets, which are common in keys, gets no hint."""
-    statestore_sync_client.set("a[1]", "x")
-    with watch(statestore_server, "a[1]", "--initial", "--count", "1") as process:
-        _, hint = process.communicate(timeout=60)
-    assert hint == b""
+    """A key that looks like a pattern gives a one-line hint, and is watched literally; brackets are common in keys."""
+    keys = ("a/*", "a?", "a[1]")
+    statestore_sync_client.set_many([*((key, "itself") for key in keys), ("a/1", "another"), ("ab", "another")])
+    taken = "statestore: '{}' is taken as a {} with these very characters{}\n"
+    for key, options, told in (
+        ("a/*", ("--json",), taken.format("a/*", "key", "; --prefix watches all keys that begin with a KEY")),
+        ("a?", ("--prefix",), taken.format("a?", "prefix", "")),
+        ("a[1]", (), ""),
+    ):
+        with watch(statestore_server, key, "--initial", "--count", "1", *options) as process:
+            out, hint = process.communicate(timeout=60)
+        assert (process.returncode, hint.decode()) == (0, told)
+        assert (out.count(b"\n"), b"itself" in out) == (1, True)

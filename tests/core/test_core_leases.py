@@ -307,7 +307,9 @@ def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes,
 
 
 @pytest.mark.parametrize(
-    ("change", "item"), [(lambda _: KEEP, OLD), (lambda _: KEEP, None), (lambda _: None, None)], ids=str
+    ("change", "item"),
+    [(lambda _: KEEP, OLD), (lambda _: KEEP, None), (lambda _: None, None)],
+    ids=["keep", "keep nothing", "delete nothing"],
 )
 def test_what_changes_nothing_sends_nothing(change: Change, item: Item | None) -> None:
     """An edit that keeps what was read, or deletes a missing key, ends and sends nothing (the Go and .NET SDKs repeat

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import pytest
 from support.scripted_peers import UPDATE, ScriptedCluster
 
 Run = Any  # conftest.py has it
@@ -35,11 +34,7 @@ def test_more_lines_than_are_in_flight_keep_their_order(run: Run, peers: Scripte
     done = run("append", "--in-flight", "100", stdin=b"\n".join(lines))
     assert done.out == b"appended 3000 entries, index 1 to 3000\n"
     assert log_of(peers) == lines
-
-
-def test_nothing_to_append(run: Run) -> None:
-    """Empty input appends nothing and is no error."""
-    done = run("append")
+    done = run("append")  # nothing
     assert (done.code, done.out) == (0, b"appended nothing\n")
 
 
@@ -54,15 +49,19 @@ def test_files_are_appended_line_by_line_or_whole(run: Run, peers: ScriptedClust
 
 
 def test_request_ids_are_printed_on_demand(run: Run, peers: ScriptedCluster) -> None:
-    """The request ids that are printed on demand are those in the log."""
+    """The index of one entry is printed, and on demand the request ids of all, which are those in the log."""
     done = run("append", "--ids", stdin=b"a\nb\n")
     assert done.out.decode() == f"1 {peers.log[0][:12].hex()}\n2 {peers.log[1][:12].hex()}\n"
     records = [json.loads(line) for line in run("append", "--json", stdin=b"c\n").out.splitlines()]
     assert records == [{"index": 3, "request_id": peers.log[2][:12].hex(), "file": "-", "line": 1}]
+    assert run("append", "--data", "x").out == b"4\n"
+    assert run("append", "--data", "y", "--ids").out == f"5 {peers.log[4][:12].hex()}\n".encode()
+    assert json.loads(run("append", "--data", "z", "--json").out)["index"] == 6
 
 
-def test_empty_lines_are_exit_code_5(run: Run, peers: ScriptedCluster) -> None:
-    """An empty line is named and gives exit code 5, and all other lines are appended."""
+def test_empty_lines_are_exit_code_8(run: Run, peers: ScriptedCluster) -> None:
+    """An empty line is named and gives exit code 8, and all other lines are appended; an option skips
+    them."""
     done = run("append", "--json", stdin=b"a\n\nb\n\n")
     assert done.code == 8
     assert log_of(peers) == [b"a", b"b"]
@@ -70,13 +69,9 @@ def test_empty_lines_are_exit_code_5(run: Run, peers: ScriptedCluster) -> None:
     assert "standard input, line 4: " in done.err
     failed = [record for record in map(json.loads, done.out.splitlines()) if "error" in record]
     assert [(record["line"], record["may_have_been_applied"]) for record in failed] == [(2, False), (4, False)]
-
-
-def test_empty_lines_are_passed_over_on_demand(run: Run, peers: ScriptedCluster) -> None:
-    """An option skips empty lines, and the other lines keep their numbers."""
     done = run("append", "--skip-empty", "--json", stdin=b"a\n\nb\n\n")
     assert done.code == 0
-    assert [json.loads(line)["line"] for line in done.out.splitlines()] == [1, 3]
+    assert [json.loads(line)["line"] for line in done.out.splitlines()] == [1, 3]  # as in the file
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_path: Path) -> None:
@@ -90,13 +85,6 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(run: Run, tmp_
         assert "10485760 bytes" in done.err
 
 
-def test_one_entry_is_typed(run: Run, peers: ScriptedCluster) -> None:
-    """For one entry given as an argument its index is printed, and with ``--ids`` its request id."""
-    assert run("append", "--data", "x").out == b"1\n"
-    assert run("append", "--data", "y", "--ids").out == f"2 {peers.log[1][:12].hex()}\n".encode()
-    assert json.loads(run("append", "--data", "z", "--json").out)["index"] == 3
-
-
 def test_an_id_that_was_used_appends_nothing_again(run: Run, peers: ScriptedCluster, tmp_path: Path) -> None:
     """Data or a file with a request id that was used is not appended again, and the first index is printed."""
     (tmp_path / "file").write_bytes(b"x")
@@ -106,22 +94,19 @@ def test_an_id_that_was_used_appends_nothing_again(run: Run, peers: ScriptedClus
     assert len(peers.log) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_mistakes_are_exit_code_2(run: Run, peers: ScriptedCluster) -> None:
+    """Usage errors give exit code 2, and nothing is appended."""
+    for arguments, complaint in (
         (["--data", "x", "--whole"], "--data"),
         (["--request-id", ID], "--request-id is for one entry"),
         (["--data", "x", "--request-id", "no id"], "24 hex digits"),
         (["/no/such/file"], "/no/such/file"),
         (["--in-flight", "0"], "--in-flight"),
         (["--data", ""], "1 to 10485760 bytes"),
-    ],
-)
-def test_mistakes_are_exit_code_2(run: Run, peers: ScriptedCluster, arguments: list[str], complaint: str) -> None:
-    """Usage errors give exit code 2, and nothing is appended."""
-    done = run("append", *arguments)
-    assert (done.code, done.out, peers.log) == (2, b"", [])
-    assert complaint in done.err
+    ):
+        done = run("append", *arguments)
+        assert (done.code, done.out, peers.log) == (2, b"", [])
+        assert complaint in done.err
 
 
 def test_an_expired_id_is_exit_code_3(run: Run, peers: ScriptedCluster) -> None:

@@ -40,6 +40,7 @@ def serve(peers: Peers, name: str, url: str, *arguments: str) -> None:
     assert process.stdout.readline() == f"listening on {url}\n".encode()
 
 
+@pytest.mark.ci
 def test_a_lost_majority_becomes_a_new_cluster(peers: Peers, bare_run: Run) -> None:
     """The peer that is left is backed up while it runs and restored as a new cluster at the address of a lost one: it
     has what was acknowledged, takes more, and gets a second member. It is no part of the old cluster, and the peers

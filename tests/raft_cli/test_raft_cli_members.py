@@ -34,6 +34,7 @@ def start_newcomer(peers: Peers, name: str, url: str) -> None:
     assert process.stdout.readline() == f"listening on {url}\n".encode()
 
 
+@pytest.mark.ci
 def test_a_peer_is_replaced_and_the_leader_is_taken_away(peers: Peers, bare_run: Run) -> None:
     """A newcomer is added, the lost one removed, the leadership handed over and the former leader ended: each step of
     the guide works, appends go on, and the newcomer has the whole log and is needed for a majority."""

@@ -50,14 +50,6 @@ def log(peers: ScriptedCluster) -> ScriptedCluster:
 # -- tail --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [("tail", "--from"), ("dump", "--to"), ("trim",)])
-def test_an_index_is_a_number(run: Run, arguments: tuple[str, ...]) -> None:
-    """A word in place of an index is a usage error that says so."""
-    done = run(*arguments, "earliest")
-    assert done.code == 2
-    assert "'earliest' is not a valid index." in done.err
-
-
 def test_the_end_of_the_log_is_printed(run: Run, peers: ScriptedCluster) -> None:
     """``tail`` prints the last ten entries, or as many as are wanted or there."""
     assert run("tail").out == b""
@@ -93,11 +85,12 @@ def test_json_tells_everything_about_an_entry(run: Run, log: ScriptedCluster) ->
 
 
 def test_a_range_is_printed(run: Run, peers: ScriptedCluster) -> None:
-    """``--from`` is the first index that is printed."""
+    """``--from`` is the first index that is printed; following prints each index once, also what is broadcast."""
     peers.fill(30)
     assert run("tail", "--from", "9", "--count", "9", "--raw").out.split() == [b"%d" % n for n in range(8, 17)]
     assert run("tail", "--from", "29", "--count", "9").out == b"29 state 28\n30 state 29\n"
     assert run("tail", "--from", "31").out == b""
+    assert run("tail", "-f", "--from", "22", "--count", "9").out.split()[::3] == [b"%d" % n for n in range(22, 31)]
 
 
 def test_an_index_that_does_not_exist_yet_is_exit_code_1(run: Run, peers: ScriptedCluster) -> None:
@@ -106,12 +99,6 @@ def test_an_index_that_does_not_exist_yet_is_exit_code_1(run: Run, peers: Script
     done = run("tail", "--from", "5")
     assert (done.code, done.out) == (1, b"")
     assert "the log ends at 3" in done.err
-
-
-def test_following_goes_on_with_new_entries(run: Run, peers: ScriptedCluster) -> None:
-    """Following prints each index once: first what is there, then what is broadcast."""
-    peers.fill(20)
-    assert run("tail", "-f", "--from", "12", "--count", "9").out.split()[::3] == [b"%d" % n for n in range(12, 21)]
 
 
 def test_reading_goes_on_behind_a_position(run: Run, peers: ScriptedCluster) -> None:
@@ -128,14 +115,20 @@ def test_reading_goes_on_behind_a_position(run: Run, peers: ScriptedCluster) -> 
     assert run("tail", "--after", "11").out == b"12 state 11\n"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--from", "1", "-n", "1"), ("--raw", "--json"), ("--from", "0"), ("--after", "x"), ("--after", "1", "-n", "1")],
-)
-def test_contradictions_are_exit_code_2(run: Run, arguments: list[str]) -> None:
-    """Options that contradict each other give exit code 2, and nothing is printed."""
-    done = run("tail", *arguments)
-    assert (done.code, done.out) == (2, b"")
+def test_contradictions_are_exit_code_2(run: Run) -> None:
+    """Options that contradict each other, and a word in place of an index, give exit code 2, and nothing is printed."""
+    for arguments in (
+        ("--from", "1", "-n", "1"),
+        ("--raw", "--json"),
+        ("--from", "0"),
+        ("--after", "x"),
+        ("--after", "1", "-n", "1"),
+    ):
+        done = run("tail", *arguments)
+        assert (done.code, done.out) == (2, b"")
+    for words in (("tail", "--from"), ("dump", "--to"), ("trim",)):
+        done = run(*words, "earliest")
+        assert (done.code, "'earliest' is not a valid index." in done.err) == (2, True)
 
 
 def test_a_compacted_log_is_exit_code_1_unless_the_snapshot_is_skipped(run: Run, peers: ScriptedCluster) -> None:

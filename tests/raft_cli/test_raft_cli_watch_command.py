@@ -104,31 +104,25 @@ def test_it_is_interrupted_with_its_command(peers: ScriptedCluster, run: Run) ->
         process.stdout.close()
 
 
-@pytest.mark.parametrize("arguments", [("--json", "--", "true"), ("--count", "0", "--", "true")])
-def test_what_a_watch_cannot_do(run: Run, arguments: tuple[str, ...]) -> None:
-    """Options that do not go together are usage errors before anything is watched."""
-    assert run("watch", *arguments).code == 2
-
-
-def test_the_advice_for_a_dash_in_front(run: Run) -> None:
-    """The advice for a prefix that begins with a dash has two --, because one would begin the command."""
+def test_what_a_watch_cannot_do(run: Run) -> None:
+    """Options that do not go together are usage errors before anything is watched; a prefix that begins with a dash
+    stands between two --, because one would begin the command."""
+    for arguments in (("--json", "--", "true"), ("--count", "0", "--", "true")):
+        assert run("watch", *arguments).code == 2
     done = run("watch", "-k")
-    assert done.code == 2
-    assert "put a value that begins with - between two --" in done.err
+    assert (done.code, "put a value that begins with - between two --" in done.err) == (2, True)
 
 
-@pytest.mark.parametrize("key", ["a/*", "a?"])
-def test_a_prefix_that_looks_like_a_pattern_gets_a_hint(peers: ScriptedCluster, run: Run, key: str) -> None:
-    """A prefix that looks like a pattern gives a one-line hint on standard error, and is watched literally."""
-    for name in ("a/1", "ab", key):
-        assert run("set", name, "itself" if name == key else "another").code == 0
-    for option, what in (("--json", b"prefix"), ("--tree", b"path")):
-        code, out, hint = watched(peers, key, "--count", "1", option)
-        assert hint == b"zmqraft: '%s' is taken as a %s with these very characters\n" % (key.encode(), what)
-        assert (code, out.count(b"\n"), b"itself" in out) == (0, 1, True)
-
-
-def test_a_prefix_with_brackets_gets_no_hint(peers: ScriptedCluster, run: Run) -> None:
-    """A prefix with brackets, which are common in keys, gets no hint."""
-    assert run("set", "a[1]", "x").code == 0
-    assert watched(peers, "a[", "--count", "1") == (0, b"set 1 a[1] x\n", b"")
+def test_a_prefix_that_looks_like_a_pattern_gets_a_hint(peers: ScriptedCluster, run: Run) -> None:
+    """A prefix that looks like a pattern gives a one-line hint, and is watched literally; brackets are common in
+    keys."""
+    for name in ("a/1", "ab", "a/*", "a?", "a[1]"):
+        assert run("set", name, "another" if name in ("a/1", "ab") else "itself").code == 0
+    taken = "zmqraft: '{}' is taken as a {} with these very characters\n"
+    for key, options, told in (
+        ("a/*", ("--json",), taken.format("a/*", "prefix")),
+        ("a?", ("--tree",), taken.format("a?", "path")),
+        ("a[", (), ""),
+    ):
+        code, out, hint = watched(peers, key, "--count", "1", *options)
+        assert (code, hint.decode(), out.count(b"\n"), b"itself" in out) == (0, told, 1, True)

@@ -50,14 +50,24 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 _CI_ROOMS = frozenset({"docs", "examples", "faults", "interop", "raft_spark", "spark"})
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick run imports nothing of a room that it runs nothing of: each worker would take seconds for that."""
+    if config.option.markexpr != "not ci" or collection_path.suffix != ".py" or not _is_of_ci(collection_path):
+        return None
+    return "mark.quick" not in collection_path.read_text("utf-8")
+
+
+def _is_of_ci(path: Path) -> bool:
+    return path.is_relative_to(_TESTS) and path.relative_to(_TESTS).parts[0] in _CI_ROOMS
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Says which tests are CI's. And for several workers (``-n 2 --dist loadgroup``): the tests of a file share its
     fixtures and stay together, all users of the one Spark session too, and what takes longest starts first.
     """
     for item in items:
-        room = item.path.relative_to(_TESTS).parts[0]
-        if room in _CI_ROOMS and item.get_closest_marker("quick") is None:
+        if _is_of_ci(item.path) and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.ci)
         group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))

@@ -46,6 +46,7 @@ def _extras() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("extra", sorted(_extras()))
+@pytest.mark.ci
 def test_nothing_public_needs_an_extra_to_be_imported(extra: str) -> None:
     """Without the projects of an extra, every public name can be imported; only using it may need them."""
     installed = {d.lower(): module for module, names in packages_distributions().items() for d in names}

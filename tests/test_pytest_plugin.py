@@ -224,6 +224,7 @@ def test_a_test_can_have_a_server_of_its_own_kind(statestore_broker: EmbeddedSer
         _ = statestore_broker.faults
 
 
+@pytest.mark.ci
 def test_clients_are_those_that_the_server_admits(tmp_path: Path) -> None:
     """A client of a fixture follows the passwords and the certificate of its server, or says itself who it is. One that
     is not admitted says how that is done.
@@ -233,6 +234,7 @@ def test_clients_are_those_that_the_server_admits(tmp_path: Path) -> None:
     assert shown.count("settings for the client of a fixture: @pytest.mark.statestore_client(username=..., ...)") == 2
 
 
+@pytest.mark.ci
 def test_no_fixture_has_the_name_of_a_package() -> None:
     """Every fixture's name begins with our prefix: a parameter named like a package would hide the package in the
     test."""
@@ -243,6 +245,7 @@ def test_no_fixture_has_the_name_of_a_package() -> None:
     assert [name for name in names if PathFinder.find_spec(name) is not None] == []
 
 
+@pytest.mark.ci
 def test_a_failed_test_shows_what_was_published(tmp_path: Path) -> None:
     """The report of a failed test has a section with the recorded messages, or says that none was recorded."""
     (tmp_path / "test_failing.py").write_text(FAILING)
@@ -269,6 +272,7 @@ def test_an_asynchronous_client_with_pytest_asyncio(tmp_path: Path, mode: str) -
     run(tmp_path, *ASYNCIO, "--asyncio-mode", mode, expect="2 passed")
 
 
+@pytest.mark.ci
 def test_an_asynchronous_client_with_anyio(tmp_path: Path) -> None:
     """The asynchronous client works with anyio's plugin, in the loop of the test, with or without pytest-asyncio beside
     it."""
@@ -280,6 +284,7 @@ def test_an_asynchronous_client_with_anyio(tmp_path: Path) -> None:
     run(tmp_path, *ASYNCIO, expect="2 passed")
 
 
+@pytest.mark.ci
 def test_an_asynchronous_client_needs_somebody_to_run_it(tmp_path: Path) -> None:
     """Neither pytest-asyncio nor anyio is required; without both, the asynchronous client's error says what to
     install."""
@@ -324,6 +329,7 @@ def test_each_test_has_a_log_of_its_own(tmp_path: Path) -> None:
     assert "takes options by name only, not (3,)" in shown
 
 
+@pytest.mark.ci
 def test_the_fixtures_of_a_log_can_be_turned_off(tmp_path: Path) -> None:
     """With ``-p no:raft_client`` the fixtures of a log are unknown, and none has the name of a package."""
     (tmp_path / "test_it.py").write_text("def test_it(raft_cluster):\n    pass\n")
@@ -332,6 +338,7 @@ def test_the_fixtures_of_a_log_can_be_turned_off(tmp_path: Path) -> None:
     assert not set(raft_plugin.__all__) & packages_distributions().keys()
 
 
+@pytest.mark.ci
 def test_the_plugin_can_be_turned_off(tmp_path: Path) -> None:
     """With ``-p no:statestore_client`` the fixtures and the marker are unknown."""
     (tmp_path / "test_it.py").write_text("def test_it(statestore_server):\n    pass\n")

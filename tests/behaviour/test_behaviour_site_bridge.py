@@ -156,6 +156,7 @@ def test_a_key_that_cannot_cross_is_told_of_once(caplog: pytest.LogCaptureFixtur
     assert "not UTF-8" in told[0]
 
 
+@pytest.mark.ci
 async def test_many_keys_at_the_start_do_not_stop_the_broker() -> None:
     """Servers and clients in one event loop. Five thousand keys are there when the sites meet; all of them cross, and
     meanwhile clients are answered.

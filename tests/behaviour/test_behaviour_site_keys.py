@@ -153,6 +153,7 @@ def test_a_client_comes_in_when_its_key_is_there(keys: Path, bonn: SiteThread, c
         ("an unknown key", "that site does not know the key of this one"),
     ],
 )
+@pytest.mark.ci
 def test_a_site_that_is_refused_says_why_and_comes_in_later(
     keys: Path, tmp_path: Path, bonn: SiteThread, caplog: pytest.LogCaptureFixture, spoil: str, told: str
 ) -> None:

@@ -137,6 +137,7 @@ async def test_callbacks_that_close_their_client_do_not_wait_for_each_other(serv
     assert sorted(ended) == ["closed", "lost"]
 
 
+@pytest.mark.ci
 async def test_a_closed_client_has_no_tasks(server: EmbeddedServer, driver: str) -> None:
     """When close() returns, leases, watches with callbacks and attempts to connect have ended."""
     tasks = own_tasks()

@@ -175,6 +175,7 @@ def answers_to(app: App) -> str:
     ],
     ids=["publish", "subscribe", "connect", "disconnect", "answers taken", "answers refused"],
 )
+@pytest.mark.ci
 async def test_a_callback_that_was_taken_away_is_told(
     shell: Shell, server: EmbeddedServer, start: Callable[..., App], name: str, take: Callable[[App], None]
 ) -> None:

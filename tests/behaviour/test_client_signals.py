@@ -39,7 +39,7 @@ def test_a_signal_handler_may_set_while_its_thread_sets(driver: str) -> None:
         with EmbeddedServer() as server, StateStoreClient(server.url, driver="{driver}") as store:
             thread = threading.Thread(target=beside)
             thread.start()
-            for number in range(150):
+            for number in range(60):
                 timer = threading.Timer(number % 7 * 0.001, os.kill, (os.getpid(), signal.SIGUSR1))
                 timer.start()
                 while timer.is_alive():
@@ -48,7 +48,7 @@ def test_a_signal_handler_may_set_while_its_thread_sets(driver: str) -> None:
                 timer.join()
             done.set()
             thread.join()
-        assert served and len(served) + len(refused) > 100, (served, refused)
+        assert served and len(served) + len(refused) > 40, (served, refused)
         assert longest < 4, longest
         print("fine", len(served), len(refused))
     """,
@@ -66,20 +66,21 @@ def test_a_signal_handler_may_release_a_lease_at_any_moment() -> None:
             released.append(lease.release(timeout=2))
         signal.signal(signal.SIGTERM, handler)
         with EmbeddedServer() as server, StateStoreClient(server.url) as store, StateStoreClient(server.url) as other:
-            for number in range(60):
+            for number in range(30):
                 lease = store.lock("lock", holder=f"h{number}", lease=30).acquire(timeout=5)
                 timer = threading.Timer(number % 7 * 0.001, os.kill, (os.getpid(), signal.SIGTERM))
                 timer.start()
                 while len(released) <= number:
                     store.set("k", b"x", timeout=20)
                 other.lock("lock", holder=f"o{number}", lease=30).acquire(timeout=5).release()
-        assert released == [True] * 60, released
+        assert released == [True] * 30, released
         print("fine")
     """,
     )
     assert "fine" in output
 
 
+@pytest.mark.ci
 def test_dropped_watches_and_leases_in_cycles_hang_nobody() -> None:
     """The collector closes generators that watch or hold a lock, wherever it runs, and all threads go on."""
     output = run_program(
@@ -104,7 +105,7 @@ def test_dropped_watches_and_leases_in_cycles_hang_nobody() -> None:
             threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
             for thread in threads:
                 thread.start()
-            for number in range(150):
+            for number in range(60):
                 cycle = Cycle()
                 cycle.me = cycle
                 cycle.events = watching("w%d" % (number % 5))

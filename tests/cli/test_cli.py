@@ -127,6 +127,7 @@ def test_a_value_comes_from_a_file_or_standard_input(run: Run, tmp_path: Path) -
     assert run("get", "stdin", "--raw").stdout == b"\x00\r\n"
 
 
+@pytest.mark.ci
 def test_conditions(run: Run) -> None:
     """A condition that does not hold gives exit code 1 and changes nothing; VDEL and DEL say whether they deleted."""
     assert run("set", "k", "a", "--nx").returncode == 0
@@ -144,6 +145,7 @@ def test_conditions(run: Run) -> None:
     assert json.loads(run("del", "k", "--json").stdout)["count"] == 1
 
 
+@pytest.mark.ci
 def test_set_marks_what_must_be_on_disk(statestore_server: EmbeddedServer, run: Run) -> None:
     """``--persist`` of set, load, lock and elect marks their SETs, and without it nothing is marked."""
     assert run("set", "a", "1", "--persist").returncode == 0

@@ -79,6 +79,7 @@ def fill(server: EmbeddedServer) -> None:
     eventually(lambda: not server.sessions["sender"].is_connected, "it has left")
 
 
+@pytest.mark.ci
 def test_the_same_is_printed_as_of_a_stopped_server(tmp_path: Path) -> None:
     """A running server's lists have the lines, fields, order and times of its directory after it has stopped."""
     commands = (
@@ -243,6 +244,7 @@ def secured(tmp_path: Path) -> tuple[list[str | Path], dict[str, list[str]]]:
     return ["--password-file", tmp_path / "users", "--acl-file", tmp_path / "rules"], options
 
 
+@pytest.mark.ci
 def test_users_without_the_right(secured: tuple[list[str | Path], dict[str, list[str]]], tmp_path: Path) -> None:
     """A user without the right gets exit code 3 and advice; rules that change while the server runs count at once."""
     options, users = secured
@@ -308,6 +310,7 @@ def test_thousands_of_sessions_and_a_kill(
     assert output("sessions", "list", "--data", tmp_path / "data") == ""
 
 
+@pytest.mark.ci
 def test_retained_messages_stay_removed(tmp_path: Path) -> None:
     """Retained messages that were removed right before a kill do not come back."""
     with serving("--data", tmp_path) as (url, process):

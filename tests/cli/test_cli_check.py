@@ -171,6 +171,7 @@ def test_records_that_do_not_fit_together(tmp_path: Path) -> None:
     assert "can be read: 1 inbound" in text
 
 
+@pytest.mark.ci
 def test_what_is_no_data_directory(tmp_path: Path) -> None:
     """A missing directory, a file, an empty directory, and a directory that a server uses are each refused."""
     (tmp_path / "file").touch()

@@ -199,6 +199,7 @@ def test_an_empty_directory_name() -> None:
         _run("sessions", "list", "--data", "")
 
 
+@pytest.mark.ci
 def test_directories_that_cannot_be_looked_at(tmp_path: Path) -> None:
     """A directory without data, and one that a server has open, are refused."""
     with pytest.raises(DataDirectoryError, match="is not a data directory"):

@@ -31,6 +31,7 @@ def test_a_command_line_in_one_word(here: Callable[..., tuple[int, str, str]], w
         assert "a value that begins with -" not in text
 
 
+@pytest.mark.ci
 def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
     """The command's exit code comes at once although the server is away, and a line says until when the lock is not
     released."""
@@ -62,6 +63,7 @@ def test_the_commands_exit_code_survives_a_server_that_is_away() -> None:
     assert -1 <= (late + 43_200) % 86_400 - 43_200 <= lasted + 1
 
 
+@pytest.mark.ci
 def test_release_waits_a_short_time_for_a_server_that_does_not_answer() -> None:
     """Releasing waits two seconds for a server that does not answer, not the ten of a request."""
     with EmbeddedServer(faults=True) as server:
@@ -81,6 +83,7 @@ def test_release_waits_a_short_time_for_a_server_that_does_not_answer() -> None:
         assert time.monotonic() - began >= 1.5
 
 
+@pytest.mark.ci
 def test_waiting_for_a_server_that_is_away_is_exit_code_4() -> None:
     """If the server is away at the end of the wait, the exit code is 4, and the command never runs."""
     with EmbeddedServer() as server:

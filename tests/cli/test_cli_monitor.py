@@ -42,6 +42,7 @@ def play(server: EmbeddedServer) -> StateStoreClient:
     return store
 
 
+@pytest.mark.ci
 def test_top_once_prints_one_json_object() -> None:
     """For scripts: figures, rates, locks with holder and token, and refused writes, in one line."""
     with EmbeddedServer(monitor_port=0) as server, play(server):
@@ -55,6 +56,7 @@ def test_top_once_prints_one_json_object() -> None:
     assert [each["holding"][1] for each in found["refusals"]] == ["first"]
 
 
+@pytest.mark.ci
 def test_top_once_prints_a_table() -> None:
     """For people: the same as a table. What peers have sent is text: no markup of the terminal's."""
     with EmbeddedServer(monitor_port=0) as server, play(server):
@@ -65,6 +67,7 @@ def test_top_once_prints_a_table() -> None:
         assert part in text, text
 
 
+@pytest.mark.ci
 def test_top_as_a_user(tmp_path: Path) -> None:
     """A user with an admin line may look. A wrong password ends with exit code 9, a user without the line with 3."""
     rules = AccessRules.parse("user admin\nadmin\n")
@@ -80,6 +83,7 @@ def test_top_as_a_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("top", "--json"), ("monitor", "--record", "recording")], ids=lambda c: c[0])
+@pytest.mark.ci
 def test_a_password_that_was_changed_ends_it(tmp_path: Path, command: tuple[str, ...]) -> None:
     """A viewer that looks all the time, and is not known any more after a restart of the server, is told so."""
     (tmp_path / "password").write_text("secret\n")
@@ -98,6 +102,7 @@ def test_a_password_that_was_changed_ends_it(tmp_path: Path, command: tuple[str,
     assert (process.returncode, b"wrong user name or password" in said) == (9, True), said
 
 
+@pytest.mark.ci
 def test_a_port_of_another_kind_is_told(tmp_path: Path) -> None:
     """With and without TLS: what is wrong with the scheme, the port, or the certificate, and what to do."""
     certificates = Certificates(tmp_path)
@@ -160,6 +165,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]] if file.exists() else []
 
 
+@pytest.mark.ci
 def test_a_recording_outlives_the_server_and_can_be_shown(tmp_path: Path) -> None:
     """What the monitor shows goes into a file, over a restart of the server; the same page shows it again."""
     file = tmp_path / "incident"
@@ -195,6 +201,7 @@ def test_a_recording_outlives_the_server_and_can_be_shown(tmp_path: Path) -> Non
     assert messages == lines_of(file)
 
 
+@pytest.mark.ci
 def test_a_recording_ends_after_its_duration(tmp_path: Path) -> None:
     """With --duration a recording ends by itself."""
     with EmbeddedServer(monitor_port=0) as server:

@@ -81,6 +81,7 @@ def test_five_sites_are_equal_again_after_kills_and_a_partition(site: Callable[.
     eventually(lambda: all(each.values() == {**wanted, **here, **there} for each in sites))
 
 
+@pytest.mark.ci
 def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) -> None:
     """A chosen key of one process is in the state store of the other one."""
     bonn = site("bonn", "--site-export", "line/", "--site-export", "pump/")
@@ -97,6 +98,7 @@ def test_options_of_the_bridge_let_keys_cross(site: Callable[..., SiteProcess]) 
         assert list(at_rome.scan()) == [b"sites/bonn/pump/1"]
 
 
+@pytest.mark.ci
 def test_a_key_ends_with_the_time_to_live_of_its_dead_site(site: Callable[..., SiteProcess]) -> None:
     """It outlives that time while its site is there, and is gone soon after the site was killed."""
     bonn, rome = site("bonn"), site("rome", "--site-key-ttl", "2")
@@ -112,6 +114,7 @@ def test_a_key_ends_with_the_time_to_live_of_its_dead_site(site: Callable[..., S
     eventually(lambda: bonn.values() == {"bonn": b"v"})
 
 
+@pytest.mark.ci
 def test_a_limit_of_floods_merges_updates(site: Callable[..., SiteProcess]) -> None:
     """Of many updates in a second one leaves, with the keys of the others; all arrive."""
     bonn, rome = site("bonn", "--site-flood-rate", "1"), site("rome")
@@ -127,6 +130,7 @@ def test_a_limit_of_floods_merges_updates(site: Callable[..., SiteProcess]) -> N
     assert 1 <= flooded <= min(49, time.monotonic() - began + 2)
 
 
+@pytest.mark.ci
 def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
     """Peers by state, keys and syncs of each area."""
     port = reserved_port()

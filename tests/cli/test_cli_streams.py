@@ -45,6 +45,7 @@ def run(url: str, redirection: str, *arguments: str, **environment: str) -> subp
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else each if isinstance(each, str) else "",
 )
+@pytest.mark.ci
 def test_output_that_cannot_be_written_is_exit_code_7(
     statestore_server: EmbeddedServer,
     statestore_sync_client: StateStoreClient,
@@ -61,6 +62,7 @@ def test_output_that_cannot_be_written_is_exit_code_7(
     assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.ci
 def test_who_prints_nothing_needs_no_standard_output(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
@@ -82,6 +84,7 @@ def test_what_cannot_be_told_changes_no_exit_code(statestore_server: EmbeddedSer
     assert run(url, redirection, "get", "k").returncode == 1
 
 
+@pytest.mark.ci
 def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
     """A standard input that is closed or cannot be read is a usage error."""
     for redirection, why in (("<&-", b"is closed"), (f"0>{tmp_path}/written", b"cannot be read: Bad file")):
@@ -92,6 +95,7 @@ def test_a_closed_standard_input_is_a_usage_error(statestore_server: EmbeddedSer
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
 
 
+@pytest.mark.ci
 def test_json_is_utf_8_in_every_locale(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:
@@ -109,6 +113,7 @@ def test_json_is_utf_8_in_every_locale(
     assert b"SET/s" in done.stdout
 
 
+@pytest.mark.ci
 def test_a_server_whose_output_nobody_reads_serves() -> None:
     """A server with a closed standard output serves, and its exit code is that of its own end."""
     port = reserved_port()
@@ -137,6 +142,7 @@ def test_both_tools_have_the_same_exit_codes() -> None:
 
 
 @pytest.mark.parametrize(("tool", "variable"), [("statestore_client", "_STATESTORE"), ("raft_client", "_ZMQRAFT")])
+@pytest.mark.ci
 def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
     """Both tools print a completion script for bash that completes commands and options."""
     name = variable[1:].lower()

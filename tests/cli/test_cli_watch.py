@@ -160,6 +160,7 @@ def test_too_many_keys_are_told_in_the_words_of_the_options(
     assert b"more than 1 keys begin with b'a/'; raise --max-keys" in complaints
 
 
+@pytest.mark.ci
 def test_a_key_that_looks_like_a_pattern_gets_a_hint(
     statestore_server: EmbeddedServer, statestore_sync_client: StateStoreClient
 ) -> None:

@@ -32,6 +32,7 @@ async def take_all(stream: Any) -> list[Any]:
     return taken
 
 
+@pytest.mark.ci
 async def test_a_mistaken_stream_is_felt_by_its_reader_alone(raft: RaftShell, peers: ScriptedCluster) -> None:
     """A stream that asks for entries beyond the log fails alone: the client keeps its leader, and a message gets its
     answer."""

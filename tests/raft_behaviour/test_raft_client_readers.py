@@ -236,6 +236,7 @@ def test_an_interrupted_wait_leaves_no_deadline_behind(peers: ScriptedCluster) -
 # -- what is left behind ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_what_closed_watches_shared_is_gone(raft: RaftShell, peers: ScriptedCluster) -> None:
     """Each codec has a subscription of its own, which is gone with its last watch, also when that ended by itself."""
     async with raft.client(peers.seeds) as client:

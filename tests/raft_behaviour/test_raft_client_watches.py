@@ -115,6 +115,7 @@ async def test_only_a_leader_that_serves_watches_leaves_out_the_entry(raft: Raft
         assert event.position.index == event.index
 
 
+@pytest.mark.ci
 async def test_leaders_that_are_killed_lose_and_double_nothing(raft: RaftShell, machine: Any) -> None:
     """While leaders are killed, one after the other, each watch is told each change once, in order."""
     async with (
@@ -294,6 +295,7 @@ async def test_no_callback_starts_after_a_watch_was_closed(raft: RaftShell, peer
         assert len(seen) == count
 
 
+@pytest.mark.ci
 async def test_the_end_of_a_watch_with_a_callback_is_told(
     raft: RaftShell, peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -327,6 +329,7 @@ async def test_a_quiet_watch_is_told_from_one_that_is_cut_off(raft: RaftShell, p
         assert watch.state.freshness is Freshness.FRESH
 
 
+@pytest.mark.ci
 async def test_a_watch_without_a_cluster_says_that_it_hears_nothing(raft: RaftShell, peers: ScriptedCluster) -> None:
     """A watch without a cluster says that it hears nothing, has not begun, and knows no end of the log."""
     async with raft.client(peers.seeds) as client:

@@ -102,6 +102,7 @@ def test_a_lost_majority_becomes_a_new_cluster(peers: Peers, bare_run: Run) -> N
     assert {entry.index: entry.data for entry in found if entry.is_state} == kept
 
 
+@pytest.mark.ci
 def test_a_backup_is_no_directory_of_a_peer(peers: Peers, bare_run: Run) -> None:
     """A peer that is started with a backup is refused, with what to do; the backup stays as it is."""
     peers.start("1")

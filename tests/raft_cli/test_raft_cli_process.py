@@ -159,6 +159,7 @@ def test_output_that_cannot_be_written_is_exit_code_7(
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", ">&- 2>&-"])
+@pytest.mark.ci
 def test_what_cannot_be_told_changes_no_exit_code(peers: ScriptedCluster, redirection: str) -> None:
     """A closed standard error changes no exit code."""
     assert redirected(peers, redirection, "config", "--timeout", "0").returncode == 2

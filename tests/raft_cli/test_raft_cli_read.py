@@ -93,6 +93,7 @@ def test_a_range_is_printed(run: Run, peers: ScriptedCluster) -> None:
     assert run("tail", "-f", "--from", "22", "--count", "9").out.split()[::3] == [b"%d" % n for n in range(22, 31)]
 
 
+@pytest.mark.ci
 def test_an_index_that_does_not_exist_yet_is_exit_code_1(run: Run, peers: ScriptedCluster) -> None:
     """An index beyond the log gives exit code 1, and the message says where the log ends."""
     peers.fill(3)

@@ -56,6 +56,7 @@ def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.ci
 def test_a_signal_ends_a_peer_as_it_should(peers: Peers, number: signal.Signals) -> None:
     """A signal ends a peer with the exit code 0, whether it leads or not."""
     peers.start("1")
@@ -72,6 +73,7 @@ main()
 """
 
 
+@pytest.mark.ci
 def test_garbage_is_collected_seldom_in_the_command_alone(tmp_path: Path) -> None:
     """The command freezes what it has imported and looks for garbage seldom; to import the package changes nothing."""
     member = f"--peer=1=tcp://127.0.0.1:{reserved_port()}"
@@ -84,6 +86,7 @@ def test_garbage_is_collected_seldom_in_the_command_alone(tmp_path: Path) -> Non
     assert told.splitlines()[-1] == f"({gc.get_threshold()}, 0) True True"
 
 
+@pytest.mark.ci
 def test_a_directory_is_of_one_process(peers: Peers) -> None:
     """A second process on the same directory, under another address, is refused, and the first one goes on."""
     peers.start("1")
@@ -93,6 +96,7 @@ def test_a_directory_is_of_one_process(peers: Peers) -> None:
     assert peers.running["1"].poll() is None
 
 
+@pytest.mark.ci
 def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
     """A directory of another peer is refused, because its votes and entries are not this peer's."""
     peers.start("1")
@@ -103,6 +107,7 @@ def test_a_directory_of_another_peer_is_refused(peers: Peers) -> None:
     assert b"'1'" in done.stderr
 
 
+@pytest.mark.ci
 def test_an_address_in_use_is_refused(peers: Peers) -> None:
     """An address in use ends it with exit code 10, and no directory is made: it would keep wrong addresses."""
     peers.start("1")
@@ -134,6 +139,7 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
         (["--id", "1", "--data", "d"], "Missing option '--peer'"),
     ],
 )
+@pytest.mark.ci
 def test_arguments_that_make_no_peer_are_refused(arguments: list[str], complaint: str) -> None:
     """Arguments that make no peer are refused before anything is made."""
     done = run(*arguments)
@@ -141,6 +147,7 @@ def test_arguments_that_make_no_peer_are_refused(arguments: list[str], complaint
     assert complaint in done.stderr
 
 
+@pytest.mark.ci
 def test_peers_with_keys_let_in_nobody_without(peers: Peers, tmp_path: Path) -> None:
     """Processes with keys make a cluster that encrypts, also after all were started again, and refuse a client in the
     clear."""
@@ -161,6 +168,7 @@ def test_peers_with_keys_let_in_nobody_without(peers: Peers, tmp_path: Path) -> 
     ("missing", "complaint"),
     [("1.key_secret", "1.key_secret cannot be used: No such file"), ("2.key", "2.key, the public key of peer 2")],
 )
+@pytest.mark.ci
 def test_a_key_that_is_missing_is_refused(peers: Peers, tmp_path: Path, missing: str, complaint: str) -> None:
     """A peer whose own key, or that of a member, is missing does not start, says which, and leaves no directory."""
     keys = make_keys(tmp_path / "keys")
@@ -172,6 +180,7 @@ def test_a_key_that_is_missing_is_refused(peers: Peers, tmp_path: Path, missing:
     assert not (peers.directory / "1").exists()
 
 
+@pytest.mark.ci
 def test_a_snapshot_of_another_state_machine_is_refused(tmp_path: Path) -> None:
     """A directory whose snapshot the state machine cannot read is one that cannot be used, and the line says why."""
     members = (Peer("1", f"tcp://127.0.0.1:{reserved_port()}"),)

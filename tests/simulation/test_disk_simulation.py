@@ -23,6 +23,7 @@ from statestore_client.server.runtime.storage.log_store import LogStore
 _SEEDS = 300
 
 
+@pytest.mark.ci
 def test_nothing_that_was_acknowledged_is_lost_and_nothing_else_served() -> None:
     """Nothing acknowledged is lost and nothing else is served, whatever the disk does, and each kind of end occurs."""
     lives = _run_all()
@@ -108,6 +109,7 @@ MUTANTS.replace(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.ci
 def test_a_careless_store_is_found_out(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit finds each deliberate mistake of the store."""
     MUTANTS[mutant][0](monkeypatch)
@@ -143,6 +145,7 @@ def _lives() -> Iterator[Life]:
 
 
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.ci
 def test_every_byte(number: int) -> None:
     """After a bit of any byte in any file changed, the content is the same, or the server refuses to start."""
     life = list(_lives())[number]
@@ -162,6 +165,7 @@ def test_every_byte(number: int) -> None:
     assert harmless > 1000  # between the marks, and in a database that is not finished
 
 
+@pytest.mark.ci
 def test_every_length() -> None:
     """A log that is cut off anywhere, or missing, is refused, because acknowledged records are missing with it."""
     for life in _lives():

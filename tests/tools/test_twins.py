@@ -170,6 +170,7 @@ def test_ruff_tidies_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("text", ["x = undefined\n", f"x = 1  # {'y' * 120}\n", "def f(:\n"])
+@pytest.mark.ci
 def test_what_ruff_refuses_is_refused(text: str) -> None:
     """What ruff refuses is refused with the file's name and ruff's message, and no half-formatted twin is written."""
     with pytest.raises(TwinError, match=r"^raft_client/sync/it\.py: the twin does not pass ruff .*mend its source"):
@@ -214,12 +215,14 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
+@pytest.mark.ci
 def test_the_committed_twins_are_fresh() -> None:
     """Each committed blocking twin is what its asyncio source gives. If this fails: make twins."""
     status, said = run(ROOT, "--check")
     assert (status, said) == (0, "")
 
 
+@pytest.mark.ci
 def test_a_stale_twin_is_noticed_and_written_anew(checkout: Path) -> None:
     """The check reports a twin that differs from its source, whichever of the two was changed, and writes nothing."""
     source, twin = (checkout / "raft_client" / shell / "entries.py" for shell in ("aio", "sync"))
@@ -234,6 +237,7 @@ def test_a_stale_twin_is_noticed_and_written_anew(checkout: Path) -> None:
     assert run(checkout, "--check") == (0, "")
 
 
+@pytest.mark.ci
 def test_a_source_that_cannot_be_translated_changes_no_twin(checkout: Path) -> None:
     """If one source cannot be translated, no twin is written, not even those of other sources."""
     change(checkout / "raft_client/aio/client.py", '"""The asyncio client."""', '"""The client."""')
@@ -245,6 +249,7 @@ def test_a_source_that_cannot_be_translated_changes_no_twin(checkout: Path) -> N
     assert {path: path.read_bytes() for path in checkout.rglob("*.py")} == before
 
 
+@pytest.mark.ci
 def test_the_mark_and_the_table_agree(checkout: Path) -> None:
     """Each file marked as generated has a source in the table, and each entry of the table has a file."""
     mark = (checkout / "raft_client/sync/client.py").read_text("utf-8").partition("\n")[0]

@@ -88,6 +88,7 @@ def hours_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_logs_stay_short_and_nothing_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Every peer compacts its log again and again, says so, and starts with the snapshot; a new peer gets it."""
     caplog.set_level(logging.INFO, "raft_client.server")
@@ -134,6 +135,7 @@ async def test_a_snapshot_is_held_while_ids_before_it_are_fresh(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_a_disk_that_stands_still_holds_up_the_snapshot_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +231,7 @@ async def test_a_snapshot_has_the_state_of_its_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_a_snapshot_of_another_peer_ends_all_watches(tmp_path: Path) -> None:
     """What a snapshot changed is not known: the sessions of a peer that is given one end, and who resumes before it is
     told that it is outrun; as at a peer that starts with its own one."""
@@ -278,6 +281,7 @@ def bytes_of(cluster: AsyncEmbeddedCluster, peer_id: str) -> int:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_all_peers_drop_what_nobody_needs_and_no_more() -> None:
     """A log is trimmed on all peers up to the index that was told, in whole segments; readers get an index instead."""
     async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
@@ -295,6 +299,7 @@ async def test_all_peers_drop_what_nobody_needs_and_no_more() -> None:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_a_peer_that_was_away_hears_it_when_it_is_back() -> None:
     """A peer that was killed while the log was trimmed hears of it later, from another leader too."""
     async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
@@ -323,6 +328,7 @@ async def test_a_log_keeps_what_may_be_repeated() -> None:
         assert await first_indexes(client, cluster) == {1}
 
 
+@pytest.mark.ci
 async def test_ids_that_need_not_be_known_keep_nothing() -> None:
     """With ``trim_forgets_ids`` entries go although their ids are fresh, and only those: a repetition of one is
     appended again, a repetition of one that is still there is not.
@@ -358,6 +364,7 @@ async def test_what_cannot_be_trimmed_is_refused_with_its_reason() -> None:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_a_snapshot_is_made_when_a_client_asks() -> None:
     """Without ``compact_bytes`` too, each peer makes a snapshot when it is asked, and its log begins after it later."""
     async with cluster_of(KeyValueStateMachine) as cluster, AsyncRaftClient(cluster.url) as client:

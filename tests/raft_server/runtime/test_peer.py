@@ -197,6 +197,7 @@ class PoorPeers(Peers):
 
 
 @LINUX
+@pytest.mark.ci
 def test_a_leader_without_a_descriptor_leads_on(tmp_path: Path) -> None:
     """Idle connections take all descriptors of a leader whose follower is lost: it goes on with the other one, and has
     the first one back when it has a descriptor."""
@@ -229,6 +230,7 @@ def test_a_leader_without_a_descriptor_leads_on(tmp_path: Path) -> None:
 
 
 @LINUX
+@pytest.mark.ci
 def test_a_peer_takes_all_descriptors_that_it_may_have(tmp_path: Path) -> None:
     """``zmqraft serve`` raises the soft limit to the hard one, so that 60 clients are not the end."""
     peers = PoorPeers(tmp_path, "-S -n")

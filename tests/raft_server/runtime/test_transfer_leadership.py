@@ -93,6 +93,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "raft_client.cli", *arguments], capture_output=True, timeout=60)
 
 
+@pytest.mark.ci
 def test_the_command_prints_who_leads() -> None:
     """``zmqraft transfer`` prints the peers with a star at the new leader; a refusal is exit code 3."""
     with EmbeddedCluster(3) as cluster:

@@ -290,6 +290,7 @@ _LIES = {
 
 
 @pytest.mark.parametrize(("rule", "lie"), [(rule, lie) for rule, lies in _LIES.items() for lie in lies])
+@pytest.mark.ci
 def test_a_lie_is_found_by_the_rule_that_it_breaks(rule: str, lie: Callable[[list[Event]], None]) -> None:
     """One event of a true trace is another one, and the model says which rule that breaks."""
     events = deepcopy(_rich_trace())

@@ -42,6 +42,7 @@ from raft_client.server.runtime.storage.snapshot_store import SnapshotStore
 
 @pytest.mark.parametrize(("error", "cls"), [(errno.EIO, StorageError), (errno.ENOSPC, StorageFullError)])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ci
 def test_every_operation_may_fail(seed: int, error: int, cls: type[StorageError]) -> None:
     """A failing operation is reported as what it is, and nothing acknowledged is lost, even with a loss of power."""
     failed = set()
@@ -112,6 +113,7 @@ def test_a_snapshot_without_room_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ci
 def test_a_flipped_bit_is_refused_or_changes_nothing(seed: int) -> None:
     """A flipped bit in any file never makes the log serve another entry, vote, id or snapshot. A refusal to open
     changes nothing, and an error about damage names the file."""
@@ -120,6 +122,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ci
 def test_a_flipped_bit_is_found_by_an_inspection(seed: int) -> None:
     """An inspection finds a flipped bit also where no start reads, finds none in a whole log, and changes nothing."""
     history = lived(seed)
@@ -177,6 +180,7 @@ OFTEN_INSTALLED = (20, 5, 10, 2, 60, 1, 5, 1, 1)
 
 @pytest.mark.parametrize("power", [True, False], ids=["power", "kill"])
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.ci
 def test_a_crash_before_every_operation(seed: int, power: bool) -> None:
     """After a crash before any operation, and others in the next starts, what was synced is there, and the rest up to a
     point."""
@@ -195,6 +199,7 @@ def test_a_power_failure_when_each_entry_is_synced() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.ci
 def test_a_job_that_is_torn(seed: int) -> None:
     """Of a torn job, of which any sectors may be on the disk, the first whole entries are there and nothing after
     them."""
@@ -255,6 +260,7 @@ while True:
 """
 
 
+@pytest.mark.ci
 def test_a_process_that_is_killed_loses_nothing_that_was_durable(tmp_path: Path) -> None:
     """After each kill the log is whole, is not older than the last job that was acknowledged, and goes on from
     there."""

@@ -345,6 +345,7 @@ def test_what_is_no_folder_of_a_node_peer(folder: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "ours").iterdir()} == before
 
 
+@pytest.mark.ci
 def test_any_flipped_bit_is_refused_or_harmless(folder: Path) -> None:
     """Whatever byte of the state or of a file of entries is another one, the import succeeds or raises StorageError or
     InvalidArgumentError: never anything else, and never half."""
@@ -398,6 +399,7 @@ def test_members_that_are_not_certain_are_told(folder: Path, tmp_path: Path) -> 
     assert "does not stand for election" in err
 
 
+@pytest.mark.ci
 def test_what_cannot_be_imported(folder: Path, tmp_path: Path) -> None:
     """Damage is exit code 6 with the file, a wrong id is exit code 2; nothing is left of either."""
     target = str(tmp_path / "ours")

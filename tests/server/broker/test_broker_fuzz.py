@@ -5,6 +5,7 @@ verdicts early, late and never, and rules that change, nobody gets in unjudged.
 from __future__ import annotations
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.broker_driver import Allowed, Client, World
@@ -214,6 +215,7 @@ GATED_STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(RULES, GATED_STEPS)
+@pytest.mark.ci
 def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[tuple[int, str, object]]) -> None:
     """There is no exception, no session without a verdict, and none with a subscription that its rules forbid."""
     gate = Gate(rules)

@@ -99,6 +99,7 @@ def test_what_a_sync_of_100_000_keys_costs(figures: Callable[[str], None]) -> No
 
 
 @pytest.mark.parametrize("full", [0, 1], ids=["this side is empty", "the other side is empty"])
+@pytest.mark.ci
 def test_an_empty_store_gets_all(full: int) -> None:
     """No message of it is larger than allowed, and no hashes are sent of what the other side cannot have."""
     stores = [SummedStore(), SummedStore()]
@@ -175,6 +176,7 @@ def test_a_part_that_does_not_go_on_is_an_error() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers(1, 5)), max_size=60))
+@pytest.mark.ci
 def test_sums_are_those_of_what_is_there(changes: list[tuple[str, int | None]]) -> None:
     """After any changes each sum is the one that a new table of the same entries has."""
     sums, entries = RangeSums(), dict[str, Value]()

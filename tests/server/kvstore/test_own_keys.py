@@ -363,6 +363,7 @@ def carry_out(mesh: Mesh, call: str, key: str | None, argument: bytes | Value | 
 
 @settings(max_examples=300)
 @given(st.lists(CALLS, max_size=25))
+@pytest.mark.ci
 def test_own_keys_live_and_what_is_let_go_ends(
     calls: list[tuple[str, str | None, bytes | Value | float | None]],
 ) -> None:
@@ -417,6 +418,7 @@ def test_a_persisted_key_survives_whatever_others_say(entries: list[Value], paus
 
 @settings(max_examples=100)
 @given(st.integers(2, 5), st.lists(st.sampled_from([0.0, 0.03, 0.2, 5.0]), min_size=2, max_size=5))
+@pytest.mark.ci
 def test_however_many_sites_persist_one_key_the_messages_are_few(sites: int, pauses: list[float]) -> None:
     """In any contest a site sends the key a few times, and then once in 8 s; every site is told once."""
     mesh = Mesh(*"abcde"[:sites])

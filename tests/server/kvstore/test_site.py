@@ -368,6 +368,7 @@ _FRAMES = st.sampled_from([
     st.lists(st.tuples(st.sampled_from(["in", "out", "other"]), _FRAMES, st.sampled_from([0, 0, 1, 4])), max_size=25)
 )
 @settings(max_examples=200)
+@pytest.mark.ci
 def test_nothing_that_arrives_stops_a_site(frames: list[tuple[str, bytes, int]]) -> None:
     """Any frames in any order on any connection: no exception, and a peer that behaves is served after them."""
     one = OneSite("bonn")

@@ -102,6 +102,7 @@ def _count_looks(monkeypatch: pytest.MonkeyPatch) -> _Looks:
 
 
 @pytest.mark.parametrize("theirs", [range(12_000), range(0)], ids=["other values", "nothing"])
+@pytest.mark.ci
 def test_each_step_looks_at_a_small_part_of_the_store(theirs: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much differs: each request, answer and reply looks at a bounded number of ranges, sums and keys."""
     a = store_of({f"key {n}": (b"a" * 20, 1) for n in range(12_000)}, "node")

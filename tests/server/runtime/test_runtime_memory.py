@@ -46,6 +46,7 @@ def thaw() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("blocks", "growth", "is_collected"), [(1000, 0, True), (50_000_000, 0, False), (50_000_000, 20_000_000, True)]
 )
+@pytest.mark.ci
 async def test_full_collections_happen_while_there_is_little(blocks: int, growth: int, is_collected: bool) -> None:
     """Full collections run at set times, and are put off while they would stop everybody for long, unless what is there
     doubles: peers that come and go could fill the memory with garbage otherwise.
@@ -65,6 +66,7 @@ async def test_full_collections_happen_while_there_is_little(blocks: int, growth
         assert (ring() is None) is is_collected
 
 
+@pytest.mark.ci
 async def test_values_that_replace_others_are_looked_through_in_small_parts() -> None:
     """New objects are looked through also if as many went, which Python does not count; at times with older ones."""
     values = {key: [key] for key in range(2000)}
@@ -115,6 +117,7 @@ async def assert_nothing_is_left(server: Server, kinds: tuple[type, ...], sent: 
 
 
 @pytest.mark.parametrize("sent", [b"", b"\xff" * 20, encode(Connect("c"), 5), encode(Connect("c"), 5) + b"\xff" * 20])
+@pytest.mark.ci
 async def test_a_connection_leaves_nothing_to_collect(sent: bytes) -> None:
     """What belongs to a connection goes with it, without the collector: others come and go thousands of times."""
     server = Server(broker_limits=BrokerLimits(connect_timeout_s=0.01))
@@ -122,6 +125,7 @@ async def test_a_connection_leaves_nothing_to_collect(sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" + bytes(512)])
+@pytest.mark.ci
 async def test_a_failed_handshake_leaves_no_buffers_to_collect(sent: bytes, tmp_path: Path) -> None:
     """The 300 kB of a TLS handshake go with it: strangers can let any number of handshakes fail."""
     certificates = Certificates(tmp_path)
@@ -129,6 +133,7 @@ async def test_a_failed_handshake_leaves_no_buffers_to_collect(sent: bytes, tmp_
     await assert_nothing_is_left(Server(tls=tls), (SSLProtocol,), sent)
 
 
+@pytest.mark.ci
 async def test_the_collector_is_left_as_it_was() -> None:
     """After the end the collector's thresholds are the process's own."""
     before = gc.get_threshold()
@@ -159,6 +164,7 @@ print(full - resident_kb())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say how much there is")
+@pytest.mark.ci
 def test_what_was_freed_in_between_goes_back() -> None:
     """Of 60 MB of freed messages, with some kept among them, most goes back to the system (glibc), or all (musl)."""
     found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=True, timeout=60)

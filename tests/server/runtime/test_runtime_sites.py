@@ -129,6 +129,7 @@ async def test_strangers_with_ever_new_names_do_not_fill_the_log(
         assert refusals() == 4
 
 
+@pytest.mark.ci
 async def test_a_key_that_two_sites_keep_alive_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """Two sites that persist one key override each other; after some rounds both say so, and the rest goes on."""
     async with nodes("x", "y") as (x, y):
@@ -400,6 +401,7 @@ async def test_a_client_that_has_a_site_forget_a_name_of_a_megabyte_is_refused()
         await until(lambda: y.value("k") == b"1")
 
 
+@pytest.mark.ci
 async def test_a_site_that_is_killed_and_started_again_is_taken_before_its_silence_would_be_noticed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -47,6 +47,7 @@ def test_all_clients_find_what_they_must(record_property: Callable[[str, object]
     )
 
 
+@pytest.mark.ci
 def test_a_seed_always_gives_the_same_schedule() -> None:
     """A seed gives the same schedule in any process, also with other hashes and so other orders in sets."""
     program = "from machines_schedule import run_machines; print([run_machines(seed).digest for seed in range(4)])"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sites_node import Node
@@ -177,6 +178,7 @@ class Continent:
 @settings(max_examples=_EXAMPLES)
 @example([("put", 0, b"x/1", b""), ("run", 0, None, 7.0), ("stop", 0, None, None), ("stop", 1, None, None)])
 @given(st.lists(STEPS, max_size=25))
+@pytest.mark.ci
 def test_in_the_end_every_site_has_what_the_others_chose(
     steps: list[tuple[str, int, bytes | None, bytes | float | None]],
 ) -> None:

@@ -54,6 +54,7 @@ def test_large_meshes(figures: Callable[[str], None]) -> None:
     assert not failed
 
 
+@pytest.mark.ci
 def test_a_seed_always_gives_the_same_schedule() -> None:
     """A seed gives the same schedule in any process, also with other hashes and so other orders in sets."""
     program = "from sites_schedule import run_schedule; print([run_schedule(seed).digest for seed in range(8)])"
@@ -88,6 +89,7 @@ def _run(world: World, hub: Node) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("is_hub_among_them", [False, True])
+@pytest.mark.ci
 def test_all_peers_at_once_cost_at_most_as_much_again(
     figures: Callable[[str], None], *, is_hub_among_them: bool
 ) -> None:
@@ -141,6 +143,7 @@ def test_what_a_flood_lost_is_repaired_by_the_next_heartbeats() -> None:
     assert 0.5 < spread.reached_s[0] < 5.0
 
 
+@pytest.mark.ci
 def test_what_sites_keep_alive_never_expires() -> None:
     """With 5 % of all messages lost, keys are at every site for three times as long as they live."""
     mesh = WideMesh(25, loss=0.05, own_keys=3)

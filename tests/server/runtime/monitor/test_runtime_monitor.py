@@ -157,6 +157,7 @@ def test_what_is_told_adds_up_to_what_a_new_viewer_sees() -> None:
         other.close()
 
 
+@pytest.mark.ci
 def test_each_event_and_refusal_is_told_once() -> None:
     """A viewer hears of each client that comes and of each refused write once, whenever it has come itself."""
     with EmbeddedServer(monitor_port=0) as server, StateStoreClient(server.url, client_id="c") as store:
@@ -309,6 +310,7 @@ def test_a_server_without_a_monitor_has_no_address_for_it() -> None:
         _ = server.monitor_url
 
 
+@pytest.mark.ci
 def test_a_durable_server_tells_how_long_its_disk_takes(tmp_path: Path) -> None:
     """With a data directory, the times of the batches that became durable are told; without, there are none."""
     for options in ({"data": tmp_path / "d"}, {}):
@@ -418,6 +420,7 @@ def test_a_site_tells_its_mesh() -> None:
         assert answer(server, "/site")["areas"] is None
 
 
+@pytest.mark.ci
 def test_peers_of_the_log_say_how_far_they_are() -> None:
     """Each peer, wherever it runs, has its role, term and indexes; one that is down does not answer, also when there is
     no majority and so no leader. A server without a log says that it has none.

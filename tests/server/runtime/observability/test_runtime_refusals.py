@@ -164,6 +164,7 @@ def test_what_a_function_forbids(log: Log) -> None:
     assert (event, fields["action"], fields["what"]) == ("not authorized", "read", "k")
 
 
+@pytest.mark.ci
 def test_an_answer_to_a_forbidden_topic(log: Log) -> None:
     """An answer to a forbidden topic, or one that looks like a notification, is logged before the connection ends."""
     rules = AccessRules.parse("everybody\n  read *\n")

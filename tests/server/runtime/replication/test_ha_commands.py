@@ -68,6 +68,7 @@ async def test_hand_over_and_back(tmp_path: Path) -> None:
             assert await value_of(client) == b"2"
 
 
+@pytest.mark.ci
 async def test_promote_needs_force(tmp_path: Path) -> None:
     """It deposes a server that lives."""
     async with servers("a", "b") as pair:
@@ -89,6 +90,7 @@ async def _told(client: AsyncRaftClient) -> int:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.ci
 async def test_trim_needs_a_snapshot(tmp_path: Path) -> None:
     """Then the log's peer is told that nobody needs what is before it; without one the command says so."""
     async with servers("a") as pair:
@@ -116,6 +118,7 @@ class _FormerRelease(ReplicatedServer):
     errors = asyncio.subprocess.PIPE
 
 
+@pytest.mark.ci
 async def test_the_format_is_raised_when_all_servers_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not know it is named before; afterwards such a server stops, and says why."""
     newer = FORMAT + 1
@@ -148,6 +151,7 @@ async def test_the_format_is_raised_when_all_servers_know_it(tmp_path: Path, mon
         assert f"records of format {newer}; this program knows formats up to {FORMAT}: upgrade it".encode() in text
 
 
+@pytest.mark.ci
 async def test_only_the_active_server_raises_the_format(tmp_path: Path) -> None:
     """The others do not know who else there is."""
     async with servers("a", "b") as pair:
@@ -159,6 +163,7 @@ async def test_only_the_active_server_raises_the_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1:x", "7001"])
+@pytest.mark.ci
 async def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -> None:
     """With what it must look like, before anything is sent."""
     code, output = await _ha(tmp_path, "status", address)
@@ -167,6 +172,7 @@ async def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["hand-over"], ["promote", "--force"]])
+@pytest.mark.ci
 async def test_without_the_key_nobody_may(tmp_path: Path, arguments: list[str]) -> None:
     """The server says nothing, and the command says what is missing, or wrong."""
     async with servers("a") as pair:

@@ -46,6 +46,7 @@ async def _check(client: AsyncStateStoreClient) -> None:
 
 
 @pytest.mark.parametrize("by", ["standby", "active"])
+@pytest.mark.ci
 async def test_a_server_begins_at_the_snapshot(by: str) -> None:
     """A third server has everything, although the first two are gone: keys, a lock, and what was written meanwhile."""
     async with servers("a", "b") as group:
@@ -91,6 +92,7 @@ async def _trimmed(group: Servers) -> int:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_what_is_before_a_snapshot_is_trimmed() -> None:
     """The log is short again; a new server finds the snapshot, also if no entry in the tail names it."""
     async with servers("a", "b", limits=StorageLimits(segment_entries=20)) as group:
@@ -113,6 +115,7 @@ async def test_what_is_before_a_snapshot_is_trimmed() -> None:
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_the_log_is_kept_short_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to ask for it."""
     monkeypatch.setattr("statestore_client.server.cluster.snapshots._MIN_LOG_BYTES", 20_000)
@@ -134,6 +137,7 @@ class _Behind(ReplicatedServer):
 
 
 @pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
 async def test_a_standby_that_is_too_far_behind_begins_again() -> None:
     """It stood still while the log was trimmed: it says so, reads the snapshot, and can take over with everything."""
     async with servers("a", key=b"", limits=StorageLimits(segment_entries=20)) as group:

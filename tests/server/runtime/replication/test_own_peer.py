@@ -63,6 +63,7 @@ def _figures(of: EmbeddedServer) -> bytes:
         return bytes(page.read())
 
 
+@pytest.mark.ci
 def test_servers_are_restarted_one_by_one(tmp_path: Path) -> None:
     """Each in its turn is stopped, and goes on with its directory; two are enough meanwhile, and nothing is lost."""
     nodes = cluster()
@@ -86,6 +87,7 @@ def test_servers_are_restarted_one_by_one(tmp_path: Path) -> None:
             assert b"\nzmqraft_commit_index " in page
 
 
+@pytest.mark.ci
 def test_a_server_without_a_majority_gives_up_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def _run(command: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.ci
 def test_the_log_of_a_cluster_is_for_those_who_have_the_secret(tmp_path: Path) -> None:
     """Its servers, and zmqraft with the file that they write; not a client without keys, or with those of a guess."""
     nodes = cluster()
@@ -189,6 +192,7 @@ def test_the_log_of_a_cluster_is_for_those_who_have_the_secret(tmp_path: Path) -
             assert client.log_info().last_applied > 0
 
 
+@pytest.mark.ci
 def test_keys_of_another_secret_are_left_alone(tmp_path: Path) -> None:
     """A server that runs may use them; a file that others can read is refused, too. What to do is said."""
     nodes = cluster()
@@ -201,6 +205,7 @@ def test_keys_of_another_secret_are_left_alone(tmp_path: Path) -> None:
         server(nodes, "a", tmp_path, key=SECRET).start()
 
 
+@pytest.mark.ci
 def test_an_import_into_a_cluster_with_keys(tmp_path: Path) -> None:
     """The command makes the keys from the same secret; without it the log does not answer."""
     with EmbeddedServer(data=tmp_path / "old") as server, StateStoreClient(server.url) as store:
@@ -230,6 +235,7 @@ async def _serve(*options: str) -> tuple[asyncio.subprocess.Process, bytes]:
     return process, await asyncio.wait_for(process.stdout.readline(), 60)
 
 
+@pytest.mark.ci
 async def test_a_server_has_keys_for_peers_that_have_some(tmp_path: Path) -> None:
     """Its pair, and theirs, are in a directory; what is missing there, or in the list of peers, is said."""
     keys = make_keys(tmp_path / "keys")
@@ -308,6 +314,7 @@ def status(*places: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.ci
 def test_a_list_that_was_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The other servers go on with the old list; the one that has another one works, and says what to put right."""
     nodes = cluster()
@@ -328,6 +335,7 @@ def test_a_list_that_was_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert caplog.text.count(fault) == 1
 
 
+@pytest.mark.ci
 def test_a_log_without_a_majority(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A server that waits for the others says so soon, and so does status; afterwards the one that was active is told
     apart from one that serves.

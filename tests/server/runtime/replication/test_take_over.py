@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 
+import pytest
 from click.testing import CliRunner
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -32,6 +33,7 @@ async def _take_over(pair: Servers) -> Server:
     return standby
 
 
+@pytest.mark.ci
 async def test_a_lock_is_renewed_over_a_take_over() -> None:
     """Its lease is longer than the take-over, and shorter than the test: it goes on under the same holder."""
     async with servers("a", "b") as pair:
@@ -50,6 +52,7 @@ async def test_a_lock_is_renewed_over_a_take_over() -> None:
             await holder.set("guarded", "1", fencing_token=lease.fencing_token)
 
 
+@pytest.mark.ci
 async def test_a_lock_of_a_holder_that_is_gone_ends_in_time(figures: Callable[[str], None]) -> None:
     """Its time to live goes on over a take-over, and does not begin again: the next holder waits for the rest."""
     ttl_s = 2.0
@@ -66,6 +69,7 @@ async def test_a_lock_of_a_holder_that_is_gone_ends_in_time(figures: Callable[[s
         assert ttl_s <= took <= 1.5 * ttl_s
 
 
+@pytest.mark.ci
 async def test_a_server_that_began_while_all_was_quiet_knows_the_time(figures: Callable[[str], None]) -> None:
     """It has seen the last entry of the active server long after that was made. A key does not last longer for that."""
     ttl_s, quiet_s = 3.0, 2.0
@@ -87,6 +91,7 @@ async def test_a_server_that_began_while_all_was_quiet_knows_the_time(figures: C
     assert ttl_s - 0.01 <= took <= ttl_s + 0.75 * quiet_s
 
 
+@pytest.mark.ci
 async def test_a_will_is_sent_once() -> None:
     """The client is lost together with the active server: the next one waits for it, and then sends its will."""
     async with servers("a", "b") as pair:

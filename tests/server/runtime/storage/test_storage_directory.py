@@ -150,6 +150,7 @@ def test_a_very_large_batch(data: Path, tmp_path: Path) -> None:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_one_server_at_a_time(data: Path) -> None:
     """A second server in this or another process is refused and does no harm, and the lock ends with its holder."""
     storage = DiskStorage(data)

@@ -34,6 +34,7 @@ def test_messages_per_second(is_web: bool) -> None:
             assert isinstance(sender.receive(), Pingresp)
 
 
+@pytest.mark.ci
 def test_bytes_per_second() -> None:
     """A client that sends too many bytes fills its own socket, and others are served at once."""
     with (
@@ -55,6 +56,7 @@ def test_bytes_per_second() -> None:
         assert 3 < time.monotonic() - began < 20
 
 
+@pytest.mark.ci
 def test_resting_is_not_silence() -> None:
     """A client's keep-alive does not run out while its messages wait for the rate, and does afterwards."""
     with EmbeddedServer(broker_limits=BrokerLimits(received_messages_per_s=10)) as server, Wire(server) as sender:

@@ -271,6 +271,7 @@ def test_a_revoked_certificate_opens_nothing(
             store.open()
 
 
+@pytest.mark.ci
 def test_revoking_while_the_server_runs(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:

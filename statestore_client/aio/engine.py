@@ -29,8 +29,8 @@ __all__ = ["Engine"]
 logger: logging.Logger = logging.getLogger("statestore_client")
 
 _NO_LOOP: Final = (
-    "no asyncio event loop runs here; under trio, use StateStoreClient in a thread (trio.to_thread.run_sync), or run the "
-    "program on asyncio"
+    "no asyncio event loop runs here; under trio, use StateStoreClient in a thread (trio.to_thread.run_sync), or run "
+    "the program on asyncio"
 )
 _ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and close it there, one client per loop"
 

@@ -195,3 +195,24 @@ def test_a_thread_that_cannot_be_started_leaves_nothing_behind() -> None:
     """,
     )
     assert "fine" in output
+
+
+def test_functions_at_exit_may_call_the_client() -> None:
+    """What is registered with atexit may write, release a lease and close, however the program ends."""
+    output = run_program(
+        _HEAD,
+        """
+        import atexit
+        server = EmbeddedServer().start()
+        store = StateStoreClient(server.url).open()
+        lease = store.lock("lock", lease=30).acquire(timeout=5)
+        def last():
+            assert store.set("last", b"1", fencing_token=lease.fencing_token, timeout=5)
+            assert lease.release(timeout=5)
+            store.close()
+            server.stop()
+            print("fine")
+        atexit.register(last)
+    """,
+    )
+    assert "fine" in output

@@ -48,6 +48,8 @@ __all__ = ["administered_world"]
         (b'{"command": "sessions.list", "at": ["x", -1]}', "at must be"),
         (b'{"command": "sessions.list", "client_id": []}', "client_id must be a text"),
         (b'{"command": "sessions.remove"}', "client_ids must be a list of texts"),
+        (rb'{"command": "sessions.remove", "client_ids": ["\ud800"]}', "lone surrogate"),
+        (rb'{"command": "\udfff"}', "lone surrogate"),
         (b'{"command": "sessions.remove", "client_ids": [1]}', "client_ids must be a list of texts"),
         (b'{"command": "sessions.remove", "client_ids": [], "force": 1}', "force must be true or false"),
         (b'{"command": "sessions.prune", "away_s": NaN}', "away_s must be seconds"),

@@ -207,3 +207,6 @@ def test_what_is_kept_needs_a_directory() -> None:
         EmbeddedServer(persist="asked")
     with pytest.raises(InvalidArgumentError, match="is not a pattern of keys"):
         EmbeddedServer(data="d", persist="[x")
+    for wrong in (5, None, [5]):
+        with pytest.raises(InvalidArgumentError, match="patterns? of keys"):
+            EmbeddedServer(data="d", persist=wrong)  # type: ignore[arg-type]

@@ -392,3 +392,9 @@ def test_controls_of_a_server_that_does_not_run() -> None:
             action()
     with server:
         assert server.messages == []
+
+
+def test_a_payload_that_is_no_text_is_refused(server: EmbeddedServer) -> None:
+    """A text with half a character in it is refused as an argument, and not as an encoding error."""
+    with pytest.raises(InvalidArgumentError, match="lone surrogate"):
+        server.publish("t", "\ud800")

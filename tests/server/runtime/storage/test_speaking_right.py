@@ -94,3 +94,23 @@ async def test_without_the_right_nothing_is_said() -> None:
     served.gate.flush()
     assert served.said == [(served.first, _PONG)]
     served.gate.close()
+
+
+async def test_all_who_wait_for_rest_are_woken() -> None:
+    """Two tasks that wait until all is written both go on; closing wakes one that would wait in vain."""
+    served = _Served()
+    served.ping(served.first)
+    served.gate.flush()  # without the right: it is silent
+    waiting = [asyncio.ensure_future(served.gate.wait_idle()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in waiting)
+    served.right.times = 1
+    served.gate.flush()
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    served.right.times = 0
+    served.ping(served.first)
+    served.gate.flush()
+    in_vain = asyncio.ensure_future(served.gate.wait_idle())
+    await asyncio.sleep(0)
+    served.gate.close()
+    await asyncio.wait_for(in_vain, 10)

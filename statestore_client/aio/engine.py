@@ -181,7 +181,7 @@ class Engine:
 
     async def end(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
-        if os.getpid() == self._pid and not self._link.has_ended:
+        if os.getpid() == self._pid and not self._link.has_ended and self._link.loop is not None:
             await self._link.join()
 
     @property

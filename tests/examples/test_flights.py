@@ -140,6 +140,7 @@ def test_what_is_missing_is_said_on_standard_error(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_demo_in_small(spark_can_run: None, tmp_path: Path) -> None:
     """The demo with some thousand events ends with exit code 0: nothing lost, doubled or different, zombies refused."""
     with _start("--events", "6000", "--rate", "400", "--picture", str(tmp_path / "run")) as process:

@@ -104,6 +104,7 @@ def check(target: RaftClient) -> None:
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.long
 def test_drivers_that_are_killed(
     seed: int, tmp_path: Path, log: RaftClient, target: RaftClient, figures: Callable[[str], None]
 ) -> None:
@@ -140,6 +141,7 @@ def forget_last_commit(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="executors are found in /proc")
 @pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.long
 def test_executors_and_a_leader_that_are_lost(
     seed: int, tmp_path: Path, log: RaftClient, figures: Callable[[str], None]
 ) -> None:

@@ -146,6 +146,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
         yield running
 
 
+@pytest.mark.long
 def test_executors_that_are_stopped_killed_and_taken_away(pipeline: Pipeline, figures: Callable[[str], None]) -> None:
     """An executor that was stopped in a batch writes on after its replacement, and after the next batch: it is refused
     where a key has a newer row, and elsewhere its row is the one that is there. One that is killed, and one that Spark

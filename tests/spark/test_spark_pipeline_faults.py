@@ -233,6 +233,7 @@ def peers() -> Iterator[str]:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.long
 def test_no_event_is_lost_or_doubled(seed: int, peers: str, tmp_path: Path) -> None:
     """Whatever dies, stops or is full, in any order: each event counts once, and the state is the fold of the log."""
     require_java()

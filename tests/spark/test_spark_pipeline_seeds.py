@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.scaled, pytest.mark.spark, pytest.mark.classic, pytest.mark.slow]
 
-SEEDS = scaled(4, 200)
+SEEDS = scaled(3, 200)
 FAULTS = (
     "kill_worker",
     "lose_leadership",

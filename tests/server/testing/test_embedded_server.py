@@ -208,5 +208,5 @@ def test_what_is_kept_needs_a_directory() -> None:
     with pytest.raises(InvalidArgumentError, match="is not a pattern of keys"):
         EmbeddedServer(data="d", persist="[x")
     for wrong in (5, None, [5]):
-        with pytest.raises(InvalidArgumentError, match="patterns? of keys"):
+        with pytest.raises(InvalidArgumentError, match=r"patterns? of keys"):
             EmbeddedServer(data="d", persist=wrong)  # type: ignore[arg-type]

@@ -554,3 +554,6 @@ def test_what_is_there_is_there_without_a_gap(first: int, lengths: list[int], li
         assert found == wanted
     recent.clear()
     assert list(recent.after(index)) == []
+    for entry in entries:  # it has as much room as a new one
+        recent.append(entry)
+    assert list(recent.after(index)) == found

@@ -350,3 +350,10 @@ def test_any_frames_are_a_message_about_watches_or_a_protocol_error(rest: list[b
         except ProtocolError:
             continue
         assert decode(message.to_frames()) == message
+
+
+def test_a_list_of_peers_that_is_too_long_names_its_frame() -> None:
+    """A proposal whose list of peers is larger than any cluster's is refused, with the frame that is to blame."""
+    with pytest.raises(ProtocolError, match="the longest has 16384") as refused:
+        ConfigProposal.from_frames([ConfigProposal.TYPE, b"", bytes(16 * 1024 + 1)])
+    assert refused.value.frame == 2

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from raft_client import KeyValueCodec
 from raft_client.codecs import Change, ChangeKind, Compare
 from raft_client.errors import ProtocolError
+from raft_client.server.machines import key_value
 from raft_client.server.machines.frozen_items import FrozenItems
-from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.machines.key_value import KeyValueStateMachine, TransactionStatus
 from raft_client.server.machines.state_machine import Applied
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.frames import decode_uint
@@ -302,3 +303,14 @@ def test_any_frames_are_answered_or_refused(kind: bytes, frames: list[bytes]) ->
         return
     assert answer is not None
     assert decode_uint(answer[0]) == 3
+
+
+def test_the_status_of_exactly_so_many_transactions_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of as many transactions as are remembered has its status, and one more takes it away."""
+    monkeypatch.setattr(key_value, "_REMEMBERED", 3)
+    machine = KeyValueStateMachine()
+    for index in range(1, 4):
+        machine._remember(index, TransactionStatus.DONE)
+    assert [*machine._statuses] == [1, 2, 3]
+    machine._remember(4, TransactionStatus.DONE)
+    assert [*machine._statuses] == [2, 3, 4]

@@ -10,6 +10,8 @@ import pytest
 import zmq
 from support.waiting import eventually
 
+from raft_client.server.runtime import long_answers
+from raft_client.server.runtime.long_answers import LongAnswers
 from raft_client.server.runtime.sockets import PeerSockets
 
 
@@ -167,3 +169,15 @@ def test_broadcasts_are_found_at_the_host_that_clients_know(sockets: Sockets) ->
     assert published is not None
     host, _, port = published.rpartition(":")
     assert (host, port != url.rpartition(":")[2]) == ("tcp://raft-1.example", True)
+
+
+def test_long_answers_may_take_all_of_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that just fits into what may wait for one connection, and for all, is sent; a byte more is dropped."""
+    monkeypatch.setattr(long_answers, "_MOST_BYTES_OF_ONE", 100)
+    monkeypatch.setattr(long_answers, "_MOST_BYTES", 100)
+    answers = LongAnswers()
+    answers._bytes, answers._total = {b"a": 40}, 40
+    assert answers._has_room(b"a", 60)
+    assert not answers._has_room(b"a", 61)
+    assert answers._has_room(b"b", 160)
+    assert not answers._has_room(b"b", 161)

@@ -25,6 +25,7 @@ from raft_client.errors import (
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta, StoredLog
 from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.filesystem import DirectoryLock
 from raft_client.server.runtime.storage.inspection import inspect_directory
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
@@ -382,3 +383,13 @@ def test_a_log_that_is_closed(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(StorageError, match="closed"):
         log.write(Persist(hard_state=HardState(1)))
+
+
+def test_a_directory_that_was_released_keeps_no_descriptor(tmp_path: Path) -> None:
+    """A released lock has closed its file: a process that opens logs again and again runs out of nothing."""
+    for _ in range(2):
+        lock = DirectoryLock(tmp_path)
+        assert lock._file.descriptor >= 0
+        lock.release()
+        assert lock._file.descriptor < 0
+        lock.release()

@@ -278,10 +278,12 @@ def test_a_version_that_others_have_used_up_is_said() -> None:
 def test_a_bridge_that_is_closed_hears_nothing() -> None:
     """Another one goes on where it was."""
     pair = BridgedPair()
-    pair.join().close()
+    closed = pair.join()
+    closed.close()
     pair.put(b"line/1")
     pair.arrive("sites/oslo/k", b"v", "oslo")
     assert pair.work() == []
+    assert not closed.has_work
     pair.join()
     pair.run(1)
     assert pair.said(NAME) is not None

@@ -38,10 +38,12 @@ _REFUSAL: Final = (
 class Section:
     """See the module. An *entry* is any object that belongs to one call alone."""
 
-    __slots__ = ("_entry", "_left", "_lock", "_taken_over")
+    __slots__ = ("_entry", "_is_mine", "_left", "_lock", "_taken_over")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        #: Whether this thread has the lock: what a Condition asks as well.
+        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         self._entry: object | None = None  # changed by the thread that has the lock
         self._taken_over = 0  # how often a frame has taken the lock over from a frame below it
         self._left: deque[Callable[[], None]] = deque()
@@ -51,6 +53,10 @@ class Section:
 
         Raises :class:`BusyError` on top of a frame that is inside, and :class:`RequestTimeoutError` at the deadline.
         """
+        taken_over = self._taken_over
+        if not self._is_mine() and self._lock.acquire(blocking=False) and self._taken_over == taken_over:
+            self._entry = entry  # as nearly always; :meth:`_has_entered` says why nothing is called before it
+            return
         while not self._has_entered(entry, deadline):
             pass
 
@@ -106,9 +112,6 @@ class Section:
     def is_interrupted(self) -> bool:
         """Whether a frame below this one is inside."""
         return self._entry is not None and self._is_mine()
-
-    def _is_mine(self) -> bool:
-        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001 - as Condition does
 
     def later(self, work: Callable[[], None]) -> None:
         """Carry out ``work`` inside: now if the section is free, otherwise when its thread leaves. Never waits."""

@@ -126,7 +126,7 @@ async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
             end = (outcome.set_result, function(*arguments))
         except Exception as error:  # noqa: BLE001 - it goes to the caller
             end = (outcome.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop was closed while this thread worked
             loop.call_soon_threadsafe(finish, *end)
 
     threading.Thread(target=run, name="statestore connect", daemon=True).start()

@@ -113,7 +113,7 @@ class CallbackWorker:
     """Calls the application's function in a task of its own, until there is nothing more to tell."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._task = asyncio.Task(work(), loop=asyncio.get_running_loop())  # not eager: it is told from its caller
+        self._task = asyncio.Task(work(), loop=asyncio.get_running_loop())  # not eager: stop() compares tasks
 
     async def stop(self) -> None:
         """Also if it is the function itself that asks for it."""

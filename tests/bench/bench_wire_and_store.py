@@ -134,7 +134,7 @@ def request(payload: bytes, number: int) -> Publish:
             ("__ts", "001696374425000:00000:CLIENT"),
         ),
     )
-    return Publish(COMMAND_TOPIC, payload, qos=1, properties=properties)
+    return Publish(COMMAND_TOPIC, payload, qos=1, packet_id=1, properties=properties)
 
 
 def memory(report: Report, options: Options) -> None:

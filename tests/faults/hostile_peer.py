@@ -73,12 +73,16 @@ class Peer:
 
     def ask(self, payload: bytes, **options: Any) -> bytes:
         """One request to the state store; ``subscribe("answers")`` first."""
-        self.send(request(payload, **options))
-        while not isinstance(packet := self.receive(), Publish):
+        return self.ask_with(request(payload, **options))
+
+    def ask_with(self, packet: Publish) -> bytes:
+        """The answer to this request."""
+        self.send(packet)
+        while not isinstance(answer := self.receive(), Publish):
             pass
-        if packet.qos:
-            self.send(Puback(packet.packet_id))
-        return packet.payload
+        if answer.qos:
+            self.send(Puback(answer.packet_id))
+        return answer.payload
 
     def acknowledged(self, count: int) -> None:
         """Wait for this many PUBACKs or PUBRECs."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import attrs
 import pytest
 from hostile_peer import TIMEOUT_S, Peer, request, wall_ms
 from support.shells import Shell
 
 from statestore_client.mqtt.packets import (
     ConnectProperties,
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -27,6 +30,7 @@ from statestore_client.wire.topics import notification_topic, response_topic
 # RESP3, by hand
 GET_K = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"
 SET_K = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"
+DEL_K = b"*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n"
 SET_K_NX = b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n$2\r\nNX\r\n"
 
 
@@ -38,6 +42,45 @@ def peer(server: EmbeddedServer) -> Iterator[Peer]:
         yield attacker
         with Peer(server, "innocent") as innocent:  # whatever happened, the server still serves
             assert innocent.answers()
+
+
+# -- requests that are the same, and that are not ----------------------------------------------------------------------
+
+
+def test_a_request_of_another_user_is_not_taken_for_an_earlier_one() -> None:
+    """When a session is over, another user who has its client identifier and repeats its request gets his own answer,
+    and not what the first user was told.
+    """
+    passwords = {"alice": "a", "bob": "b"}
+    asked = {"ts": f"{wall_ms()}:0:peer"}
+    with EmbeddedServer(passwords=passwords) as server:
+        answers = []
+        for user, password in passwords.items():
+            with Peer(server, "shared", username=user, password=password.encode()) as peer:
+                peer.subscribe("answers")
+                answers += [peer.ask(SET_K_NX, **asked), peer.ask(SET_K_NX, **asked)]
+                peer.send(Disconnect())
+    assert answers == [b"+OK\r\n", b"+OK\r\n", b":-1\r\n", b":-1\r\n"]
+
+
+def test_correlation_data_that_never_changes_deletes_each_time(tmp_path: Path) -> None:
+    """A DEL without ``__ts``, as the document sends it, that always has the same correlation data is carried out each
+    time, over a reconnect and a restart, too. A redelivered one is not.
+    """
+    session = {"clean_start": False, "properties": ConnectProperties(session_expiry=60)}
+    answers = []
+    again = attrs.evolve(request(DEL_K, ts=None), dup=True)
+    for _ in range(2):
+        with EmbeddedServer(data=tmp_path) as server:
+            for _ in range(2):
+                with Peer(server, "c", **session) as peer:
+                    peer.subscribe("answers")
+                    peer.ask(SET_K, correlation=b"other")
+                    answers += [peer.ask(DEL_K, ts=None), peer.ask(GET_K)]
+            with Peer(server, "c", **session) as peer:
+                peer.ask(SET_K, correlation=b"other")
+                answers += [peer.ask_with(again), peer.ask(GET_K)]
+    assert answers == ([b":1\r\n", b"$-1\r\n"] * 2 + [b":1\r\n", b"$1\r\nv\r\n"]) * 2
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

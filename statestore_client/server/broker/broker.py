@@ -154,6 +154,11 @@ class Broker:
         session = self._state.sessions.get(client_id)
         return None if session is None else session.permissions
 
+    def user(self, client_id: str) -> str | None:
+        """Who the client of a session proved to be; None for nobody in particular."""
+        session = self._state.sessions.get(client_id)
+        return None if session is None else session.user
+
     def connection_of(self, client_id: str) -> Connection | None:
         """The connection of a client; None while it is away."""
         session = self._state.sessions.get(client_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import MalformedTimestampError, TimestampError
 from statestore_client.mqtt.packets.bounded_cache import BoundedCache
@@ -13,7 +13,11 @@ from statestore_client.wire.messages import FENCING_TOKEN, PERSIST, PERSISTED, T
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets.types import UserProperties
 
-__all__ = ["TOKENS", "digest", "parse_timestamp", "request_properties"]
+__all__ = ["TOKENS", "Content", "digest", "parse_timestamp", "request_properties"]
+
+#: What makes two requests with the same client identifier and correlation data one: payload, ``__ts``, ``__ft``, the
+#: client's user, and, without ``__ts``, the packet identifier.
+Content: TypeAlias = tuple[bytes, str | None, str | None, str | None, int | None]
 
 _TRUE: Final = PERSISTED[1]
 
@@ -21,11 +25,15 @@ _TRUE: Final = PERSISTED[1]
 _LONGEST_NODE_ID: Final = 1024
 
 
-def digest(content: tuple[bytes, str | None, str | None]) -> int:
-    """A fingerprint that means the same after a restart, which ``hash`` does not."""
-    payload, timestamp, token = content
+def digest(content: Content) -> int:
+    """A fingerprint that means the same after a restart, which ``hash`` does not. That of a request with ``__ts`` and
+    without a user is the one of earlier releases: a client that repeats it across an upgrade gets its answer.
+    """
+    payload, timestamp, token, user, packet_id = content
     hashed = blake2b(payload, digest_size=8)
     hashed.update(f"\0{timestamp}\0{token}".encode())
+    if user is not None or packet_id is not None:
+        hashed.update(repr((user, packet_id)).encode())
     return int.from_bytes(hashed.digest(), "big")
 
 

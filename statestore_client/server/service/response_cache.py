@@ -2,7 +2,8 @@
 
 QoS 1 means at least once: a client whose PUBACK got lost sends its request again after it reconnects, and executing a
 SET NX or a VDEL a second time would give another answer than the first. Requests are recognised by client, correlation
-data and content; whoever reuses correlation data for another request gets that one executed.
+data and a fingerprint of the rest (see :mod:`statestore_client.server.service.service`); another request with the same
+correlation data is executed, and its response takes the place of the earlier one.
 
 Each client has a share. Clients that were answered nothing for too long make room, and then who has the largest
 share: otherwise one busy client would drive out what the others may still ask for. Shares are compared by the bit

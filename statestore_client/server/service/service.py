@@ -10,13 +10,19 @@ response topic that access rules do not permit    the client is disconnected (0x
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
 message expiry of zero                            dropped: its sender does not wait any longer
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
-the same request again                            the same response again; nothing is executed
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
 SET, DEL or VDEL of a read-only key               the same: other sites alone say what is there
+the same SET, DEL or VDEL again                   the same response again; nothing is executed
 ``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
 anything else                                     what the store says
 ================================================  ====================================================================
+
+**The same request.** Client identifier, user, correlation data, payload, ``__ts`` and ``__ft`` are equal. ``__ts`` is
+another one in each request of a client with a clock, so an equal one is the same request, as a new PUBLISH too: clients
+resend so where a session was lost. Without ``__ts`` a new PUBLISH is a new request, whatever its correlation data;
+only one with the DUP flag and the packet identifier of the first is the same. A will is always carried out: it is sent
+once.
 
 Source: state store protocol, "State store system topic, QoS, and required MQTT5 properties", "Response format",
 "KEYNOTIFY notification topics and lifecycle"; the response properties are those of the official SDKs.
@@ -40,7 +46,13 @@ from statestore_client.errors import (
 from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
-from statestore_client.server.service.request_properties import TOKENS, digest, parse_timestamp, request_properties
+from statestore_client.server.service.request_properties import (
+    TOKENS,
+    Content,
+    digest,
+    parse_timestamp,
+    request_properties,
+)
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
@@ -98,6 +110,7 @@ class StateStoreService:
         "_status",
         "_store",
         "_text_of",
+        "_user_of",
     )
 
     def __init__(
@@ -108,11 +121,14 @@ class StateStoreService:
         authorize: Authorizer | None = None,
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
         may_be_answered_on: Callable[[str, str], bool] | None = None,
+        user_of: Callable[[str], str | None] | None = None,
         journal: Journal | None = None,
         keeps_all: bool = True,
         read_only: bytes | None = None,
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
+        ``user_of(client id)`` is who its client proved to be, None for nobody in particular: what one user was answered
+        is not another's, who has the same client identifier later.
 
         Responses to writes are written into the ``journal``; those to reads are lost with the server, and so are,
         unless the store ``keeps_all``, those to what does not survive, and notifications: clients that come back look
@@ -131,8 +147,9 @@ class StateStoreService:
         self._answer = lru_cache(maxsize=64)(partial(_answer_template, self._status))
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
+        self._user_of = user_of or _nobody
         self._responses = ResponseCache(cache_limits, journal)
-        self._fingerprint: Callable[[tuple[bytes, str | None, str | None]], int] = hash if journal is None else digest
+        self._fingerprint: Callable[[Content], int] = hash if journal is None else digest
         self._counters: defaultdict[str, int] = defaultdict(int)
 
     @property
@@ -216,44 +233,54 @@ class StateStoreService:
 
     def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
         timestamp, token, is_marked = request_properties(message.properties.user_properties)
-        if len(correlation_data) > _LONG_CORRELATION_DATA:
-            correlation_data = sha256(correlation_data).digest()
-        request, fingerprint = (client_id, correlation_data), self._fingerprint((message.payload, timestamp, token))
-        known = self._responses.get(request, fingerprint, now.monotonic)
-        if known is not None:
-            self._counters["redelivered"] += 1
-            payload, version = known
-            return (self._response(message.properties, payload, version, is_kept=self._keeps_all),)
         command: Command | None = None
         denials: tuple[Deny, ...] = ()
+        fingerprint: int | None = None  # of what is remembered
+        if len(correlation_data) > _LONG_CORRELATION_DATA:
+            correlation_data = sha256(correlation_data).digest()
+        request = (client_id, correlation_data)
         try:
             command = decode_command(message.payload, self._dialect)
-            self._counters[_REQUESTS[type(command)]] += 1
+            self._check_rights(client_id, command)
+            if type(command) in _WRITES and message.packet_id:
+                packet_id = message.packet_id if timestamp is None else None
+                user = self._user_of(client_id)
+                fingerprint = self._fingerprint((message.payload, timestamp, token, user, packet_id))
+                if timestamp is not None or message.dup:
+                    known = self._responses.get(request, fingerprint, now.monotonic)
+                    if known is not None:
+                        self._counters["redelivered"] += 1
+                        payload, version = known
+                        return (self._response(message.properties, payload, version, is_kept=self._keeps_all),)
             if is_marked and type(command) is Set:
                 command = attrs.evolve(command, persist=True)
             outcome = self._execute(client_id, command, timestamp, token, now)
         except ServerError as error:
             outcome = Outcome(Refused(error.with_traceback(None)), is_kept=self._keeps_all)
         reply = outcome.reply
+        if command is not None:
+            self._counters[_REQUESTS[type(command)]] += 1
         if type(reply) is Refused:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
             denials = _denials(client_id, command, reply.error)
         payload = _OK if reply is OK else self._encoded(reply, message.payload)
-        is_write = type(command) in _WRITES
-        if is_write:
+        if fingerprint is not None:
             self._responses.put(request, fingerprint, payload, outcome.version, now.monotonic, is_kept=outcome.is_kept)
-        is_kept = is_write and outcome.is_kept
+        is_kept = outcome.is_kept and type(command) in _WRITES
         response = self._response(message.properties, payload, outcome.version, is_kept=is_kept)
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
 
-    def _execute(
-        self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
-    ) -> Outcome:
+    def _check_rights(self, client_id: str, command: Command) -> None:
+        """Before anything is done, and before anything that was done is told again."""
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
         if isinstance(command, _WRITE) and self.is_read_only(command.key):
             raise NotAuthorizedError
+
+    def _execute(
+        self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
+    ) -> Outcome:
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
         stamp = None if timestamp is None else parse_timestamp(timestamp)
@@ -350,6 +377,10 @@ _ACTIONS: Final[dict[type[Command], str]] = {Get: "read", Scan: "scan", KeyNotif
 _REQUESTS: Final[dict[type[Command], str]] = {
     kind: f"requests.{kind.__name__}" for kind in (Set, Get, Del, VDel, KeyNotify, Scan)
 }
+
+
+def _nobody(client_id: str) -> None:
+    del client_id
 
 
 @lru_cache(maxsize=256)

@@ -44,7 +44,9 @@ SCAN = b"*2\r\n$4\r\nSCAN\r\n$5\r\nSOME*\r\n"
 
 
 class Server:
-    """A service with a clock that the test moves. Every request has new correlation data unless told otherwise."""
+    """A service with a clock that the test moves. Every request has new correlation data and a new packet identifier,
+    unless a test says otherwise. ``users`` are those of clients, ``forbidden`` what nobody may do; both may change.
+    """
 
     def __init__(
         self,
@@ -55,12 +57,15 @@ class Server:
         forbidden: type[Command] | None = None,
     ) -> None:
         clock = HybridLogicalClock("StateStore", guard=nullcontext())
+        self.users: dict[str, str] = {}
+        self.forbidden = forbidden
         store = StateStore(clock=clock, limits=limits or StoreLimits(), dialect=dialect)
         self.service = StateStoreService(
             store,
             dialect=dialect,
-            authorize=None if forbidden is None else lambda _, command: not isinstance(command, forbidden),
+            authorize=lambda _, command: self.forbidden is None or not isinstance(command, self.forbidden),
             cache_limits=cache or ResponseCacheLimits(),
+            user_of=lambda client_id: self.users.get(client_id),
         )
         self.now = Instant(100.0, WALL)
         self.requests = 0
@@ -77,6 +82,8 @@ class Server:
         correlation: bytes | None = None,
         client: str = "client-id1",
         expiry: int | None = 10,
+        packet_id: int | None = None,
+        dup: bool = False,
     ) -> Sequence[Effect]:
         self.requests += 1
         extra = tuple((name, text) for name, text in (("__ts", ts), ("__ft", ft)) if text is not None)
@@ -86,7 +93,8 @@ class Server:
             correlation_data=correlation or self.requests.to_bytes(16),
             user_properties=(("__srcId", client), ("$partition", client), *extra),
         )
-        message = Publish(COMMAND_TOPIC, payload, qos=1, properties=properties)
+        number = self.requests if packet_id is None else packet_id
+        message = Publish(COMMAND_TOPIC, payload, qos=1, dup=dup, packet_id=number, properties=properties)
         return one_by_one(self.service.handle(client, message, self.now))
 
     def reply(
@@ -114,5 +122,7 @@ def version(message: Publish) -> str | None:
 
 def handle(server: Server, qos: int = 1, payload: bytes = SET, **changes: Any) -> Sequence[Effect]:
     """What comes of a request, by default a SET, with these properties instead."""
-    message = Publish(COMMAND_TOPIC, payload, qos=qos, properties=attrs.evolve(PROPERTIES, **changes))
+    message = Publish(
+        COMMAND_TOPIC, payload, qos=qos, packet_id=qos and 1, properties=attrs.evolve(PROPERTIES, **changes)
+    )
     return server.service.handle("client-id1", message, server.now)

@@ -31,8 +31,11 @@ from service_driver import (
 
 from statestore_client.server.broker.application import Deliver
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
+from statestore_client.wire.commands import Set
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
+
+VDEL_ABC = VDEL.replace(b"xyz", b"abc")
 
 
 @pytest.fixture
@@ -81,6 +84,80 @@ def test_requests_are_recognised_by_client_and_content(server: Server) -> None:
     assert version(routed(later[0])) == "001696374425000:00006:StateStore"
     assert routed(server.request(DEL, correlation=b"same", ft="NotValid")[0]).payload.startswith(b"-ERR malformed")
     assert routed(server.request(DEL, correlation=b"same")[0]).payload == b":1\r\n"
+
+
+@pytest.mark.parametrize("payload", [DEL, VDEL_ABC])
+def test_a_new_publish_without_a_timestamp_is_carried_out(server: Server, payload: bytes) -> None:
+    """A DEL or VDEL without ``__ts`` that uses its correlation data again is another request."""
+    for _ in range(2):
+        assert server.reply(SET).payload == b"+OK\r\n"
+        assert routed(server.request(payload, ts=None, correlation=b"same")[0]).payload == b":1\r\n"
+    assert server.reply(GET).payload == b"$-1\r\n"
+    assert routed(server.request(payload, ts=None, correlation=b"same")[0]).payload == b":0\r\n"
+    assert "redelivered" not in server.service.counters
+
+
+def test_a_redelivered_delete_without_a_timestamp_is_not_carried_out_again(server: Server) -> None:
+    """Without ``__ts``, the DUP flag and the first packet identifier tell a redelivery, after a reconnect, too."""
+    server.request(SET)
+    first = server.request(DEL, ts=None, correlation=b"same", packet_id=7)
+    server.service.client_disconnected("client-id1", server.now)
+    server.request(SET)
+    assert server.request(DEL, ts=None, correlation=b"same", packet_id=7, dup=True) == first
+    assert server.reply(GET).payload == b"$3\r\nabc\r\n"
+
+
+def test_a_flag_alone_makes_no_redelivery(server: Server) -> None:
+    """Without ``__ts``, a PUBLISH with the DUP flag and another packet identifier is carried out: the first one never
+    came.
+    """
+    server.request(SET)
+    server.request(DEL, ts=None, correlation=b"same", packet_id=7)
+    server.request(SET)
+    assert routed(server.request(DEL, ts=None, correlation=b"same", packet_id=8, dup=True)[0]).payload == b":1\r\n"
+
+
+def test_a_request_with_a_timestamp_is_the_same_in_a_new_publish(server: Server) -> None:
+    """With ``__ts`` neither the DUP flag nor the packet identifier matters: a client whose session was lost sends its
+    request again as a new PUBLISH.
+    """
+    server.request(SET)
+    first = server.request(DEL, correlation=b"same", packet_id=7)
+    server.request(SET)
+    assert server.request(DEL, correlation=b"same", packet_id=8) == first
+
+
+def test_a_will_is_always_carried_out(server: Server) -> None:
+    """A will has no packet identifier and is sent once: the next one with the same content is another request."""
+    for _ in range(2):
+        server.request(SET)
+        assert routed(server.request(DEL, correlation=b"will", packet_id=0)[0]).payload == b":1\r\n"
+
+
+@pytest.mark.parametrize("users", [("alice", "bob"), (None, "bob"), ("alice", None)])
+def test_what_a_user_was_answered_is_not_another_users(server: Server, users: tuple[str | None, str | None]) -> None:
+    """The user belongs to the request: another one who has the client identifier later has his own carried out."""
+    answers = []
+    for user in users:
+        server.users = {} if user is None else {"client-id1": user}
+        answers.append(routed(server.request(SET_NX, correlation=b"same")[0]).payload)
+        assert routed(server.request(SET_NX, correlation=b"same")[0]).payload == answers[-1]
+    assert answers == [b"+OK\r\n", b":-1\r\n"]
+
+
+def test_rights_are_looked_at_before_a_request_is_recognised(server: Server) -> None:
+    """Who has lost the right to a request is refused, though it was answered before; with the right comes the answer.
+    What was refused so is not remembered.
+    """
+    first = server.request(SET_NX, correlation=b"same")
+    server.forbidden = Set
+    refused = server.request(SET_NX, correlation=b"same")
+    assert routed(refused[0]).payload == b"-ERR not authorized\r\n"
+    server.request(SET_NX, correlation=b"other", ts=f"{WALL}:9:CLIENT")
+    server.forbidden = None
+    assert server.request(SET_NX, correlation=b"same") == first
+    later = server.request(SET_NX, correlation=b"other", ts=f"{WALL}:9:CLIENT")
+    assert routed(later[0]).payload == b":-1\r\n"
 
 
 def test_reading_is_always_executed(server: Server) -> None:

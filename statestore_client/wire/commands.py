@@ -17,7 +17,7 @@ from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import Payload
 from statestore_client.wire.resp3 import encode_array, encode_array_apart, header_of_short_blob
-from statestore_client.wire.resp3_decoder import decode, split_blobs
+from statestore_client.wire.resp3_decoder import Limits, decode, split_blobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,8 +159,15 @@ def encode_payload(command: Command) -> Payload:
     return command.encode()
 
 
+#: The command with most words: ``SET key value NEX expected PX ms`` of the document.
+_MOST_WORDS: Final = 7
+_WORDS: Final = Limits(max_items=_MOST_WORDS, max_depth=1)
+_COUNT: Final = re.compile(rb"\*([0-9]{1,19})\r\n")
+
+
 def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Command:
-    """Read the payload of a request.
+    """Read the payload of a request. One with more words than any command has is refused at its first line: a million
+    empty words would take seconds to read.
 
     The document's dialect also reads verbs in lower case (its examples) and ``NEX value`` (its list of options).
     Raises UnknownCommandError, WrongArgumentCountError, and RequestSyntaxError for everything else that is wrong. Keys
@@ -180,10 +187,10 @@ def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Comman
 
 def is_key_notify(payload: bytes) -> bool:
     """Whether a payload names KEYNOTIFY, also one that :func:`decode_command` refuses: the document has failures of
-    KEYNOTIFY look different from those of all others. What is not RESP3 names nothing.
+    KEYNOTIFY look different from those of all others. What is not RESP3, or has too many words, names nothing.
     """
     try:
-        items = decode(payload)
+        items = decode(payload, limits=_WORDS)
     except Resp3Error:
         return False
     return isinstance(items, tuple) and items[:1] in ((b"KEYNOTIFY",), (b"keynotify",))
@@ -215,8 +222,11 @@ def _short_set(payload: bytes) -> Set | None:
 
 
 def _arguments(payload: bytes) -> Sequence[bytes]:
+    count = _COUNT.match(payload)
+    if count is not None and int(count[1]) > _MOST_WORDS:
+        raise WrongArgumentCountError
     try:
-        items = decode(payload)
+        items = decode(payload, limits=_WORDS)
     except Resp3Error as error:
         raise RequestSyntaxError from error
     if not isinstance(items, tuple) or not items:

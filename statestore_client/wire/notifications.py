@@ -15,7 +15,7 @@ from statestore_client.errors import Resp3Error
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.resp3 import encode_array
-from statestore_client.wire.resp3_decoder import decode
+from statestore_client.wire.resp3_decoder import Limits, decode, split_blobs
 
 __all__ = ["Notification", "Operation", "decode_notification", "encode_notification"]
 
@@ -52,9 +52,12 @@ def encode_notification(notification: Notification, dialect: Dialect = Dialect.S
     return b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$%d\r\n%b\r\n" % (len(value), value)
 
 
+_WORDS: Final = Limits(max_items=4, max_depth=1)
+
+
 def decode_notification(payload: bytes) -> Notification:
     """Read the payload of a message on a notification topic. Raises Resp3Error."""
-    match decode(payload):
+    match split_blobs(payload) or decode(payload, limits=_WORDS):
         case (b"NOTIFY", b"SET", b"VALUE", bytes() as value):
             return Notification(Operation.SET, value)
         case (b"NOTIFY", b"SET"):

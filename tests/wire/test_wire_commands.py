@@ -25,6 +25,7 @@ from statestore_client.wire.commands import (
     VDel,
     decode_command,
     encode_payload,
+    is_key_notify,
 )
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.resp3_decoder import Decoder
@@ -210,6 +211,29 @@ def test_wrong_numbers_of_arguments(items: tuple[bytes, ...]) -> None:
     """Each verb refuses a wrong number of arguments."""
     with pytest.raises(WrongArgumentCountError):
         decode_command(request(*items), Dialect.SERVICE)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("verb", [b"SET", b"KEYNOTIFY", b"NONE"])
+@pytest.mark.parametrize("count", [8, 16, 1_048_570, 2**62])
+def test_more_words_than_any_command_has_are_refused_at_the_first_line(
+    dialect: Dialect, verb: bytes, count: int
+) -> None:
+    """What follows an array of more than seven words is not looked at: it need not even be there."""
+    for rest in (b"", b"$%d\r\n%b\r\n" % (len(verb), verb)):
+        payload = b"*%d\r\n%b" % (count, rest)
+        with pytest.raises(WrongArgumentCountError):
+            decode_command(payload, dialect)
+        assert not is_key_notify(payload)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_arrays_among_the_words_are_refused_at_their_first_line(dialect: Dialect) -> None:
+    """Elements of inner arrays count as words, so that they cost nothing either: what does not follow is not missed."""
+    for payload in (b"*2\r\n*1000000\r\n$0\r\n", b"*7\r\n*1\r\n"):
+        with pytest.raises(RequestSyntaxError) as refusal:
+            decode_command(payload, dialect)
+        assert "incomplete" not in str(refusal.value.__cause__)
 
 
 blobs = st.binary(max_size=30)

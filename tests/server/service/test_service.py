@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -84,6 +85,21 @@ def test_the_response_in_the_documents_dialect(document: Server) -> None:
     assert message.payload == b"+OK\r\n"
     assert message.properties.correlation_data == b"0123456789abcdef"
     assert message.properties.user_properties == (("__ts", "1696374425000:1:StateStore"),)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("name", [b"SET", b"KEYNOTIFY"])
+def test_a_million_empty_words_cost_nothing(dialect: Dialect, name: bytes) -> None:
+    """A request of a million empty words is refused within milliseconds of processor, in both dialects."""
+    server = Server(dialect)
+    payload = b"*1048570\r\n$%d\r\n%b\r\n" % (len(name), name) + b"$0\r\n\r\n" * 1_048_569
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        answer = server.reply(payload)
+        times.append(time.process_time() - begin)
+        assert answer.payload.startswith(b"-ERR wrong number of arguments")
+    assert min(times) < 0.05
 
 
 @pytest.mark.parametrize("dialect", Dialect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any, Final
 
 import attrs
@@ -14,7 +15,8 @@ from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
-from statestore_client.cli.running import CommandLast, run_while, started
+from statestore_client.cli.process_group import caught_signals, run_group
+from statestore_client.cli.running import CommandLast, started
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
@@ -38,6 +40,7 @@ class _Patience:
     no_wait: bool
     conflict_exit_code: int
     grace: float
+    foreground: bool
 
     def __attrs_post_init__(self) -> None:
         if self.no_wait and self.wait:
@@ -49,7 +52,10 @@ class _Patience:
         return 0.0 if self.no_wait else self.wait
 
 
-_GRACE_HELP: Final = "Between SIGTERM and SIGKILL at a loss."
+_GRACE_HELP: Final = "Between SIGTERM and SIGKILL at a loss, and for what COMMAND leaves behind."
+_FOREGROUND_HELP: Final = (
+    "Leave COMMAND in this process group, as a shell does. Only COMMAND itself is signalled and waited for then."
+)
 _WAIT_HELP: Final = (
     "Give up after this time: exit code 1 if somebody else has it, 4 if the server cannot be reached. 0 tries once. "
     "Default: never."
@@ -60,6 +66,7 @@ _persist = click.option("--persist", is_flag=True, help="Mark its key as one tha
 
 def _patience_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
+        click.option("--foreground", is_flag=True, help=_FOREGROUND_HELP),
         click.option("--grace", type=Seconds(min=0), default=5.0, show_default=True, help=_GRACE_HELP),
         click.option(
             "-E",
@@ -186,15 +193,17 @@ class _Holding:
         except LockNotAcquiredError as error:
             click.echo(f"statestore: {error}", err=True)
             return how.conflict_exit_code
-        try:
-            return self._run(command, held, how.grace)
-        finally:
-            if held.valid:
-                self._release(held)
+        with caught_signals() as arrived:  # none ends this process while COMMAND runs, or before the lease is released
+            try:
+                return self._run(command, held, how, arrived)
+            finally:
+                if held.valid:
+                    self._release(held)
 
-    def _run(self, command: tuple[str, ...], held: Lease, grace: float) -> int:
+    def _run(self, command: tuple[str, ...], held: Lease, how: _Patience, arrived: SimpleQueue[int]) -> int:
         environment = os.environ | {_TOKEN_VARIABLE: str(held.fencing_token)} | self.variables
-        code = run_while(lambda: held.valid, started(command, environment), grace)
+        process = started(command, environment, own_group=not how.foreground)
+        code = run_group(lambda: held.valid, process, how.grace, arrived, foreground=how.foreground)
         if code is None:
             click.echo(f"statestore: the lease on {held.name} was lost; {command[0]} was terminated", err=True)
             return exits.LEASE_LOST

@@ -1,22 +1,16 @@
-"""Running the user's commands: how they stand on the line, and how they end."""
+"""Running the user's commands: how they stand on the line, and how they begin."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import IO, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
 
 import click
 
 from statestore_client.cli import exits
 
-__all__ = ["CannotRunError", "CommandBehindDashes", "CommandLast", "run_while", "started"]
-
-#: How often (seconds) to look whether the command may go on.
-_LOOK_S: Final = 0.1
+__all__ = ["CannotRunError", "CommandBehindDashes", "CommandLast", "started"]
 
 
 class CommandLast(click.Command):
@@ -84,50 +78,11 @@ class CannotRunError(click.ClickException):
 
 
 def started(
-    command: Sequence[str], environment: Mapping[str, str], stdin: int | None = None
+    command: Sequence[str], environment: Mapping[str, str], *, stdin: int | None = None, own_group: bool = False
 ) -> subprocess.Popen[bytes]:
-    """The process of the user's command. Raises CannotRunError."""
+    """The process of the user's command, in a process group of its own if wanted. Raises CannotRunError."""
+    group = 0 if own_group else None
     try:
-        return subprocess.Popen(command, env=environment, stdin=stdin)  # noqa: S603 - running it is what the user asked for
+        return subprocess.Popen(command, env=environment, stdin=stdin, process_group=group)  # noqa: S603 - running it is what the user asked for
     except (OSError, ValueError) as error:
         raise CannotRunError(command[0], error) from error
-
-
-def run_while(may_go_on: Callable[[], bool], process: subprocess.Popen[bytes], grace: float) -> int | None:
-    """Wait for the end of the command; returns its exit code, as shells have it.
-
-    None when it was terminated because it may not go on any longer: with SIGTERM, and ``grace`` seconds later with
-    SIGKILL. SIGTERM and SIGINT are handed on to it.
-    """
-    with _forwarded_signals(process):
-        while True:
-            try:
-                code = process.wait(_LOOK_S)
-            except subprocess.TimeoutExpired:
-                if may_go_on():
-                    continue
-                _terminate(process, grace)
-                return None
-            return code if code >= 0 else 128 - code  # of a death by signal
-
-
-def _terminate(process: subprocess.Popen[bytes], grace: float) -> None:
-    process.terminate()
-    try:
-        process.wait(grace)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
-def _forwarded_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

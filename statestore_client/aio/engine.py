@@ -11,14 +11,13 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
-from itertools import islice
 from typing import Any, Final
 
 from statestore_client.aio.callbacks import Worker, finish
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
-from statestore_client.core.calls import FencedCommand
+from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
 from statestore_client.wire.commands import Command
@@ -98,24 +97,30 @@ class Engine:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
-        its own. No more than twice the window is taken from ``commands`` ahead of the answers. When ``commands`` raises
-        or the task is cancelled, nobody waits for what is under way.
+        its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
+        When ``commands`` raises or the task is cancelled, nobody waits for what is under way.
         """
         self._usable_loop()
-        window = self._settings.max_in_flight
-        batch = Batch(window)
+        batch = Batch()
         source = iter(commands)
         try:
-            while chunk := list(islice(source, 2 * window - batch.outstanding)):
+            while chunk := next_commands(source, await self._room(batch)):
                 self._submit_chunk(chunk, batch, timeout, fencing_token)
                 self._link.perform()
-                await batch.wait(window)
             await batch.wait(0)
         except BaseException:
             self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
             self._link.perform()
             raise
         return batch.outcomes
+
+    async def _room(self, batch: Batch) -> int:
+        """Wait until more requests of the batch may be submitted, and return how many."""
+        window = self._machine.exchange.window
+        while batch.outstanding > (depth := window.depth):
+            batch.low_water = depth
+            await batch.wait(depth)
+        return 2 * depth - batch.outstanding
 
     def _submit_chunk(
         self,

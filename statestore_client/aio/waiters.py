@@ -161,12 +161,12 @@ class Bell(asyncio.Event):
 class Batch:
     """Many outcomes for one calling task, which is woken when room for more requests has come, not for each."""
 
-    __slots__ = ("_low_water", "_room", "outcomes", "outstanding")
+    __slots__ = ("_room", "low_water", "outcomes", "outstanding")
 
-    def __init__(self, low_water: int) -> None:
+    def __init__(self) -> None:
         self.outcomes: list[object] = []
         self.outstanding: int = 0
-        self._low_water = low_water
+        self.low_water: int = 0  # it is woken when so many are outstanding, and at the end
         self._room = asyncio.Event()
 
     def slot(self) -> BatchSlot:
@@ -178,7 +178,7 @@ class Batch:
     def settle(self, position: int, outcome: object) -> None:
         self.outcomes[position] = outcome
         self.outstanding -= 1
-        if self.outstanding in (self._low_water, 0):
+        if self.outstanding in (self.low_water, 0):
             self._room.set()
 
     async def wait(self, at_most: int) -> None:

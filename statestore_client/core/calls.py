@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
@@ -13,6 +14,7 @@ from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.locks import LockTerms
 from statestore_client.core.watch_state import WatchTerms
+from statestore_client.core.window import MOST_BYTES, request_bytes
 from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
@@ -44,6 +46,7 @@ __all__ = [
     "get_commands",
     "key_bytes",
     "lock_terms",
+    "next_commands",
     "prefix_terms",
     "prefix_watch_terms",
     "raise_failures",
@@ -351,6 +354,20 @@ def _batch(make: Callable[[_T], Command | FencedCommand], items: Iterable[_T]) -
             yield make(item)
         except InvalidArgumentError as error:
             yield error
+
+
+def next_commands(
+    commands: Iterator[Command | FencedCommand | StateStoreError], count: int
+) -> list[Command | FencedCommand | StateStoreError]:
+    """The next commands of a batch: so many, or as many as fill the window with their values."""
+    chunk: list[Command | FencedCommand | StateStoreError] = []
+    size = 0
+    for command in islice(commands, count):
+        chunk.append(command)
+        size += request_bytes(command.command if isinstance(command, FencedCommand) else command)
+        if size >= MOST_BYTES:
+            break
+    return chunk
 
 
 def raise_failures(outcomes: Sequence[object]) -> None:

@@ -25,6 +25,7 @@ from statestore_client.core.reply_properties import reply_version
 from statestore_client.core.request import InternalWaiter, Request, RequestSpan, Stage
 from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
+from statestore_client.core.window import Window
 from statestore_client.errors import (
     RemoteProtocolError,
     RequestClockSkewError,
@@ -81,6 +82,7 @@ class Exchange:
         "_by_delivery",
         "_clock",
         "_delivery_ids",
+        "_most",
         "_new_correlation",
         "_properties",
         "_queue",
@@ -121,7 +123,8 @@ class Exchange:
         self._by_delivery: dict[int, Request] = {}
         self._delivery_ids = count(1)
         self.deadlines: Deadlines = Deadlines()  # when :meth:`expire` has something to do
-        self.window: int = window
+        self.window: Window = Window(window)
+        self._most = window
         self.receive_maximum: int = window
         self.max_packet_size: int = MAX_PACKET_SIZE
         #: True while requests may leave: connected and subscribed to the response topic.
@@ -190,18 +193,16 @@ class Exchange:
 
     def transmit(self, now: Instant) -> None:
         """Send what waits, as far as the window allows."""
-        while self._to_resend and self.open and len(self._by_delivery) < self.receive_maximum:
+        while self._to_resend and self.open and self._may_publish():
             self._publish_again(self._to_resend.popleft(), now)
         while self._queue and self._has_room():
             self._send(self._queue.popleft(), now)
 
     def _has_room(self) -> bool:
-        return (
-            len(self._by_correlation) < self.window
-            and len(self._by_delivery) < self.receive_maximum
-            and self.open
-            and not self._to_resend
-        )
+        return len(self._by_correlation) < self._most and self._may_publish() and self.open and not self._to_resend
+
+    def _may_publish(self) -> bool:
+        return self.window.has_room and len(self._by_delivery) < self.receive_maximum
 
     # -- what the connection reports -----------------------------------------------------------------------------------
 
@@ -232,6 +233,7 @@ class Exchange:
             self.stats.late_or_unknown_replies += 1
             return
         self.stats.replies += 1
+        self.window.answered(request.command, len(message.payload), now.monotonic)
         try:
             reply, version = decode_reply(message.payload), reply_version(message)
             if version is not None:
@@ -248,11 +250,13 @@ class Exchange:
         else:
             self._finish(request)
             self._answer(Resolve(request.waiter, result))
-        if self._queue and self._has_room():
+        if self._to_resend or (self._queue and self._has_room()):
             self.transmit(now)
 
     def suspend(self, error: StateStoreError) -> None:
         """The connection is gone, and with it every PUBACK that was still to come."""
+        for request in self._by_correlation.values():
+            self._no_longer_under_way(request)
         self.open = False
         self.last_connection_error = error
         self._by_delivery.clear()
@@ -292,6 +296,7 @@ class Exchange:
                 self._reject(request, SessionLostError(str(error), may_have_been_applied=True))
         for request in reversed(lost):
             if request.stage is not Stage.DONE and request.message is not None:
+                self._no_longer_under_way(request)
                 del self._by_correlation[request.message.correlation_data]
                 request.stage = Stage.QUEUED
                 self._queue.appendleft(request)
@@ -300,6 +305,7 @@ class Exchange:
         """Forget every request without an answer: the driver of this exchange rejects them."""
         self.open = False
         for request in (*self._by_correlation.values(), *self._queue):
+            self._no_longer_under_way(request)
             request.stage = Stage.DONE
         for container in (self._queue, self._to_resend, self._by_correlation, self._by_delivery, self.deadlines):
             container.clear()
@@ -367,8 +373,15 @@ class Exchange:
         if not again:
             request.delivery_id = next(self._delivery_ids)
         request.sent_at = now.monotonic
+        request.is_under_way = True
+        self.window.add(request.command)
         self._by_delivery[request.delivery_id] = request
         self._actions.append(Publish(request.delivery_id, message, again))
+
+    def _no_longer_under_way(self, request: Request) -> None:
+        if request.is_under_way:
+            request.is_under_way = False
+            self.window.remove(request.command)
 
     def _merge(self, version: HlcTimestamp, now: Instant) -> None:
         """A reply's version moves our clock on."""
@@ -387,6 +400,7 @@ class Exchange:
         (self.internal if isinstance(answer.waiter, InternalWaiter) else self._actions).append(answer)
 
     def _finish(self, request: Request, error: StateStoreError | None = None) -> None:
+        self._no_longer_under_way(request)
         if request.span is not None:
             request.span.end(error)
         if request.message is not None:

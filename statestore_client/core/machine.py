@@ -62,6 +62,7 @@ __all__ = ["ClientMachine", "node_id"]
 #: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
 _SESSION_TAKEN_OVER: Final = 0x8E
+_QUOTA_EXCEEDED: Final = 0x97
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
 _OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
 
@@ -361,6 +362,8 @@ class ClientMachine:
         is_shadow = event.reason_code == _SESSION_TAKEN_OVER and self._reconnection.may_have_shadow(now)
         if self._phase is _Phase.CONNECTING:
             self._reconnection.failed(now)
+        elif event.reason_code == _QUOTA_EXCEEDED:
+            self.exchange.window.thrown_out(now.monotonic)
         self.exchange.suspend(error)
         self._subscriptions.disconnected()
         self.watching.suspend(now)

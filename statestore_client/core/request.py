@@ -56,6 +56,7 @@ class Request:
     message: OutgoingMessage | None = None
     sent_at: float = 0.0  # monotonic seconds, on the present connection
     resent: bool = False
+    is_under_way: bool = False  # left on the present connection, and is not over
     has_subscribers: bool = True
     span: RequestSpan | None = None
 

@@ -202,7 +202,7 @@ class Watching:
         self._send(now)
 
     def _send(self, now: Instant) -> None:
-        while self._started and self._to_ask and len(self._steps) < self._exchange.window:
+        while self._started and self._to_ask and len(self._steps) < self._exchange.window.depth:
             key, _ = self._to_ask.popitem(last=False)
             self._submit(self._table.wanted(key), key, now)
 

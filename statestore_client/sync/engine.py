@@ -14,11 +14,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Final
 
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
-from statestore_client.core.calls import FencedCommand
+from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.request import Request
 from statestore_client.core.results import DeleteResult
@@ -135,24 +134,22 @@ class Engine:
         """Send many commands, pipelined; returns a result or an exception for each, in order.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
-        its own. No more than twice the window is taken from ``commands`` ahead of the answers. When ``commands`` raises
-        or the thread is interrupted, nobody waits for what is under way.
+        its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
+        When ``commands`` raises or the thread is interrupted, nobody waits for what is under way.
         """
         self._check_usable()
-        link, window = self._link, self._settings.max_in_flight
-        batch = Batch(window)
+        link, batch = self._link, Batch()
         source = iter(commands)
         deadline = math.inf
         link.waiting.add(batch)
         try:
-            while chunk := list(islice(source, 2 * window - batch.outstanding)):
+            while chunk := next_commands(source, self._await_room(batch, deadline)):
                 deadline = _deadline(timeout)  # of the last one that is sent now
                 link.section.enter(batch, deadline)
                 link.loan.take(batch)
                 self._submit_chunk(chunk, batch, timeout, fencing_token)
                 link.perform()
                 link.section.leave()
-                self._await_batch(batch, deadline, window)
             link.section.enter(batch, deadline)
             link.loan.take(batch)
             link.section.leave()
@@ -165,6 +162,14 @@ class Engine:
         finally:
             link.waiting.discard(batch)
         return batch.outcomes
+
+    def _await_room(self, batch: Batch, deadline: float) -> int:
+        """Wait until more requests of the batch may be submitted, and return how many."""
+        window = self._machine.exchange.window
+        while batch.outstanding > (depth := window.depth):
+            batch.low_water = depth
+            self._await_batch(batch, deadline, depth)
+        return 2 * depth - batch.outstanding
 
     def _cancel_batch(self, batch: Batch) -> None:
         self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())

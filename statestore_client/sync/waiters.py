@@ -209,12 +209,12 @@ class Batch:
     exception in the thread that waits, and the thread that brings the outcome would have to bear that.
     """
 
-    __slots__ = ("_low_water", "_room", "outcomes", "outstanding")
+    __slots__ = ("_room", "low_water", "outcomes", "outstanding")
 
-    def __init__(self, low_water: int) -> None:
+    def __init__(self) -> None:
         self.outcomes: list[object] = []
         self.outstanding: int = 0
-        self._low_water = low_water
+        self.low_water: int = 0  # it is woken when so many are outstanding, and at the end
         self._room = threading.Lock()
         self._room.acquire()
 
@@ -235,7 +235,7 @@ class Batch:
             return
         self.outcomes[position] = outcome
         self.outstanding -= 1
-        if self.outstanding in (self._low_water, 0) and self._room.locked():
+        if self.outstanding in (self.low_water, 0) and self._room.locked():
             self._room.release()
 
     def wait(self, timeout: float | None) -> bool:

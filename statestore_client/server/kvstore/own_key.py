@@ -8,7 +8,9 @@ import attrs
 
 from statestore_client.wire.kvstore.value import Value
 
-__all__ = ["CALM_S", "CONTEST_ROUNDS", "SLOWEST_MS", "KeyContested", "KeyLost", "OwnEvent", "OwnKey"]
+__all__ = [
+    "CALM_S", "CONTEST_ROUNDS", "SLOWEST_MS", "KeyContested", "KeyLost", "OwnEvent", "OwnKey", "OwnNameInUse",
+]  # fmt: skip
 
 #: After the first override, and doubled with the next one.
 _FIRST_BACKOFF_MS: Final = 64
@@ -16,6 +18,8 @@ _FIRST_BACKOFF_MS: Final = 64
 SLOWEST_MS: Final = 8192
 #: So often a key is overridden before it is contested.
 CONTEST_ROUNDS: Final = 3
+#: Entries of the own name that a former process can hardly have said: the first may be of one whose clock was ahead.
+_NAMESAKE_ANSWERS: Final = 2
 #: A key that is not overridden for this long is contested no more: several of the slowest rounds.
 CALM_S: Final = 30.0
 
@@ -37,7 +41,14 @@ class KeyContested:
     originator: str
 
 
-OwnEvent: TypeAlias = KeyLost | KeyContested
+@attrs.frozen
+class OwnNameInUse:
+    """Another living site has the name of this one, and keeps this key alive, too: WARNING. Rename one of them."""
+
+    key: str
+
+
+OwnEvent: TypeAlias = KeyLost | KeyContested | OwnNameInUse
 
 
 @attrs.define(eq=False)
@@ -51,6 +62,8 @@ class OwnKey:
     #: Overrides without a calm in between, and the last one.
     rounds: int = 0
     overridden_at: float = float("-inf")
+    #: Answers of another site of this name.
+    namesakes: int = 0
 
     @property
     def backoff_ms(self) -> int:
@@ -73,6 +86,11 @@ class OwnKey:
         self.rounds = self.rounds + 1 if now - self.overridden_at < CALM_S else 1
         self.overridden_at = now
         return self.rounds == CONTEST_ROUNDS
+
+    def namesake_answers(self) -> bool:
+        """Another process of this name has said something newer. Returns whether that shows for the first time."""
+        self.namesakes += 1
+        return self.namesakes == _NAMESAKE_ANSWERS
 
     def calm(self) -> None:
         """The defence is over."""

@@ -8,10 +8,16 @@ of their TTL, and never expire here.
 what is stored, beside the own entry                 what happens
 ===================================================  ==================================================================
 a lower version                                      nothing: the own entry is about to be advertised
-a higher one, or the same and something else in it   persisted: the version goes above, and it is advertised again;
-                                                     set: it is lost, :class:`KeyLost`
+a higher one, or the same and something else in it:
+of this site's own name                              the version goes above, and it is advertised again, also if it was
+                                                     ``set``: what this process says is newer than what a former one
+                                                     of this site has said
+of another site                                      persisted: the same; set: it is lost, :class:`KeyLost`
 the same entry, a higher TTL version                 the TTL version goes above, and it is refreshed at once
 ===================================================  ==================================================================
+
+*The last word* of a key that is ``unset`` goes above what a former process of this site has said in the same way, until
+its TTL is over. Against another site it is not defended.
 
 *Contest*: two sites that persist one key override each other for ever. After three rounds each of them says so
 (:class:`KeyContested`) and goes on at the slowest pace, one advertisement in 8 s. The back-off is about overrides only:
@@ -20,6 +26,11 @@ a site whose own values change ten times a second says each of them.
 A site that starts again says the same versions as before. So its TTL versions begin with ``started_ms``, the wall clock
 of its start: they are above those of the former process, and all other sites begin the countdown anew, instead of
 waiting for the end of what they have.
+
+*Two living sites of one name* that are not neighbours see each other in such entries only. An answer to an entry of the
+own name has a TTL version above that of what it answers. A former process answers nothing: an entry of the own name
+whose TTL version is above the own one was said by a process that lives, or by one whose clock was ahead. The second
+time, it lives: :class:`OwnNameInUse`.
 
 Invariant: a key is here, or its end is certain. When one is let go, what is stored has a countdown.
 """
@@ -32,7 +43,15 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
-from statestore_client.server.kvstore.own_key import CALM_S, SLOWEST_MS, KeyContested, KeyLost, OwnEvent, OwnKey
+from statestore_client.server.kvstore.own_key import (
+    CALM_S,
+    SLOWEST_MS,
+    KeyContested,
+    KeyLost,
+    OwnEvent,
+    OwnKey,
+    OwnNameInUse,
+)
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
 if TYPE_CHECKING:
@@ -80,6 +99,9 @@ class OwnKeys:
         self._refresh = KeyDeadlines()
         self._unset = KeyDeadlines()
         self._unset_values: dict[str, bytes] = {}
+        #: What was said last of keys that were unset, and until when that is defended.
+        self._last_words: dict[str, Value] = {}
+        self._ending = KeyDeadlines()
         #: When the defence of a key that was overridden is over.
         self._calm = KeyDeadlines()
         self._contested: set[str] = set()
@@ -114,7 +136,9 @@ class OwnKeys:
         _check_ttl(ttl_ms)
         version = self._version_above(key) if version is None else version
         before = self._keys.get(key)
-        own = self._keys[key] = OwnKey(self._first(version, value, ttl_ms), is_persisted=False)
+        own = self._keys[key] = OwnKey(
+            self._first(version, value, ttl_ms), is_persisted=False, namesakes=0 if before is None else before.namesakes
+        )
         reason = self._merge({key: own.entry}, now).reasons.get(key)
         if reason is not None:
             if before is None:
@@ -188,11 +212,13 @@ class OwnKeys:
     def unset(self, key: str, value: bytes, now: float) -> NoMergeReason | None:
         """Say this value once more, within 10 ms, and let it expire. Nothing is said of a key that is not stored.
 
+        Until it has expired it is said again where a sync brings what a former process of this site has said.
+
         None if it was taken; else the reason, and nothing has changed.
         """
         stored = self._store.get(key)
         if stored is not None:
-            entry = self._last_words(stored, value)
+            entry = self._last_word(stored, value)
             reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
             if reason is not None:
                 return reason
@@ -203,7 +229,7 @@ class OwnKeys:
             self._unset.put(key, now if since is None else since)
         return None
 
-    def _last_words(self, stored: Value, value: bytes) -> Value:
+    def _last_word(self, stored: Value, value: bytes) -> Value:
         ttl_ms = self.key_ttl_ms if stored.ttl_ms == INFINITE_TTL_MS else stored.ttl_ms
         return self._first(stored.version + 1, value, ttl_ms)
 
@@ -239,26 +265,50 @@ class OwnKeys:
         """It never expires here."""
         return key in self._keys
 
+    def minds(self, key: str) -> bool:
+        """It is kept alive here, or this site has said the last word of it."""
+        return key in self._keys or key in self._last_words
+
     def changed(self, key: str, entry: Value, now: float) -> None:
         """The table of this module."""
-        own = self._keys[key]
-        mine = own.entry
+        own = self._keys.get(key)
+        mine = self._last_words[key] if own is None else own.entry
         if entry.version < mine.version:
             return
         if entry.version == mine.version and entry.originator == self.site and entry.value == mine.value:
-            if entry.ttl_version > mine.ttl_version:
+            if own is not None and entry.ttl_version > mine.ttl_version:
                 own.entry = attrs.evolve(mine, ttl_version=entry.ttl_version)
                 self._refresh.put(key, now)
-            return
-        if not own.is_persisted or entry.version >= MAX_VERSION:
+        elif own is None:
+            self._repeat_last_word(key, entry, now)
+        elif entry.version >= MAX_VERSION or not (own.is_persisted or entry.originator == self.site):
             self._lose(key, entry, now)
-            return
-        own.entry = attrs.evolve(mine, version=entry.version + 1, ttl_version=self._first_ttl_version)
-        if own.overridden(now):
-            self._contested.add(key)
-            self.events.append(KeyContested(key, entry.originator))
-        elif not own.is_contested:
+        else:
+            self._go_above(key, own, entry, now)
+
+    def _repeat_last_word(self, key: str, entry: Value, now: float) -> None:
+        """``entry`` stands in its place. It ends when it would have ended, so that this does not go on for ever."""
+        if entry.originator == self.site and entry.version < MAX_VERSION:
+            self._unset_values[key] = self._last_words[key].value or b""
+            self._unset.put(key, now)
+        else:
+            self._drop_unset(key)
+
+    def _go_above(self, key: str, own: OwnKey, entry: Value, now: float) -> None:
+        """Advertise what this site says with a version above that of ``entry``, which has won."""
+        is_own_name, ttl_version = entry.originator == self.site, self._first_ttl_version
+        if is_own_name:
+            ttl_version = max(ttl_version, min(entry.ttl_version + 1, MAX_VERSION))
+            if entry.ttl_version > own.entry.ttl_version and own.namesake_answers():
+                self.events.append(OwnNameInUse(key))
+        own.entry = attrs.evolve(own.entry, version=entry.version + 1, ttl_version=ttl_version)
+        has_become_contested = own.overridden(now)
+        if is_own_name or not own.is_contested:
             self._contested.discard(key)
+        else:
+            self._contested.add(key)
+            if has_become_contested:
+                self.events.append(KeyContested(key, entry.originator))
         self._calm.put(key, now + CALM_S)
         self._pend(key, own, now)
 
@@ -291,13 +341,15 @@ class OwnKeys:
     def _drop_unset(self, key: str) -> None:
         self._unset.drop(key)
         self._unset_values.pop(key, None)
+        self._ending.drop(key)
+        self._last_words.pop(key, None)
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`tick`."""
         batches = ((self._advertise, _ADVERTISE_S), (self._refresh, _REFRESH_S), (self._unset, _UNSET_S))
         times = [first + width for batch, width in batches if (first := batch.next()) is not None]
-        calm_at = self._calm.next()
-        return min(times if calm_at is None else (*times, calm_at), default=None)
+        times += [at for each in (self._calm, self._ending) if (at := each.next()) is not None]
+        return min(times, default=None)
 
     def tick(self, now: float) -> None:
         """Do what is due, some of it: call it again while :meth:`next_deadline` is not later."""
@@ -310,14 +362,19 @@ class OwnKeys:
         for key in self._calm.pop_due(now, _SLICE):
             self._keys[key].calm()
             self._contested.discard(key)
+        for key in self._ending.pop_due(now, _SLICE):
+            self._drop_unset(key)
 
     def _unset_batch(self, now: float) -> None:
         entries = {}
         for key in self._unset.pop_due(now, _SLICE):
             value, stored = self._unset_values.pop(key), self._store.get(key)
             if stored is not None:
-                entries[key] = self._last_words(stored, value)
-        self._merge(entries, now)
+                entry = entries[key] = self._last_words[key] = self._last_word(stored, value)
+                if key not in self._ending:
+                    self._ending.put(key, now + entry.ttl_ms / 1000)
+        for key in self._merge(entries, now).reasons:
+            self._drop_unset(key)
 
     def _advertise_batch(self, now: float) -> None:
         entries = {}

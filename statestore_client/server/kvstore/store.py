@@ -86,6 +86,9 @@ class KeyGuard(Protocol):
     def guards(self, key: str) -> bool:
         """Whether it is one of them. It is never removed here."""
 
+    def minds(self, key: str) -> bool:
+        """Whether :meth:`changed` is to be called for it."""
+
     def changed(self, key: str, entry: Value, now: float) -> None:
         """Something was stored under such a key; ``entry`` is all of it."""
 
@@ -94,6 +97,8 @@ class _NoGuard:
     def guards(self, key: str) -> bool:
         del key
         return False
+
+    minds = guards
 
     def changed(self, key: str, entry: Value, now: float) -> None:
         """Never called."""
@@ -196,14 +201,14 @@ class AreaStore:
         """Take what is better than what is stored. ``sender``: the site that sent it; None for a client."""
         accepted: dict[str, Value] = {}
         reasons: dict[str, NoMergeReason] = {}
-        stored, guards = self._entries, self.guard.guards
+        stored, minds = self._entries, self.guard.minds
         for key, entry in entries.items():
             taken = self._merge_one(key, entry, sender, now)
             if isinstance(taken, NoMergeReason):
                 reasons[key] = taken
                 continue
             accepted[key] = taken
-            if guards(key):
+            if minds(key):
                 self.guard.changed(key, stored[key], now)
         self.counters.received += len(entries)
         self.counters.refused += len(reasons)

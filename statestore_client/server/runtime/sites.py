@@ -25,7 +25,7 @@ from statestore_client.server.kvstore.events import (
     Synced,
 )
 from statestore_client.server.kvstore.flood import FloodRate
-from statestore_client.server.kvstore.own_key import KeyContested, KeyLost
+from statestore_client.server.kvstore.own_key import KeyContested, KeyLost, OwnNameInUse
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.site_endpoints import MAX_DIALLED
@@ -91,7 +91,7 @@ class SitePeering:
         self._others_until = 0.0
         self._is_tick_put_off = False
         self._rests_until = 0.0
-        #: Hellos that were refused, by this site or another one; two sites with one name among them.
+        #: Hellos that were refused, by this site or another one, and times that two sites with one name were seen.
         self.refused: int = 0
         self._gone: set[bytes] = set()
         self._refusals: dict[tuple[object, int], str] = {}
@@ -275,6 +275,13 @@ class SitePeering:
                 )
             case KeyLost(key=key, originator=rival, version=version):
                 logger.info("site %s: %s has set %r in area %r to version %d", name, rival, key, area, version)
+            case OwnNameInUse(key=key):
+                self.refused += 1
+                if self._is_news(name, RefusalReason.OWN_NAME, "two of them live"):
+                    logger.warning(
+                        "site %s: another living site is named %r, too, and keeps %r in area %r alive; rename one of "
+                        "them", name, name, key, area,
+                    )  # fmt: skip
 
     def _is_news(self, who: object, reason: int, text: str) -> bool:
         """Whether a refusal is told. A stranger that comes with ever new names cannot fill the log."""

@@ -103,6 +103,23 @@ async def test_a_site_with_a_name_that_is_taken_is_refused(caplog: pytest.LogCap
         assert y.value("fake") is None
 
 
+async def test_a_site_that_is_no_neighbour_and_has_the_same_name_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its answers come through others, in entries of the own name. One line an hour says so, whatever the keys."""
+    async with nodes("x") as (x,):
+        area, now = x.areas["a"], asyncio.get_running_loop().time()
+        for key in ("k", "l"):
+            area.own.persist(key, b"mine", now)
+            for version in (5, 9):
+                area.merge({key: Value(version, "x", b"of the other one", 300_000, 100 * version)}, "y", now)
+        x.peering.changed()
+        await until(lambda: x.peering.refused == 2)
+        lines = [r.getMessage() for r in caplog.records if "another living site is named 'x'" in r.getMessage()]
+        assert len(lines) == 1
+        assert "keeps 'k' in area 'a' alive" in lines[0]
+
+
 async def test_strangers_with_ever_new_names_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

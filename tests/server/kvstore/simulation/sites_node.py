@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import MalformedMessage, NameInUse
 from statestore_client.server.kvstore.flood import FloodRate
+from statestore_client.server.kvstore.own_key import OwnNameInUse
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.site import Site, SiteSettings
 from statestore_client.wire.kvstore.codec import decode
@@ -26,6 +27,8 @@ class Member:
     """A site of a mesh, which does what is due and sends what it has to say."""
 
     site: Site
+    #: Another site of the mesh has the same name.
+    has_namesake = False
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -159,6 +162,8 @@ class Node(Member):
         for event in self.site.events:
             if isinstance(event, MalformedMessage | NameInUse):
                 self.world.complain(f"{self.name}: {event}")
+        if not self.has_namesake and any(isinstance(event, OwnNameInUse) for event in self.area.own.events):
+            self.world.complain(f"{self.name} takes itself for another site")
 
     def sends(self, edge: Edge, data: bytes) -> None:
         """No flood goes in a circle, or twice to a peer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from sites_wide_mesh import WideMesh
 from sites_world import Edge, World
 from support.schedules import SCALE, SEED, printed_by_two_processes, run_schedules, scaled
 
+from statestore_client.server.kvstore.own_key import OwnNameInUse
 from statestore_client.server.kvstore.slices import packed_bytes
 
 _TTL_MS = 300_000  # as a site has it
@@ -151,3 +153,29 @@ def test_what_sites_keep_alive_never_expires() -> None:
     while mesh.world.now < began + 180:
         mesh.update(b"x")
         assert (mesh.lacking, mesh.expired) == (0, 0)
+
+
+# -- two sites of one name ---------------------------------------------------------------------------------------------
+
+
+def test_two_sites_of_one_name_that_are_no_neighbours_are_both_told() -> None:
+    """Nothing that one floods gets to the other, as their name is in the path. In syncs each sees the other's answers
+    to what it says of a key that both keep alive.
+    """
+    world = World(1)
+    nodes = [Node(world, name, ("ranges",), None, _TTL_MS) for name in ("rome", "bonn", "oslo", "rome")]
+    for number, pair in enumerate(pairwise(nodes)):
+        edge = Edge(number, *pair)
+        world.edges.append(edge)
+        for node in pair:
+            node.edges.append(edge)
+    for node in nodes:
+        node.start()
+    twins = (nodes[0], nodes[-1])
+    for number, node in enumerate(twins):
+        node.has_namesake = True
+        node.area.own.persist("key", b"%d" % number, node.now)
+        node.turn()
+    world.run_until(240.0)
+    assert [node.area.own.events for node in nodes] == [[OwnNameInUse("key")], [], [], [OwnNameInUse("key")]]
+    assert not world.violations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -155,25 +156,26 @@ def _show(answer: dict[str, Any], *, as_json: bool) -> None:
 
 def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any:
     """What the server says, or an error."""
-    from statestore_client.server.runtime.replication.internal_handshake import ClientHello
-    from statestore_client.server.runtime.replication.liveness import dial
+    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+    from statestore_client.server.runtime.replication.internal_connection import dial
+    from statestore_client.server.runtime.replication.internal_handshake import Hello
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
-    key = b"" if key_file is None else ReplicaSettings.key_in(key_file)
+    secret = ClusterSecret(b"" if key_file is None else ReplicaSettings.key_in(key_file))
     if not address.rpartition(":")[2].isdecimal() or ":" not in address:
         raise InvalidArgumentError(f"an address is HOST:PORT, that of the servers for each other, not {address}")
 
     async def ask() -> Any:
         async with asyncio.timeout(_TIMEOUT_S):
-            reader, writer = await dial(address, ClientHello(purpose, "statestore ha", argument), key)
+            stream, _ = await dial(address, Hello(purpose, "statestore ha", address, argument), secret)
             try:
-                return json.loads(await reader.readline())
+                return json.loads(await stream.read_all())
             finally:
-                writer.close()
+                stream.transport.close()
 
     try:
         return asyncio.run(ask())
-    except EOFError:
+    except (EOFError, ssl.SSLError):
         advice = "give --cluster-key-file" if key_file is None else f"it has another key than {key_file}"
         return ConnectionLostError(f"the server at {address} does not let us in: {advice}", fatal=True)
     except (OSError, ValueError, RemoteProtocolError) as error:

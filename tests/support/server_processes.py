@@ -15,8 +15,9 @@ from typing import ClassVar
 
 import attrs
 
-from statestore_client.server.runtime.replication.internal_handshake import ClientHello
-from statestore_client.server.runtime.replication.liveness import dial
+from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+from statestore_client.server.runtime.replication.internal_connection import dial
+from statestore_client.server.runtime.replication.internal_handshake import Hello
 from support.ports import reserved_port, reserved_ports
 
 __all__ = ["ClusterServer", "ReplicatedServer", "ReplicatedServers"]
@@ -82,9 +83,10 @@ class ReplicatedServer:
 
     async def ask(self, purpose: str) -> None:
         """As ``statestore ha`` does: ``snapshot``, ``promote``, or ``hand-over``. Returns when that is answered."""
-        reader, writer = await dial(f"127.0.0.1:{self.internal_port}", ClientHello(purpose, ""), b"")
-        await reader.readline()
-        writer.close()
+        address = f"127.0.0.1:{self.internal_port}"
+        stream, _ = await dial(address, Hello(purpose, "", address), ClusterSecret(b""))
+        await stream.read_all()
+        stream.transport.close()
 
     async def is_active(self) -> bool:
         """Whether it says that it is. One that stands still says nothing."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.runtime.replication.internal_handshake import ClientHello
+from statestore_client.server.runtime.replication.internal_handshake import Hello
 from statestore_client.server.runtime.replication.splice import SplicedClient, SplicedServer
 from statestore_client.server.runtime.turns import TURN_S
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
 
 __all__ = ["ClientRouter"]
 
@@ -31,9 +32,9 @@ class ClientRouter:
     Belongs to the event loop.
     """
 
-    def __init__(self, server_id: str, key: bytes) -> None:
+    def __init__(self, server_id: str, secret: ClusterSecret) -> None:
         self._id = server_id
-        self._key = key
+        self._secret = secret
         self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
         self._clients: dict[SplicedClient, None] = {}  # in the order of their arrival
         self._to_place: dict[SplicedClient, None] = {}  # those of them for whom something has changed
@@ -129,6 +130,4 @@ class ClientRouter:
     def pass_on(self, client: SplicedClient, address: str) -> SplicedServer:
         """To the active server."""
         host, port = client.address
-        server = SplicedServer(client, ClientHello("splice", self._id, client.scheme, host, port), self._key)
-        server.dial(address)
-        return server
+        return SplicedServer(client, Hello("splice", self._id, address, client.scheme, host, port), self._secret)

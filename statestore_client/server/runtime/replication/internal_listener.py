@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import secrets
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
-from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.internal_handshake import (
-    ACCEPTED,
-    CHALLENGE_BYTES,
-    ClientHello,
-    ServerHello,
-    hello_size,
-)
+from statestore_client.server.runtime.replication.internal_connection import InternalStream, receive
 from statestore_client.server.runtime.transport.peers import peer_name
-from statestore_client.server.runtime.transport.sockets import set_options
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
     from statestore_client.server.runtime.replication.client_router import ClientRouter
+    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+    from statestore_client.server.runtime.replication.internal_connection import Visitor
+    from statestore_client.server.runtime.replication.internal_handshake import Session
 
 __all__ = ["InternalListener"]
 
@@ -38,26 +31,33 @@ class InternalListener:
 
     def __init__(
         self,
+        server_id: str,
         router: ClientRouter,
-        key: bytes,
-        add_pulse: Callable[[socket.socket, str, int], None],
+        secret: ClusterSecret,
+        add_pulse: Callable[[socket.socket, str, int, Session], None],
         command: Callable[[str, str], Awaitable[dict[str, object]]],
     ) -> None:
-        """``add_pulse`` takes the socket of a server that listens for signs of life, its id, and the newest format that
-        it knows. ``command`` carries out what people ask for, by purpose and argument.
+        """``add_pulse`` takes the socket of a server that listens for signs of life, its id, the newest format that it
+        knows, and what its signs of life are sealed with. ``command`` carries out what people ask for, by purpose and
+        argument.
         """
+        self._id = server_id
         self._router = router
-        self._command = command
-        self._commands: set[asyncio.Task[None]] = set()
-        self._key = key
+        self._secret = secret
         self._add_pulse = add_pulse
-        self._strangers: dict[_IncomingConnection, None] = {}
+        self._command = command
+        self._strangers: dict[InternalStream, None] = {}  # in the order of their arrival
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        #: Where the others find this server, as they have read it in the log: another name is another server's.
+        self.address: str = ""
 
     async def open(self, host: str, port: int) -> int:
-        """Returns the port. Raises OSError."""
+        """Returns the port. Raises OSError, and SettingsError if TLS between the servers cannot be had."""
+        if self._secret:
+            _ = self._secret.receiver_tls, self._secret.dialler_tls
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _IncomingConnection(self), host, port)
+        self._server = await loop.create_server(lambda: InternalStream(self._came), host, port)
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
 
@@ -66,96 +66,60 @@ class InternalListener:
         if self._server is not None:
             self._server.close()
         for stranger in tuple(self._strangers):
-            stranger.abort()
+            stranger.transport.abort()
 
-    # -- from the connections -----------------------------------------------------------------------------------------
-
-    def came(self, stranger: _IncomingConnection) -> None:
+    def _came(self, stranger: InternalStream) -> None:
         self._strangers[stranger] = None
         if len(self._strangers) > _MOST_STRANGERS:
-            next(iter(self._strangers)).abort()
+            next(iter(self._strangers)).transport.abort()
+        task = asyncio.get_running_loop().create_task(self._meet(stranger))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def left(self, stranger: _IncomingConnection) -> None:
-        self._strangers.pop(stranger, None)
+    async def _meet(self, stranger: InternalStream) -> None:
+        """Until it is known who it is, and what it wants."""
+        try:
+            try:
+                async with asyncio.timeout(_HELLO_S):
+                    visitor = await receive(stranger, self._secret)
+            finally:
+                self._strangers.pop(stranger, None)
+            await self._let_in(visitor)
+        except EOFError:
+            pass  # it looked whether somebody listens here
+        except (OSError, RemoteProtocolError) as error:
+            reason = error.message if isinstance(error, RemoteProtocolError) else str(error) or "it is silent"
+            self._router.driver.refusals.line("server refused", peer_name(stranger.transport), reason=reason)
+        finally:
+            if not stranger.is_taken:
+                stranger.transport.close()
 
-    def read(self, data: bytes, challenge: bytes) -> ClientHello:
-        return ClientHello.decode(data, challenge, self._key)
-
-    def let_in(self, hello: ClientHello, transport: asyncio.Transport, rest: bytes) -> bool:
-        """Returns whether the connection is somebody else's from now on."""
+    async def _let_in(self, visitor: Visitor) -> None:
+        hello, stream = visitor.hello, visitor.stream
+        if self._secret and hello.receiver != self.address:
+            visitor.answer(f"its address is {self.address}: use that one", self._id)
+            raise RemoteProtocolError(f"it has dialled {hello.receiver}, which is not {self.address}")
         if hello.purpose == "pulse":
-            transport.write(ACCEPTED)
-            sock = cast("socket.socket", transport.get_extra_info("socket"))
-            self._add_pulse(sock.dup(), hello.id, int(hello.endpoint) if hello.endpoint.isdecimal() else 1)
-            transport.abort()
-            return True
-        if hello.purpose != "splice":
-            task = asyncio.get_running_loop().create_task(self._carry_out(hello, transport))
-            self._commands.add(task)
-            task.add_done_callback(self._commands.discard)
-            return True
+            visitor.answer("", self._id)
+            sock = cast("socket.socket", stream.transport.get_extra_info("socket"))
+            format_ = int(hello.endpoint) if hello.endpoint.isdecimal() else 1
+            self._add_pulse(sock.dup(), hello.id, format_, visitor.session)
+            stream.transport.abort()
+        elif hello.purpose == "splice":
+            self._take_client(visitor)
+        else:
+            said = await self._command(hello.purpose, hello.endpoint)
+            visitor.answer("", self._id)
+            stream.transport.write(json.dumps(said).encode() + b"\n")
+
+    def _take_client(self, visitor: Visitor) -> None:
+        """A client of another server, if this one is active."""
+        hello = visitor.hello
         protocol = self._router.protocol(hello.endpoint)
         if protocol is None:
-            return False
+            visitor.answer("this server is not active", self._id)
+            return
+        visitor.answer("", self._id)
         if hello.host:
-            self._router.driver.peers.came_from(transport, (hello.host, hello.port))
-        transport.write(ACCEPTED)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if rest and not transport.is_closing():
-            protocol.data_received(rest)
-        return True
-
-    async def _carry_out(self, hello: ClientHello, transport: asyncio.Transport) -> None:
-        answer = await self._command(hello.purpose, hello.endpoint)
-        transport.write(ACCEPTED + json.dumps(answer).encode() + b"\n")
-        transport.close()
-
-
-class _IncomingConnection(asyncio.Protocol):
-    """Somebody who has not said who he is."""
-
-    def __init__(self, listener: InternalListener) -> None:
-        self._listener = listener
-        self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
-        self._data = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = stream = cast("asyncio.Transport", transport)
-        set_options(stream)
-        self._timer = asyncio.get_running_loop().call_later(_HELLO_S, self.abort)
-        stream.write(ServerHello(self._challenge).encode())
-        self._listener.came(self)
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        self._data += data
-        try:
-            size = hello_size(self._data)
-            if size is None or len(self._data) < size:
-                return
-            hello = self._listener.read(bytes(self._data[:size]), self._challenge)
-        except RemoteProtocolError as error:
-            log_event(logging.WARNING, "server refused", peer=peer_name(transport), reason=error.message)
-            transport.abort()
-            return
-        self._forget()
-        if not self._listener.let_in(hello, transport, bytes(self._data[size:])):
-            transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._forget()
-
-    def _forget(self) -> None:
-        self._listener.left(self)
-        if self._timer is not None:
-            self._timer.cancel()
+            self._router.driver.peers.came_from(visitor.stream.transport, (hello.host, hello.port))
+        visitor.stream.hand_over(protocol)

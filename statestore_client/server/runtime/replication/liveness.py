@@ -9,23 +9,24 @@ import asyncio
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
+
+import attrs
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.replication.internal_handshake import (
-    ACCEPTED,
-    EPOCH_BYTES,
-    SERVER_HELLO_BYTES,
-    ClientHello,
-    ServerHello,
-)
+from statestore_client.server.runtime.replication.internal_connection import dial
+from statestore_client.server.runtime.replication.internal_handshake import PULSE_BYTES, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PulseListener", "PulseThread", "dial"]
+    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+    from statestore_client.server.runtime.replication.internal_handshake import Session
+
+__all__ = ["PulseListener", "PulseThread"]
 
 _PULSE_S: Final = 0.05
 #: An event loop that has not come by for longer hangs.
@@ -37,6 +38,16 @@ _CONNECT_S: Final = 1.0
 _SILENCE_S: Final = 1.0
 
 
+@attrs.define
+class _Standby:
+    """One that listens."""
+
+    id: str
+    format: int
+    session: Session
+    count: int = 0  # of signs of life that it was given
+
+
 class PulseThread:
     """Of the active server. :meth:`start` and :meth:`close` belong to the event loop."""
 
@@ -46,7 +57,7 @@ class PulseThread:
         self._listener_came = listener_came
         self._epoch: int | None = None
         self._seen_at = 0.0
-        self._sockets: dict[socket.socket, tuple[str, int]] = {}
+        self._sockets: dict[socket.socket, _Standby] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,11 +68,11 @@ class PulseThread:
         self._thread = threading.Thread(target=self._run, name="statestore-pulse", daemon=True)
         self._thread.start()
 
-    def add(self, sock: socket.socket, server_id: str, format_: int) -> None:
+    def add(self, sock: socket.socket, server_id: str, format_: int, session: Session) -> None:
         """Another server listens on it, which knows records up to this format. It is closed here."""
         sock.setblocking(False)
         with self._lock:
-            self._sockets[sock] = server_id, format_
+            self._sockets[sock] = _Standby(server_id, format_, session)
         self._listener_came()
 
     @property
@@ -73,7 +84,7 @@ class PulseThread:
     def formats(self) -> dict[str, int]:
         """The newest formats that they know, by id, in that order."""
         with self._lock:
-            return dict(self._sockets.values())
+            return {standby.id: standby.format for standby in self._sockets.values()}
 
     def close(self) -> None:
         self._is_over.set()
@@ -95,16 +106,19 @@ class PulseThread:
         while not self._is_over.wait(_PULSE_S):
             epoch = self._epoch
             if epoch is not None and time.monotonic() - self._seen_at < _HUNG_S:
-                self._give(epoch.to_bytes(EPOCH_BYTES, "big"))
+                self._give(epoch)
 
-    def _give(self, pulse: bytes) -> None:
+    def _give(self, epoch: int) -> None:
         with self._lock:
-            for sock in tuple(self._sockets):
+            for sock, standby in tuple(self._sockets.items()):
                 try:
-                    sock.send(pulse)
+                    is_whole = sock.send(standby.session.pulse(epoch, standby.count)) == PULSE_BYTES
                 except BlockingIOError:
-                    pass  # it does not listen at the moment
+                    continue  # it does not listen at the moment
                 except OSError:
+                    is_whole = False
+                standby.count += 1
+                if not is_whole:
                     del self._sockets[sock]
                     sock.close()
 
@@ -119,31 +133,14 @@ class Listener(Protocol):
         """Its machine refuses connections: the process is gone."""
 
 
-async def dial(address: str, hello: ClientHello, key: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the internal address ``host:port`` of another server. Raises OSError, EOFError, and
-    RemoteProtocolError.
-    """
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    try:
-        answer = ServerHello.decode(await reader.readexactly(SERVER_HELLO_BYTES))
-        if answer is not None:
-            writer.write(hello.encode(answer.challenge, key))
-        await reader.readexactly(len(ACCEPTED))
-    except BaseException:
-        writer.close()
-        raise
-    return reader, writer
-
-
 class PulseListener:
     """Listens to one active server until it is closed."""
 
-    def __init__(self, address: str, server_id: str, key: bytes, listener: Listener) -> None:
+    def __init__(self, address: str, server_id: str, secret: ClusterSecret, listener: Listener) -> None:
         """``server_id`` is the own one."""
         self._address = address
-        self._hello = ClientHello("pulse", server_id, str(FORMAT))
-        self._key = key
+        self._hello = Hello("pulse", server_id, address, str(FORMAT))
+        self._secret = secret
         self._listener = listener
         self._task = asyncio.get_running_loop().create_task(self._listen())
 
@@ -164,15 +161,15 @@ class PulseListener:
     async def _hear_all(self) -> bool:
         """Until the connection ends, or nothing comes. Whether something came."""
         async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await dial(self._address, self._hello, self._key)
-        has_heard = False
+            stream, session = await dial(self._address, self._hello, self._secret)
+        count = 0
         try:
-            while True:
-                async with asyncio.timeout(_SILENCE_S):
-                    pulse = await reader.readexactly(EPOCH_BYTES)
-                self._listener.hear(int.from_bytes(pulse, "big"))
-                has_heard = True
-        except (OSError, EOFError):
-            return has_heard
+            with suppress(OSError, EOFError):
+                while True:
+                    async with asyncio.timeout(_SILENCE_S):
+                        pulse = await stream.read(PULSE_BYTES)
+                    self._listener.hear(session.epoch_of(pulse, count))
+                    count += 1
+            return count > 0
         finally:
-            writer.close()
+            stream.transport.close()

@@ -15,6 +15,7 @@ from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
 from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
+from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
 from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
 from statestore_client.server.runtime.replication.log_link import LogLink
@@ -68,10 +69,13 @@ class Lives:
         #: What the machines go by. It is put right when this server takes over.
         self.clock: ElapsedClock = ElapsedClock()
         self._elapsed = ElapsedClock()
-        self.router: ClientRouter = ClientRouter(settings.id, settings.key)
+        self._secret = ClusterSecret(settings.key)
+        self.router: ClientRouter = ClientRouter(settings.id, self._secret)
         self._pulse = PulseThread(self._may_pulse, self._listener_came)
         self.commands: OperatorCommands = OperatorCommands(self)
-        self._internal_listener = InternalListener(self.router, settings.key, self._pulse.add, self.commands.carry_out)
+        self._internal_listener = InternalListener(
+            settings.id, self.router, self._secret, self._pulse.add, self.commands.carry_out
+        )
         self.log_peers: LogPeers = LogPeers(settings.raft)
         #: If it runs one in its process.
         self.peer: OwnPeer | None = (
@@ -104,7 +108,7 @@ class Lives:
         self.router.bind(driver)
         port = await self._internal_listener.open(settings.internal_host, settings.internal_port)
         host = f"[{settings.internal_host}]" if ":" in settings.internal_host else settings.internal_host
-        self._url = settings.internal_address or f"{host}:{port}"
+        self._url = self._internal_listener.address = settings.internal_address or f"{host}:{port}"
         self._pulse.start()
         self._look()
         self._begin_life()
@@ -295,7 +299,7 @@ class Lives:
             self._listener.close()
         self._listener = None
         if url is not None and self._replica is not None:
-            self._listener = PulseListener(url, self._settings.id, self._settings.key, self._replica)
+            self._listener = PulseListener(url, self._settings.id, self._secret, self._replica)
 
     def promoted(self, epoch: int, timeline: Timeline) -> None:
         replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines

@@ -13,7 +13,6 @@ Source: ``docs/decisions/0057-keys-of-a-cluster.md``.
 
 from __future__ import annotations
 
-import hmac
 import shlex
 from typing import TYPE_CHECKING, Final, Self
 
@@ -28,6 +27,7 @@ from statestore_client.curve_keys import (
     write_public_key,
 )
 from statestore_client.errors import DataDirectoryError, SettingsError
+from statestore_client.server.runtime.replication.cluster_secret import derive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,11 +70,10 @@ class ClusterKeys:
     @classmethod
     def made_from(cls, secret: bytes, cluster: str, ids: Mapping[str, str]) -> Self:
         """The same for everybody who has the secret, and names the cluster and its peers in the same way."""
-        root = hmac.digest(_SALT, secret, "sha256")  # HKDF of RFC 5869
 
         def pair(kind: str, name: str) -> KeyPair:
-            info = b"\0".join((kind.encode(), cluster.encode(), name.encode(), b"\1"))
-            return KeyPair.of_secret(hmac.digest(root, info, "sha256"))
+            info = b"\0".join((kind.encode(), cluster.encode(), name.encode(), b""))
+            return KeyPair.of_secret(derive(_SALT, secret, info))
 
         return cls(tuple((each, pair("peer", each)) for each in ids), pair("client", _CLIENT))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,6 @@ from statestore_client.server.runtime.replication.cluster_nodes import listening
 from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping
 
 __all__ = ["PeerSettings", "ReplicaSettings"]
@@ -22,6 +22,7 @@ __all__ = ["PeerSettings", "ReplicaSettings"]
 _MAX_ID_BYTES: Final = 64
 _MAX_PORT: Final = 65_535
 _MIN_KEY_BYTES: Final = 16
+_EVERYBODY: Final = 0o007
 
 
 def _urls(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -168,8 +169,12 @@ class ReplicaSettings:
 
     @classmethod
     def key_in(cls, file: str | Path) -> bytes:
-        """The key that a file has, without spaces around it. Raises SettingsError."""
+        """The key that a file has, without spaces around it. A group may read it, as that of a mounted secret does.
+        Raises SettingsError, also if everybody may.
+        """
         try:
+            if os.name == "posix" and Path(file).stat().st_mode & _EVERYBODY:
+                raise SettingsError(f"the key file {file} can be read by other users: chmod 600 {file}")
             return Path(file).read_bytes().strip()
         except OSError as error:
             raise SettingsError(f"the key file {file} cannot be read: {error.strerror or error}") from error

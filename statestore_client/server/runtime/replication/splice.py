@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.replication.internal_handshake import ServerHello
+from statestore_client.server.runtime.replication.internal_connection import dial
 from statestore_client.server.runtime.transport.peers import peer_name
 from statestore_client.server.runtime.transport.sockets import set_options
 
 if TYPE_CHECKING:
     from statestore_client.errors import PacketError
     from statestore_client.server.runtime.replication.client_router import ClientRouter
-    from statestore_client.server.runtime.replication.internal_handshake import ClientHello
+    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+    from statestore_client.server.runtime.replication.internal_handshake import Hello
     from statestore_client.server.runtime.transport.peers import Peer
 
 __all__ = ["SplicedClient", "SplicedServer"]
@@ -201,65 +202,35 @@ class SplicedClient(_Side):
 
 
 class SplicedServer(_Side):
-    """The side of the active server."""
+    """The side of the active server: ``hello`` has its address."""
 
-    def __init__(self, client: SplicedClient, hello: ClientHello, key: bytes) -> None:
+    def __init__(self, client: SplicedClient, hello: Hello, secret: ClusterSecret) -> None:
         self._client = client
-        self._hello = hello
-        self._key = key
-        self._server_hello = bytearray()
-        self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
-        self._is_introduced = False
+        self._task = asyncio.get_running_loop().create_task(self._dial(hello, secret))
         self.is_ready: bool = False
 
-    def dial(self, address: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._dial(address))
-
-    async def _dial(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
+    async def _dial(self, hello: Hello, secret: ClusterSecret) -> None:
         try:
             async with asyncio.timeout(_DIAL_S):
-                await asyncio.get_running_loop().create_connection(lambda: self, host.strip("[]"), int(port))
-        except (OSError, TimeoutError) as error:
-            log_event(logging.INFO, "not passed on", to=address, reason=str(error) or "no answer")
+                stream, _ = await dial(hello.receiver, hello, secret)
+        except (OSError, EOFError, RemoteProtocolError) as error:
+            reason = error.message if isinstance(error, RemoteProtocolError) else str(error) or "no answer"
+            log_event(logging.INFO, "not passed on", to=hello.receiver, reason=reason)
             self._client.server_left(self)
+        else:
+            stream.hand_over(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._is_closed:
-            self._transport.abort()
-        else:
-            set_options(self._transport)
+        self.is_ready = True
+        self._client.let_in()
 
     def data_received(self, data: bytes) -> None:
-        if self.is_ready:
-            self._client.receive(data)
-            return
-        self._server_hello += data
-        try:
-            self._shake_hands()
-        except RemoteProtocolError as error:
-            log_event(logging.WARNING, "not passed on", reason=error.message)
-            self.close()
-
-    def _shake_hands(self) -> None:
-        hello = ServerHello.decode(self._server_hello)
-        if hello is None:
-            return
-        if not self._is_introduced:
-            self._is_introduced = True
-            self.send(self._hello.encode(hello.challenge, self._key))
-        if hello.is_accepted:
-            self.is_ready = True
-            self._client.let_in()
-            if hello.rest:
-                self._client.receive(hello.rest)
+        self._client.receive(data)
 
     def eof_received(self) -> bool:
-        if self.is_ready:
-            self._client.end()
-        return self.is_ready
+        self._client.end()
+        return self._transport is not None and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         self._client.pause()
@@ -276,15 +247,19 @@ class SplicedServer(_Side):
             self._transport.write(data)
 
     def end(self) -> None:
-        """The client says no more."""
+        """The client says no more. TLS has no half of an end: what the server would still answer is lost then, as it is
+        for a client that speaks TLS with it.
+        """
         transport = self._transport
-        if transport is not None and self.is_ready and transport.can_write_eof() and not transport.is_closing():
-            with suppress(OSError):  # it is gone, and nobody was told yet
-                transport.write_eof()
+        if transport is None or transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        with suppress(OSError):  # it is gone, and nobody was told yet
+            transport.write_eof()
 
     def close(self) -> None:
-        self._is_closed = True
+        self._task.cancel()
         if self._transport is not None:
             self._transport.close()
-        elif self._task is not None:
-            self._task.cancel()

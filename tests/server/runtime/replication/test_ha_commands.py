@@ -27,6 +27,7 @@ async def _ha(tmp_path: Path, *arguments: str, key: bytes = KEY) -> tuple[int, s
     """Exit code and output."""
     file = tmp_path / "key"
     file.write_bytes(key)
+    file.chmod(0o600)
     command = [sys.executable, "-m", "statestore_client.cli", "ha", *arguments, "--cluster-key-file", str(file)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr

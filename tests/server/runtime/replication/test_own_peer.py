@@ -211,6 +211,7 @@ def test_an_import_into_a_cluster_with_keys(tmp_path: Path) -> None:
     with EmbeddedServer(data=tmp_path / "old") as server, StateStoreClient(server.url) as store:
         store.set("k", "old")
     nodes = cluster()
+    (tmp_path / "secret").touch(0o600)
     (tmp_path / "secret").write_bytes(SECRET)
     command = f"{sys.executable} -m statestore_client.cli ha import {tmp_path / 'old'} --cluster "
     command += ",".join(f"{name}={place}" for name, place in nodes.items())

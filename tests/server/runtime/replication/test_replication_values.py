@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +14,14 @@ from hypothesis import strategies as st
 from statestore_client import SettingsError
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server import ReplicaSettings
+from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
 from statestore_client.server.runtime.replication.internal_handshake import (
-    ACCEPTED,
-    SERVER_HELLO_BYTES,
-    ClientHello,
-    ServerHello,
-    hello_size,
+    PULSE_BYTES,
+    Answer,
+    Hello,
+    Session,
+    check_magic,
+    length_of,
 )
 from statestore_client.server.runtime.replication.request_clock import RequestClock
 from statestore_client.wire.instant import Instant
@@ -112,15 +116,27 @@ def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         ReplicaSettings.key_in(tmp_path / "none")
     (tmp_path / "key").write_text("0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o640)
     assert ReplicaSettings.key_in(tmp_path / "key") == b"0123456789abcdef"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no such modes here")
+def test_a_key_that_everybody_may_read(tmp_path: Path) -> None:
+    """It is no secret; the error says what to do."""
+    (tmp_path / "key").write_text("0123456789abcdef\n")
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        ReplicaSettings.key_in(tmp_path / "key")
 
 
 # -- what servers of one log say to each other first, with bytes and codes from outside our encoder --------------------
 
-CHALLENGE = bytes(range(32))
 KEY = b"0123456789abcdef"
-#: ["splice", "b", "mqtts", "10.0.0.7", 5000], as the MessagePack specification has it.
-PACKED = b"\x95\xa6splice\xa1b\xa5mqtts\xa810.0.0.7\xcd\x13\x88"
+RECEIVER_NONCE, DIALLER_NONCE = bytes(range(32)), bytes(range(32, 64))
+#: ["splice", "b", "a.example:8049", "mqtts", "10.0.0.7", 5000], as the MessagePack specification has it.
+HELLO = b"\x96\xa6splice\xa1b\xaea.example:8049\xa5mqtts\xa810.0.0.7\xcd\x13\x88"
+#: [true, "a"]
+ANSWER = b"\x92\xc3\xa1a"
 
 
 def _hmac_sha256(key: bytes, data: bytes) -> bytes:
@@ -130,29 +146,71 @@ def _hmac_sha256(key: bytes, data: bytes) -> bytes:
     return hashlib.sha256(bytes(byte ^ 0x5C for byte in block) + inner).digest()
 
 
-WIRE = len(PACKED).to_bytes(2, "big") + PACKED + _hmac_sha256(KEY, CHALLENGE + PACKED)
+#: HKDF of RFC 5869: the secret is extracted with the salt, and expanded for "codes" to one block.
+CODES = _hmac_sha256(_hmac_sha256(b"statestore internal 2", KEY), b"codes\1")
+SESSION = Session(CODES, RECEIVER_NONCE, DIALLER_NONCE)
+
+
+def code_of(role: bytes, said: bytes) -> bytes:
+    """Over who says it, both nonces, and what is said."""
+    return _hmac_sha256(CODES, role + RECEIVER_NONCE + DIALLER_NONCE + said)
+
+
+def test_the_secret_makes_the_key_of_the_codes() -> None:
+    """And an empty one is none."""
+    assert ClusterSecret(KEY).key == CODES
+    assert ClusterSecret(KEY)
+    assert not ClusterSecret(b"")
 
 
 def test_a_hello_is_these_bytes() -> None:
+    """Length, array, nonce, code."""
+    hello = Hello("splice", "b", "a.example:8049", "mqtts", "10.0.0.7", 5000)
+    code = code_of(b"dialler\0", HELLO)
+    assert hello.encode(SESSION) == len(HELLO).to_bytes(2, "big") + HELLO + DIALLER_NONCE + code
+    assert length_of(hello.encode(SESSION)[:2]) == len(HELLO)
+    assert Hello.decode(HELLO, code, SESSION) == hello
+
+
+def test_an_answer_is_these_bytes() -> None:
     """Length, array, code."""
-    hello = ClientHello("splice", "b", "mqtts", "10.0.0.7", 5000)
-    assert hello.encode(CHALLENGE, KEY) == WIRE
-    assert hello_size(WIRE[:2]) == len(WIRE)
-    assert hello_size(WIRE[:1]) is None
-    assert ClientHello.decode(WIRE, CHALLENGE, KEY) == hello
+    code = code_of(b"receiver\0", ANSWER)
+    assert Answer(True, "a").encode(SESSION) == len(ANSWER).to_bytes(2, "big") + ANSWER + code
+    assert Answer.decode(ANSWER, code, SESSION) == Answer(True, "a")
+
+
+def test_a_sign_of_life_is_these_bytes() -> None:
+    """Epoch, number, code. It is good once, in its place, on its connection."""
+    said = (7).to_bytes(8, "big") + (2).to_bytes(8, "big")
+    pulse = said + code_of(b"pulse\0", said)
+    assert len(pulse) == PULSE_BYTES
+    assert SESSION.pulse(7, 2) == pulse
+    assert SESSION.epoch_of(pulse, 2) == 7
+    others = [attrs.evolve(SESSION, receiver_nonce=bytes(32)), attrs.evolve(SESSION, key=bytes(32))]
+    for session, count, bytes_ in [
+        (SESSION, 3, pulse), (SESSION, 2, pulse[:7] + b"\x08" + pulse[8:]), *((other, 2, pulse) for other in others),
+    ]:  # fmt: skip
+        with pytest.raises(RemoteProtocolError, match="sign of life"):
+            session.epoch_of(bytes_, count)
 
 
 @pytest.mark.parametrize(
-    ("challenge", "key"), [(bytes(32), KEY), (CHALLENGE, b"another key of 24 bytes.")], ids=["replayed", "other key"]
+    "session",
+    [
+        Session(CODES, bytes(32), DIALLER_NONCE),
+        Session(CODES, RECEIVER_NONCE, bytes(32)),
+        Session(ClusterSecret(b"another key of 24 bytes.").key, RECEIVER_NONCE, DIALLER_NONCE),
+    ],
+    ids=["replayed to the receiver", "replayed to the dialler", "other key"],
 )
-def test_another_challenge_or_key_is_refused(challenge: bytes, key: bytes) -> None:
-    """A hello that somebody has heard is of no use."""
+def test_another_nonce_or_key_is_refused(session: Session) -> None:
+    """What somebody has heard is of no use, nor is what the other side says sent back to it."""
     with pytest.raises(RemoteProtocolError, match="--cluster-key-file"):
-        ClientHello.decode(WIRE, challenge, key)
-
-
-def _sealed(packed: bytes) -> bytes:
-    return len(packed).to_bytes(2, "big") + packed + _hmac_sha256(KEY, CHALLENGE + packed)
+        Hello.decode(HELLO, code_of(b"dialler\0", HELLO), session)
+    with pytest.raises(RemoteProtocolError, match="--cluster-key-file"):
+        Answer.decode(ANSWER, code_of(b"receiver\0", ANSWER), session)
+    with pytest.raises(RemoteProtocolError, match="--cluster-key-file"):
+        Answer.decode(ANSWER, code_of(b"dialler\0", ANSWER), SESSION)
 
 
 @pytest.mark.parametrize(
@@ -161,41 +219,41 @@ def _sealed(packed: bytes) -> bytes:
         b"",
         b"\x90",
         b"\xc1",
-        b"\x95\xa5other\xa1b\xa0\xa0\x00",
-        b"\x95\xa6splice\x01\xa0\xa0\x00",
-        PACKED[:-3] + b"\xc3",
+        b"\x96\xa5other\xa1b\xa1a\xa0\xa0\x00",
+        b"\x96\xa6splice\x01\xa1a\xa0\xa0\x00",
+        HELLO[:-3] + b"\xc3",
     ],
 )
 def test_a_hello_of_something_else_is_refused(packed: bytes) -> None:
     """Although its code is right."""
     with pytest.raises(RemoteProtocolError):
-        ClientHello.decode(_sealed(packed), CHALLENGE, KEY)
+        Hello.decode(packed, code_of(b"dialler\0", packed), SESSION)
+
+
+@given(st.binary(max_size=40))
+def test_an_answer_of_something_else_is_refused(packed: bytes) -> None:
+    """Although its code is right."""
+    try:
+        answer = Answer.decode(packed, code_of(b"receiver\0", packed), SESSION)
+    except RemoteProtocolError:
+        return
+    assert (type(answer.is_accepted), type(answer.text)) == (bool, str)
 
 
 def test_a_hello_that_is_too_long_is_refused_at_once() -> None:
     """Nothing of it is kept."""
     with pytest.raises(RemoteProtocolError):
-        hello_size(b"\xff\xff")
+        length_of(b"\xff\xff")
 
 
-@given(st.binary(max_size=80))
-def test_whatever_listens_there(data: bytes) -> None:
-    """It is no server of a log, or says not enough yet."""
-    try:
-        assert ServerHello.decode(data) is None
-    except RemoteProtocolError:
-        assert not data.startswith(b"statestore internal 1\n")
-
-
-def test_the_active_server_accepts() -> None:
-    """What comes right after that is the client's."""
-    data = b"statestore internal 1\n" + CHALLENGE
-    assert len(data) == SERVER_HELLO_BYTES
-    assert ServerHello(CHALLENGE).encode() == data
-    assert ServerHello.decode(data) == ServerHello(CHALLENGE)
-    assert ServerHello.decode(data + ACCEPTED + b"rest") == ServerHello(CHALLENGE, True, b"rest")
-    with pytest.raises(RemoteProtocolError, match="newer"):
-        ServerHello.decode(data + b"?")
+@pytest.mark.parametrize(
+    ("magic", "why"), [(b"statestore internal 1\n", "older release"), (b"HTTP/1.1 400 Bad Request"[:22], "no server")]
+)
+def test_whatever_listens_there(magic: bytes, why: str) -> None:
+    """It is no server of this log, or one of another release."""
+    with pytest.raises(RemoteProtocolError, match=why):
+        check_magic(magic)
+    check_magic(b"statestore internal 2\n")
 
 
 # -- request ids of a server whose wall clock is wrong -----------------------------------------------------------------

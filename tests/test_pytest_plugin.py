@@ -91,6 +91,29 @@ async def test_each_test_has_its_own(statestore_async_client):
     assert await statestore_async_client.get("k") is None
 """
 
+LOOPS = """
+import asyncio
+import pytest
+
+loops = set()
+
+async def check(client):
+    loops.add(asyncio.get_running_loop())
+    await client.set("k", "1")
+    assert (await client.get("k")).value == b"1"
+
+{mark}
+async def test_first(statestore_async_client):
+    await check(statestore_async_client)
+
+{mark}
+async def test_second(statestore_async_client):
+    await check(statestore_async_client)
+
+def test_the_loops():
+    assert len(loops) == {loops}
+"""
+
 ADMITTED = """
 import pytest
 from statestore_client import AsyncStateStoreClient, NotAuthorizedError, StateStoreClient
@@ -222,6 +245,30 @@ def test_a_test_can_have_a_server_of_its_own_kind(statestore_broker: EmbeddedSer
     """The marker passes its arguments to the server of that test."""
     with pytest.raises(RuntimeError, match="faults=True"):
         _ = statestore_broker.faults
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("mode", "loop_of_tests", "loops"),
+    [
+        ("strict", "function", {"": 2, '(loop_scope="module")': 1, '(loop_scope="session")': 1}),
+        ("auto", "session", {"": 1, '(loop_scope="function")': 2}),
+    ],
+)
+def test_the_asynchronous_client_is_in_the_loop_of_its_test(
+    tmp_path: Path, mode: str, loop_of_tests: str, loops: dict[str, int]
+) -> None:
+    """Whatever loop a test chooses, by its marker or by the configuration, its client is opened there."""
+    for number, (chosen, count) in enumerate(loops.items()):
+        mark = f"@pytest.mark.asyncio{chosen}" if chosen or mode == "strict" else ""
+        (tmp_path / f"test_loops_{number}.py").write_text(LOOPS.format(mark=mark, loops=count))
+    loop_of_fixtures = "session" if loop_of_tests == "function" else "function"
+    options = [
+        f"asyncio_mode={mode}",
+        f"asyncio_default_test_loop_scope={loop_of_tests}",
+        f"asyncio_default_fixture_loop_scope={loop_of_fixtures}",
+    ]
+    run(tmp_path, *(f"--override-ini={option}" for option in options), expect=f"{3 * len(loops)} passed")
 
 
 @pytest.mark.ci

@@ -59,6 +59,18 @@ class SiteLink:
     hellos: int = 0
     #: A hello of it was not answered in time, or was refused.
     has_failed: bool = False
+    #: Something else has come since the hello was taken: the other side has the answer to it.
+    has_spoken: bool = False
+
+    def repeats(self, hello: Hello) -> bool:
+        """Whether a hello says again what was taken, and begins nothing anew.
+
+        A dialled connection says hello until it has an answer, as the line may be slow, and once more when the shell
+        finds that the connection stands. So several answers come, and on the other side several hellos come before
+        anything else: nothing that was said in between is lost, as a connection keeps the order.
+        """
+        is_same = (self.name, self.incarnation) == (hello.name, hello.incarnation)
+        return is_same and (hello.is_reply or not self.has_spoken)
 
     def forget(self, now: float) -> None:
         """What was said on this connection does not count any more."""
@@ -115,6 +127,7 @@ class Links:
         link.incarnation = hello.incarnation
         link.areas, link.capabilities = hello.areas, hello.capabilities
         link.sent = link.received = link.hellos = 0
+        link.has_spoken = False
         link.heard_at = now
         self._links[link.id] = self._links.pop(link.id)
 

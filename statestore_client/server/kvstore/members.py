@@ -167,6 +167,11 @@ class Members:
             if not hello.is_reply:
                 self._send(link_id, refusal)
             return
+        if link is not None and link.repeats(hello):
+            link.heard_at = now
+            if not hello.is_reply:
+                self._send(link_id, self._hello(is_reply=True))
+            return
         if link is None:
             link = self.links.accept(link_id, now)
         elif link.name is not None:

@@ -174,7 +174,7 @@ class Site:
         if user is not None and user != link.name:  # a route that has a new owner
             self.tell(MalformedMessage(link_id, f"it speaks for {link.name!r}, and has another key"))
             return
-        link.heard_at = now
+        link.heard_at, link.has_spoken = now, True
         if self._links.has_rival(link.name):
             self.tell(NameInUse(link.name))
         try:

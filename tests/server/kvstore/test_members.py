@@ -12,6 +12,7 @@ from statestore_client.server.kvstore import links
 from statestore_client.server.kvstore.events import HelloRefused, PeerChanged, Synced
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.messages import (
+    CompareRanges,
     Heartbeat,
     Hello,
     HelloWanted,
@@ -113,6 +114,35 @@ def test_the_other_side_cannot_end_what_this_site_dials() -> None:
     assert one.hear("out", Leave()) == []
     assert one.peer().is_connected
     assert one.hear("stranger", Leave()) == [HelloWanted()]
+
+
+def test_a_hello_that_is_said_again_is_answered_and_begins_nothing_anew() -> None:
+    """The sync that has begun with the first one goes on. Once the other side has said something else it has the
+    answer, and a hello of it begins anew.
+    """
+    one = OneSite()
+    one.wait(0.0)
+    first = one.hear_hello()
+    assert [type(message) for message in first] == [Hello, CompareRanges]
+    assert [type(message) for message in one.hear_hello()] == [Hello]
+    assert one.state() is PeerState.SYNCING
+    one.hear("in", Heartbeat(7, 0))
+    one.hear_hello()
+    assert one.state() is PeerState.IDLE
+
+
+def test_a_second_answer_to_a_hello_begins_nothing_anew() -> None:
+    """The site that dials had said it twice, as the line was slow."""
+    one = OneSite("bonn")
+    one.site.members.dial("out", one.now)
+    one.wait(0.0, "out")
+    assert any(isinstance(message, Hello) for message in one.wait(1.0, "out"))
+    assert any(isinstance(message, CompareRanges) for message in one.hear_hello(link="out", is_reply=True))
+    one.hear("out", Heartbeat(7, 0))
+    assert one.hear_hello(link="out", is_reply=True) == []
+    assert one.replica.counters.full_syncs == 1
+    one.hear_hello(incarnation=8, link="out", is_reply=True)
+    assert one.replica.counters.full_syncs == 2
 
 
 def test_hellos_are_a_second_apart_whatever_the_other_side_says() -> None:

@@ -10,6 +10,7 @@ import os
 import resource
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any
@@ -19,11 +20,13 @@ import pytest
 import zmq
 import zmq.asyncio
 from support.ports import reserved_port
+from support.sites import SiteThread
 from support.waiting import eventually, until
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.links import DOWN_S
+from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
@@ -50,6 +53,23 @@ async def test_two_sites_become_equal_through_one_connection() -> None:
         assert x.value("both") == b"new"
         y.set("later", b"3")
         await until(lambda: x.value("later") == b"3")
+
+
+def test_a_new_peering_syncs_once() -> None:
+    """The hello that was said when the address was dialled, and the one when the connection stood, are one beginning.
+
+    Each site has a thread, as the second hello is then often on its way when the first one is answered.
+    """
+    for _ in range(5):
+        with SiteThread("bonn") as bonn, SiteThread("rome") as rome:
+            rome.call(partial(rome.peering.add_peer, bonn.url))
+            replicas = [site.peering.site.replicas["default"] for site in (bonn, rome)]
+            eventually(partial(_are_synced, replicas))
+            assert [replica.counters.full_syncs for replica in replicas] == [1, 1]
+
+
+def _are_synced(replicas: list[Replica]) -> bool:
+    return all(replica.peers and replica.is_ready for replica in replicas)
 
 
 async def test_a_line_of_sites_passes_everything_on() -> None:

@@ -155,6 +155,26 @@ def test_what_sites_keep_alive_never_expires() -> None:
         assert (mesh.lacking, mesh.expired) == (0, 0)
 
 
+# -- hellos that are said again before they are answered ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_a_slow_line_each_side_syncs_once(seed: int) -> None:
+    """The dialling side says hello each second, and hears several answers after that. They begin nothing anew."""
+    world = World(seed)
+    world.longest_delay = 1.1
+    nodes = [Node(world, name, ("ranges",), None, _TTL_MS) for name in ("rome", "bonn")]
+    edge = Edge(0, *nodes)
+    world.edges.append(edge)
+    for node in nodes:
+        node.edges.append(edge)
+        node.start()
+    world.run_until(20.0)
+    assert [node.site.replicas[AREA].counters.full_syncs for node in nodes] == [1, 1]
+    assert nodes[0].sums.total == nodes[1].sums.total
+    assert not world.violations
+
+
 # -- two sites of one name ---------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Index, to_position
 from raft_client.cli.output import json_line, write
 from raft_client.cli.records import entry_line, entry_record
+from raft_client.cli.streams import ends_with_reader
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
@@ -71,7 +72,8 @@ def tail(
             after = Position(start - 1)
         elif after is None:
             after = Position(_last_entries(client, _LAST if last is None else last))
-        with closing(_follow(client, after, policy) if follow else _read(client, after, count, policy)) as batches:
+        batches = _follow(client, after, policy) if follow else _read(client, after, count, policy)
+        with closing(batches), ends_with_reader():
             _print(batches, count, line)
     return exits.DONE
 

@@ -6,6 +6,7 @@ import base64
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import attrs
@@ -16,6 +17,7 @@ from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
 from raft_client.cli.output import argument_bytes, as_json, json_line, write
 from raft_client.cli.running import CommandBehindDashes, run_command
+from raft_client.cli.streams import ends_with_reader
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.selectors import Prefix, Selector, Tree, Where
 from raft_client.core.watch_events import SnapshotEvent, WatchEvent
@@ -81,6 +83,7 @@ def watch(
     with (
         open_client(settings) as client,
         client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
+        nullcontext() if command else ends_with_reader(),
     ):
         seen = 0
         for line in _lines(events, selector, progress=progress):

@@ -20,6 +20,7 @@ from statestore_client.cli.kv_options import (
 )
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import as_json, print_json, print_line, value_argument
+from statestore_client.cli.streams import ends_with_reader
 from statestore_client.kvstore import KeyChange
 from statestore_client.wire.kvstore.value import MAX_TTL_MS
 
@@ -92,7 +93,7 @@ def nodes(*, json_output: bool, **options: Any) -> int:
 @site_options
 def snoop(*, ttls: bool, initial: bool, count: int | None, json_output: bool, **options: Any) -> int:
     """Print the changes of keys as they happen: set VERSION ORIGINATOR KEY VALUE, ttl ... KEY SECONDS, or end KEY."""
-    with open_site(options) as site, site.subscribe(**filter_of(options), ttls=ttls) as changes:
+    with open_site(options) as site, site.subscribe(**filter_of(options), ttls=ttls) as changes, ends_with_reader():
         if initial:
             for key, entry in sorted(changes.snapshot.items()):
                 _print_change(KeyChange(key, entry), json_output)

@@ -15,6 +15,7 @@ from statestore_client.cli import exits
 from statestore_client.cli.kv_graph import Mesh, drawn, walk
 from statestore_client.cli.kv_options import entry_facts, json_option, open_site, prefix_option, site_options
 from statestore_client.cli.output import print_json, print_line
+from statestore_client.cli.streams import ends_with_reader
 from statestore_client.kvstore import PeerInfo, Value
 from statestore_client.kvstore.calls import identity
 from statestore_client.wire.kvstore.value import hash_of
@@ -36,7 +37,7 @@ def peers(*, follow: bool, json_output: bool, **options: Any) -> int:
             reply = site.peers()
             _print_peers(reply.peers, reply.unreached, json_output)
             return exits.DONE
-        with site.follow_peers() as changes:
+        with site.follow_peers() as changes, ends_with_reader():
             for found in chain([changes.snapshot], changes):
                 _print_peers(found, site.peers().unreached, json_output)
     return exits.DONE

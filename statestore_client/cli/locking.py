@@ -17,6 +17,7 @@ from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.process_group import caught_signals, run_group
 from statestore_client.cli.running import CommandLast, started
+from statestore_client.cli.streams import ends_with_reader
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
@@ -162,7 +163,7 @@ def elect(
 
 
 def _listen(store: StateStoreClient, name: bytes, count: int | None, json_output: bool) -> int:
-    with store.election(name).observe() as leaders:
+    with store.election(name).observe() as leaders, ends_with_reader():
         for seen, state in enumerate(leaders, 1):
             if json_output:
                 print_json(as_json("leader", state.holder))

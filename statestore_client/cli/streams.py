@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import select
+import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, TypeVar, cast
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, TextIO, TypeVar, cast
 
 import click
 
@@ -15,9 +19,12 @@ from statestore_client.cli import exits
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["OutputError", "ReaderGoneError", "run_guarded", "standard_input"]
+__all__ = ["OutputError", "ReaderGoneError", "ends_with_reader", "run_guarded", "standard_input"]
 
 T = TypeVar("T")
+
+#: What interrupted the block may have swallowed the exception: how long (seconds) to wait before it is raised again.
+_AGAIN_S: Final = 1.0
 
 
 class OutputError(Exception):
@@ -50,6 +57,58 @@ def run_guarded(program: str, command: Callable[[], int]) -> NoReturn:
     finally:
         sys.stdout, sys.stderr = before
     sys.exit(code)
+
+
+@contextmanager
+def ends_with_reader() -> Iterator[None]:
+    """Raise ReaderGoneError inside the block, also in the middle of a wait, once the reader of our output has gone.
+
+    It is for commands that follow something: they write only when it changes, and would never notice. The block is one
+    of the main thread, where signal handlers run.
+    """
+    if (output := _output()) is None or not hasattr(select, "poll"):  # Windows has none
+        yield
+        return
+    main, is_gone = threading.get_ident(), threading.Event()
+    over, ending = os.pipe()
+
+    def look() -> None:
+        poll = select.poll()
+        poll.register(output, 0)  # which leaves POLLERR and POLLHUP
+        poll.register(over, select.POLLIN)
+        found = dict(poll.poll())
+        poll.unregister(output)
+        is_broken = found.get(output, 0) & (select.POLLERR | select.POLLHUP)
+        while is_broken and not poll.poll(1000 * _AGAIN_S if is_gone.is_set() else 0):
+            is_gone.set()
+            signal.pthread_kill(main, signal.SIGPIPE)
+
+    def end(_number: int, _frame: object) -> None:
+        if is_gone.is_set():  # otherwise it is for a connection that has broken, which its owner notices by itself
+            raise ReaderGoneError("the reader has gone")
+
+    before = signal.signal(signal.SIGPIPE, end)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    watcher = threading.Thread(target=look, name="reader of standard output", daemon=True)
+    watcher.start()
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+        os.close(ending)
+        watcher.join()
+        os.close(over)
+        signal.signal(signal.SIGPIPE, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _output() -> int | None:
+    """The descriptor of standard output, if it has one."""
+    try:
+        return None if sys.stdout is None else sys.stdout.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def standard_input() -> BinaryIO:

@@ -17,6 +17,7 @@ from rich.text import Text
 from statestore_client.cli import exits
 from statestore_client.cli.monitor_feed import Message, MonitorAddress, monitor_address, open_feed
 from statestore_client.cli.output import print_json
+from statestore_client.cli.streams import ends_with_reader
 from statestore_client.errors import TransportError
 
 __all__ = ["MonitorSummary", "top"]
@@ -127,7 +128,8 @@ def top(*, address: MonitorAddress | None, once: bool, json_output: bool) -> int
             raise TransportError(f"the monitor at {address.url} has said nothing")
         _print(summary, json_output=json_output)
     elif json_output:
-        _follow(address, lambda message: _printed(summary, message))
+        with ends_with_reader():
+            _follow(address, lambda message: _printed(summary, message))
     else:
         with Live(console=Console(), screen=True, auto_refresh=False) as live:
             _follow(address, lambda message: live.update(_shown(summary, message), refresh=True))

@@ -19,6 +19,7 @@ from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.running import CommandBehindDashes, started
+from statestore_client.cli.streams import ends_with_reader
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError
@@ -93,6 +94,8 @@ def watch_key(
             for name in names
         ]
         events = _merged([stack.enter_context(watch) for watch in watches])
+        if not command:
+            stack.enter_context(ends_with_reader())
         for seen, event in enumerate(events, 1):
             if command:
                 _run(command, event)

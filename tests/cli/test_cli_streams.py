@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from support.ports import reserved_port
+from support.scripted_peers import ScriptedCluster
+from support.sites import SiteThread
 
 from raft_client.cli import exits as raft_exits
 from raft_client.cli import streams as raft_streams
@@ -128,6 +134,82 @@ def test_a_server_whose_output_nobody_reads_serves() -> None:
             assert process.stderr.read() == b""
         finally:
             process.kill()
+
+
+# -- a reader that has gone --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def output_to(descriptor: int) -> Iterator[None]:
+    """Standard output goes there meanwhile."""
+    before = sys.stdout
+    with os.fdopen(descriptor, "w", closefd=False) as sys.stdout:
+        try:
+            yield
+        finally:
+            sys.stdout = before
+
+
+def test_a_wait_ends_when_the_reader_of_the_output_goes() -> None:
+    """What waits in the main thread is interrupted when the reader has gone, and only then."""
+    reader, writer = os.pipe()
+    with output_to(writer):
+        with streams.ends_with_reader():
+            signal.raise_signal(signal.SIGPIPE)  # as of any connection that has broken
+        threading.Timer(0.05, lambda: os.close(reader)).start()
+        with pytest.raises(streams.ReaderGoneError), streams.ends_with_reader():
+            assert not threading.Event().wait(30)
+        with suppress(streams.ReaderGoneError), streams.ends_with_reader():
+            with suppress(streams.ReaderGoneError):
+                threading.Event().wait(30)
+            threading.Event().wait(30)
+            pytest.fail("what was swallowed once is not raised again")
+    os.close(writer)
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+    assert "reader of standard output" not in [thread.name for thread in threading.enumerate()]
+
+
+STATESTORE = [sys.executable, "-m", "statestore_client.cli"]
+ZMQRAFT = [sys.executable, "-m", "raft_client.cli"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*STATESTORE, "watch", "k"],
+        [*STATESTORE, "watch", "k", "l"],
+        [*STATESTORE, "watch", "--prefix", "k"],
+        [*STATESTORE, "elect", "leader", "--listen"],
+        [*STATESTORE, "kv", "snoop"],
+        [*STATESTORE, "kv", "peers", "--follow"],
+        [*ZMQRAFT, "tail", "-f"],
+        [*ZMQRAFT, "watch"],
+    ],
+    ids=lambda command: " ".join(command[2:]),
+)
+def test_what_follows_ends_when_its_reader_has_gone(
+    statestore_server: EmbeddedServer, peers: ScriptedCluster, command: list[str]
+) -> None:
+    """A command that follows something ends with 0 when the reader of its output has gone, though nothing happens."""
+    with SiteThread() as site, StateStoreClient(statestore_server.url) as store:
+        store.election("leader").campaign()
+        url = ["--url", site.url] if "kv" in command else []
+        variables = os.environ | {"STATESTORE_URL": statestore_server.url, "ZMQRAFT_SEEDS": peers.seeds}
+        with subprocess.Popen(
+            [*command, *url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables
+        ) as process:
+            try:
+                assert process.stdout is not None
+                if "elect" in command:
+                    assert process.stdout.readline()
+                process.stdout.close()
+                process.stdout = None
+                assert process.wait(30) == 0
+                assert process.stderr is not None
+                assert process.stderr.read() == b""
+            finally:
+                process.kill()
 
 
 # -- what both tools have in common ------------------------------------------------------------------------------------

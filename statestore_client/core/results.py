@@ -92,10 +92,15 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
 def named(error: ServerError, command: Command) -> ServerError:
     """The refusal of ``command``, which says what was refused.
 
-    The server says *syntax error* only; in a SCAN that this client sends it can only mean the pattern, and in a SET
-    only the value of NEX.
+    The server says *syntax error* only; in a SCAN that this client sends it can only mean the pattern, or that another
+    store is to go on with a listing, and in a SET only the value of NEX.
     """
-    if isinstance(error, RequestSyntaxError) and isinstance(command, Scan):
+    if isinstance(error, RequestSyntaxError) and isinstance(command, Scan) and command.token is not None:
+        error = RequestSyntaxError(
+            f"{error.message}: the server cannot go on with this listing, which another store has begun, or this one "
+            "before it lost its data; begin the listing again"
+        )
+    elif isinstance(error, RequestSyntaxError) and isinstance(command, Scan):
         error = RequestSyntaxError(
             f"{error.message}: the server cannot use the pattern; in a pattern, * ? [abc] stand for other characters"
         )

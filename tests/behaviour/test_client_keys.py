@@ -21,7 +21,8 @@ from statestore_client import (
     WrongArgumentCountError,
 )
 from statestore_client.core.calls import SetItem
-from statestore_client.server import EmbeddedServer
+from statestore_client.server import EmbeddedServer, StoreLimits
+from statestore_client.server.store.scan import ScanLimits
 from statestore_client.wire.commands import decode_command
 
 
@@ -143,6 +144,18 @@ async def test_scan_finds_every_key_over_many_pages(shell: Shell, server: Embedd
         assert [key async for key in store.scan("nothing*")] == []
         assert len([key async for key in store.scan("[!a]/[12]")]) == 2
         assert len([key async for key in store.scan()]) == 3010
+
+
+async def test_a_listing_that_another_store_has_begun_says_so(shell: Shell) -> None:
+    """A server that was started again, empty, cannot go on with a listing; the error says to begin again."""
+    with EmbeddedServer(store_limits=StoreLimits(scan=ScanLimits(max_keys=1))) as server:
+        async with shell.client(server.url) as store:
+            await store.set_many([("a", "1"), ("b", "2")])
+            listing = store.scan()
+            assert await anext(listing) == b"a"
+            server.restart(keep_state=False)
+            with pytest.raises(RequestSyntaxError, match="begin the listing again"):
+                await anext(listing)
 
 
 async def test_a_pattern_that_cannot_be_read_is_named(shell: Shell, server: EmbeddedServer) -> None:

@@ -38,6 +38,7 @@ from statestore_client.server.broker.persistence.records import GrantRecord, Ses
 from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Changes, Journal, Record, Stream, Subject, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, StateStore
 from statestore_client.server.store.records import KeyRecord
@@ -63,7 +64,7 @@ class _World:
         self._journal = Journal(1)
         clock = HybridLogicalClock("StateStore", guard=threading.Lock())
         store = StateStore(clock=clock, journal=self._journal, persistence=KEEP_ALL)
-        service = StateStoreService(store, journal=self._journal, keeps_all=True)
+        service = StateStoreService(store, token_key=bytes(TOKEN_KEY_BYTES), journal=self._journal, keeps_all=True)
         limits = BrokerLimits(connections=clients + 10, sessions=clients + 10)
         self._broker = Broker(random=random.Random(1), application=service, limits=limits, journal=self._journal)
         self._standby = Standby(self._journal, service, self._broker, _BEGIN)

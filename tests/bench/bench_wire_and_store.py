@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from measure import Options, Report, peak_bytes, run_parts
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import RequestContext, StateStore, StoreLimits
 from statestore_client.wire.commands import Get, Set, decode_command
@@ -109,7 +110,7 @@ def apply(machine: StateStore, command: Set | Get) -> object:
 def service(report: Report, options: Options) -> None:
     """A whole request: properties, payload, store, response. Every request has its own correlation data."""
     for verb, payload in (("SET", SET), ("GET", b"*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n")):
-        application = StateStoreService(new_store())
+        application = StateStoreService(new_store(), token_key=bytes(TOKEN_KEY_BYTES))
         best = float("inf")
         for run in range(5):
             messages = [request(payload, run * 20_000 + number) for number in range(20_000)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import attrs
 import pytest
 from hostile_peer import TIMEOUT_S, Peer, request, wall_ms
 from support.shells import Shell
 
+from statestore_client import StateStoreClient
 from statestore_client.mqtt.packets import (
     ConnectProperties,
     Disconnect,
@@ -24,7 +26,9 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Subscription,
 )
-from statestore_client.server import EmbeddedServer
+from statestore_client.server import AccessRules, EmbeddedServer
+from statestore_client.wire.commands import Scan
+from statestore_client.wire.replies import Keys, decode_reply
 from statestore_client.wire.topics import notification_topic, response_topic
 
 # RESP3, by hand
@@ -81,6 +85,36 @@ def test_correlation_data_that_never_changes_deletes_each_time(tmp_path: Path) -
                 peer.ask(SET_K, correlation=b"other")
                 answers += [peer.ask_with(again), peer.ask(GET_K)]
     assert answers == ([b":1\r\n", b"$-1\r\n"] * 2 + [b":1\r\n", b"$1\r\nv\r\n"]) * 2
+
+
+# -- what a listing tells ----------------------------------------------------------------------------------------------
+
+
+def test_a_continuation_token_tells_no_key(tmp_path: Path) -> None:
+    """Who may list ``*/public`` learns no other key from the continuation tokens, cannot make one, and goes on with his
+    own after a restart of the server.
+    """
+    rules = AccessRules.parse("everybody\n publish answers\n subscribe answers\n write *\n read */public\n")
+    found, token = [], b""
+    hidden = [b"customers/%04d/secret" % number for number in range(5_200)]
+    for life in range(3):
+        with EmbeddedServer(data=tmp_path, acl=rules) as server, Peer(server, "c") as peer:
+            peer.subscribe("answers")
+            if not life:
+                with StateStoreClient(server.url) as writer:
+                    writer.set_many((key, b"v") for key in (*hidden, b"a/public", b"z/public"))
+            forged = b"\x01" + crc32(b"*/public").to_bytes(4) + hidden[77]
+            for other in (forged, bytes(80), bytes(reversed(token))):
+                assert peer.ask(Scan(b"*/public", other).encode()) == b"-ERR syntax error\r\n"
+            page = decode_reply(peer.ask(Scan(b"*/public", token or None).encode()))
+        assert isinstance(page, Keys)
+        found += page.keys
+        token = page.token or b""
+        assert b"customers" not in token
+        if not token:
+            break
+    assert found == [b"a/public", b"z/public"]
+    assert life
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.journal import Changes, Journal, Stream, StreamTables, Subject, Timeline, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.server.service.response_cache import ResponseCacheLimits
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, StateStore
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Set, VDel
@@ -58,7 +59,12 @@ class ServedWorld(DurableWorld):
         keeps_all = self.persistence.keeps_all
         store = StateStore(clock=clock, dialect=self.dialect, journal=journal, persistence=self.persistence)
         service = StateStoreService(
-            store, dialect=self.dialect, journal=journal, keeps_all=keeps_all, cache_limits=self.answers
+            store,
+            token_key=random.Random(id(journal)).randbytes(TOKEN_KEY_BYTES),
+            dialect=self.dialect,
+            journal=journal,
+            keeps_all=keeps_all,
+            cache_limits=self.answers,
         )
         limits = BrokerLimits(**{"keep_alive_s": 0, "flapping_hold_s": 0, **self.limits})
         return service, Broker(random=random.Random(7), application=service, limits=limits, journal=journal)

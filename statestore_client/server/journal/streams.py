@@ -16,6 +16,7 @@ stream               subject                                  record
 ``copies``           number                                   to whom a message is still to be copied
 ``keys``             key                                      value, version, fencing token, expiry; or no value
 ``responses``        client identifier and correlation data   the answer that was given
+``tokens``           ``key``                                  the key that continuation tokens are sealed with
 ``clock``            empty                                    the greatest version so far, and the local clock
 ``clock``            ``time``                                 the time of the last batch
 ===================  =======================================  ==========================================================
@@ -56,6 +57,7 @@ class Stream(Enum):
     COPIES = "copies"
     KEYS = "keys"
     RESPONSES = "responses"
+    TOKENS = "tokens"
     CLOCK = "clock"
 
     #: Members are looked up for each record. The hash that an Enum has is a function in Python.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ from statestore_client.server.runtime.transport.listeners import Listeners
 from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import Authorizer, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
 from statestore_client.wire.dialect import Dialect
@@ -130,6 +132,7 @@ class Server:
         has_rules = self._security.has_rules
         service = StateStoreService(
             store,
+            token_key=secrets.token_bytes(TOKEN_KEY_BYTES),
             dialect=self._dialect,
             authorize=self._may_run if has_rules else self._authorize,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,

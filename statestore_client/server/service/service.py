@@ -12,6 +12,7 @@ message expiry of zero                            dropped: its sender does not w
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
+a continuation token of somebody else             ``-ERR syntax error``; see :mod:`.scan_tokens`
 SET, DEL or VDEL of a read-only key               the same: other sites alone say what is there
 the same SET, DEL or VDEL again                   the same response again; nothing is executed
 ``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
@@ -54,6 +55,7 @@ from statestore_client.server.service.request_properties import (
     request_properties,
 )
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
+from statestore_client.server.service.scan_tokens import ScanTokens
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.dialect import Dialect
@@ -66,7 +68,7 @@ from statestore_client.wire.messages import (
     TIMESTAMP,
 )
 from statestore_client.wire.notifications import encode_notification
-from statestore_client.wire.replies import OK, Refused, Reply, encode_reply
+from statestore_client.wire.replies import OK, Keys, Refused, Reply, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
     QOS,
@@ -110,6 +112,7 @@ class StateStoreService:
         "_status",
         "_store",
         "_text_of",
+        "_tokens",
         "_user_of",
     )
 
@@ -117,6 +120,7 @@ class StateStoreService:
         self,
         store: StateStore,
         *,
+        token_key: bytes,
         dialect: Dialect = Dialect.SERVICE,
         authorize: Authorizer | None = None,
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
@@ -128,7 +132,7 @@ class StateStoreService:
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
         ``user_of(client id)`` is who its client proved to be, None for nobody in particular: what one user was answered
-        is not another's, who has the same client identifier later.
+        is not another's, who has the same client identifier later. ``token_key``: see :class:`.ScanTokens`.
 
         Responses to writes are written into the ``journal``; those to reads are lost with the server, and so are,
         unless the store ``keeps_all``, those to what does not survive, and notifications: clients that come back look
@@ -149,6 +153,7 @@ class StateStoreService:
         self._may_be_answered_on = may_be_answered_on
         self._user_of = user_of or _nobody
         self._responses = ResponseCache(cache_limits, journal)
+        self._tokens = ScanTokens(token_key, journal)
         self._fingerprint: Callable[[Content], int] = hash if journal is None else digest
         self._counters: defaultdict[str, int] = defaultdict(int)
 
@@ -165,6 +170,7 @@ class StateStoreService:
     def restore(self, storage: StoredRecords, timeline: Timeline) -> None:
         """Responses and keys of an earlier life. Raises DamagedRecordError."""
         self._store.restore(storage, timeline)
+        self._tokens.restore(storage)
         self._responses.restore(storage, timeline)
 
     def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
@@ -172,6 +178,7 @@ class StateStoreService:
         DamagedRecordError.
         """
         self._store.absorb(batch, timeline)
+        self._tokens.absorb(batch)
         self._responses.absorb(batch, timeline)
 
     def rows(self) -> Iterator[Row]:
@@ -285,7 +292,20 @@ class StateStoreService:
             raise RequestSyntaxError  # its notifications could never be sent
         stamp = None if timestamp is None else parse_timestamp(timestamp)
         fencing_token = None if token is None else TOKENS[token]
-        return self._store.apply(command, RequestContext(client_id, stamp, fencing_token, now))
+        request = RequestContext(client_id, stamp, fencing_token, now)
+        return self._scan(command, request) if type(command) is Scan else self._store.apply(command, request)
+
+    def _scan(self, command: Scan, request: RequestContext) -> Outcome:
+        """The store's own tokens are places among the keys, for its eyes only."""
+        user, pattern = self._user_of(request.client_id), command.pattern
+        if command.token is not None:
+            command = Scan(pattern, self._tokens.open(command.token, user, pattern))
+        outcome = self._store.apply(command, request)
+        reply = outcome.reply
+        if type(reply) is not Keys or reply.token is None:
+            return outcome
+        token = self._tokens.seal(reply.token, user, pattern, request.now.monotonic)
+        return attrs.evolve(outcome, reply=Keys(reply.keys, token))
 
     def _response(
         self, request: PublishProperties, payload: bytes, version: HlcTimestamp | None, *, is_kept: bool

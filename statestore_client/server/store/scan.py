@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 import attrs
 
@@ -55,12 +54,13 @@ class _Place:
 def scan(
     keyspace: Keyspace, pattern: bytes, token: bytes | None, *, is_live: Callable[[bytes], bool], limits: ScanLimits
 ) -> tuple[tuple[bytes, ...], bytes | None]:
-    """One page of live keys that match, and the token for the next, None after the last.
+    """One page of live keys that match, and the token for the next, None after the last. A token tells a key, and is
+    believed: clients get it sealed (:mod:`~statestore_client.server.service.scan_tokens`).
 
-    Raises RequestSyntaxError for a bad pattern, and for a token that is not from a page of this pattern.
+    Raises RequestSyntaxError for a bad pattern, and for what is no token.
     """
     glob = compile_glob(pattern)
-    place = None if token is None else _open_token(pattern, token)
+    place = None if token is None else _open_token(token)
     if glob.literal:
         found = keyspace.get(pattern) is not None and is_live(pattern) and (place is None or place.key < pattern)
         return (pattern,) if found else (), None
@@ -69,7 +69,7 @@ def scan(
     else:
         keys = keyspace.keys_from(glob.prefix, inclusive=True)
     page, next_place = _page(keys, glob, place, is_live, limits)
-    return page, None if next_place is None else _make_token(pattern, next_place)
+    return page, None if next_place is None else _make_token(next_place)
 
 
 def _page(
@@ -105,28 +105,24 @@ def _page(
     return tuple(page), None
 
 
-#: Token versions, and what follows them: a checksum of the pattern; then how many pieces were found and where to look
-#: for the next, and where they are; then the key.
+#: Token versions. What follows the second one: how many pieces were found and where to look for the next, and where
+#: they are. Then comes the key.
 _AFTER_KEY: Final = b"\x01"
 _WITHIN_KEY: Final = b"\x02"
-_HEAD_BYTES: Final = 5
 _PROGRESS: Final = struct.Struct(">HI")
 
 
-def _make_token(pattern: bytes, place: _Place) -> bytes:
-    """Opaque to clients. The checksum finds tokens that are sent with another pattern; it keeps no secret."""
-    checksum, progress = crc32(pattern).to_bytes(4), place.progress
+def _make_token(place: _Place) -> bytes:
+    progress = place.progress
     if progress is None:
-        return _AFTER_KEY + checksum + place.key
+        return _AFTER_KEY + place.key
     found = progress.found
     done = _PROGRESS.pack(len(found), progress.position) + struct.pack(f">{len(found)}I", *found)
-    return _WITHIN_KEY + checksum + done + place.key
+    return _WITHIN_KEY + done + place.key
 
 
-def _open_token(pattern: bytes, token: bytes) -> _Place:
-    if len(token) <= _HEAD_BYTES or token[1:_HEAD_BYTES] != crc32(pattern).to_bytes(4):
-        raise RequestSyntaxError
-    version, rest = token[:1], token[_HEAD_BYTES:]
+def _open_token(token: bytes) -> _Place:
+    version, rest = token[:1], token[1:]
     if version == _AFTER_KEY:
         return _Place(rest)
     if version != _WITHIN_KEY:

@@ -13,6 +13,7 @@ from support.broker_driver import World
 
 from statestore_client.mqtt.packets import Puback, Publish
 from statestore_client.server.service.administration import Administration
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.administration import CONTROL_TOPIC, RetainedInfo, SessionInfo
@@ -26,7 +27,9 @@ class Administered(World):
 
     def __init__(self, **limits: Any) -> None:
         self.obstacle: str | None = None
-        service = StateStoreService(StateStore(clock=HybridLogicalClock("n", guard=threading.Lock())))
+        service = StateStoreService(
+            StateStore(clock=HybridLogicalClock("n", guard=threading.Lock())), token_key=bytes(TOKEN_KEY_BYTES)
+        )
         self.application = Administration(service, lambda _: self.obstacle)
         super().__init__(application=self.application, **limits)
         self.application.bind(self.broker.control)

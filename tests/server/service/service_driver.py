@@ -10,6 +10,7 @@ import attrs
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.broker.application import Deny, Effect, Route, Series
 from statestore_client.server.service.response_cache import ResponseCacheLimits
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.commands import Command
@@ -55,6 +56,7 @@ class Server:
         limits: StoreLimits | None = None,
         cache: ResponseCacheLimits | None = None,
         forbidden: type[Command] | None = None,
+        token_key: bytes = bytes(TOKEN_KEY_BYTES),
     ) -> None:
         clock = HybridLogicalClock("StateStore", guard=nullcontext())
         self.users: dict[str, str] = {}
@@ -62,6 +64,7 @@ class Server:
         store = StateStore(clock=clock, limits=limits or StoreLimits(), dialect=dialect)
         self.service = StateStoreService(
             store,
+            token_key=token_key,
             dialect=dialect,
             authorize=lambda _, command: self.forbidden is None or not isinstance(command, self.forbidden),
             cache_limits=cache or ResponseCacheLimits(),

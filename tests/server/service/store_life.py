@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 
 from support.durable_broker import BOOT, MemoryStorage
@@ -10,6 +11,7 @@ from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, RequestContext, SiteStore, StateStore
 from statestore_client.wire.commands import Command, Get
@@ -44,6 +46,7 @@ class Life:
         self.store = kind(clock=clock, journal=self.journal, persistence=persistence)
         self.service = StateStoreService(
             self.store,
+            token_key=secrets.token_bytes(TOKEN_KEY_BYTES),
             journal=self.journal,
             keeps_all=persistence.keeps_all,
             read_only=RESERVED_BYTES if is_site else None,

@@ -18,6 +18,7 @@ from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewEr
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command, Condition, Get, Set
@@ -61,7 +62,7 @@ class ClockMachine(RuleBasedStateMachine):
         self.journal.resume(self.storage, self.now)
         clock = HybridLogicalClock("StateStore", guard=threading.Lock())
         self.store = StateStore(clock=clock, journal=self.journal)
-        self.service = StateStoreService(self.store, journal=self.journal)
+        self.service = StateStoreService(self.store, token_key=bytes(TOKEN_KEY_BYTES), journal=self.journal)
         self.service.restore(self.storage, self.journal.timeline)
         self.local_ahead_ms = self.committed_local_ahead_ms
         self.commit()

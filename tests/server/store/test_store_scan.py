@@ -7,7 +7,6 @@ import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from zlib import crc32
 
 import attrs
 import pytest
@@ -154,17 +153,10 @@ def test_a_token_can_be_used_again() -> None:
     assert page(driver, b"*", token) == page(driver, b"*", token)
 
 
-@pytest.mark.parametrize("token", [b"", b"x", b"\x01", b"\x01abcd", b"\x01abcdkey", b"\x02" * 20])
+@pytest.mark.parametrize("token", [b"", b"x", b"\x00key", b"\x03key", b"\x02" * 20])
 def test_invented_tokens_are_refused(token: bytes) -> None:
     """An invented token is refused."""
     assert refusal(filled(b"a").scan(b"*", token)) is RequestSyntaxError
-
-
-def test_a_token_of_another_pattern_is_refused() -> None:
-    """A token of another pattern is refused, because it would skip keys."""
-    driver = filled(b"a", b"b", max_keys=1)
-    _, token = page(driver, b"*")
-    assert refusal(driver.scan(b"?", token)) is RequestSyntaxError
 
 
 def test_binary_keys_do_not_stop_a_scan() -> None:
@@ -201,7 +193,7 @@ def test_pages_are_bounded_in_bytes_looked_at() -> None:
     driver = filled(b"a" * 900, b"b" * 900, b"c" * 3_000, max_examined_bytes=2_000)
     _, token = page(driver, b"*x")
     assert token is not None
-    assert token[5:] == b"b" * 900
+    assert token[1:] == b"b" * 900
     assert everything(driver, b"*") == [b"a" * 900, b"b" * 900, b"c" * 3_000]
 
 
@@ -211,7 +203,7 @@ def test_a_page_costs_the_same_at_any_depth() -> None:
     deep = driver.scan(b"*").reply
     assert isinstance(deep, Keys)
     assert deep.token is not None
-    token = deep.token[:5] + b"019980"
+    token = deep.token[:1] + b"019980"
     limits = attrs.evolve(driver.store._limits, scan=ScanLimits(max_examined=12, max_keys=10))
     driver.store._limits = limits
     assert page(driver, b"*", token)[0] == tuple(b"%06d" % number for number in range(19_981, 19_991))
@@ -374,16 +366,14 @@ def test_a_long_key_may_go_while_it_is_looked_at() -> None:
 @pytest.mark.parametrize("done", [b"", b"\x00", b"\x00\x01\x00\x00\x00\x09", struct.pack(">HI", 65_535, 0) + b"k" * 9])
 def test_invented_tokens_within_a_key_are_refused(done: bytes) -> None:
     """A token within a key that is cut short, or has more places than there are, is refused."""
-    token = b"\x02" + crc32(b"*a*").to_bytes(4) + done
-    assert refusal(filled(b"k").scan(b"*a*", token)) is RequestSyntaxError
+    assert refusal(filled(b"k").scan(b"*a*", b"\x02" + done)) is RequestSyntaxError
 
 
 def test_progress_that_a_key_contradicts_is_refused() -> None:
     """A token whose progress the key contradicts is refused."""
     driver, pattern = filled(b"xaxbx"), b"*a*b*"
-    head = b"\x02" + crc32(pattern).to_bytes(4)
-    reply = driver.scan(pattern, head + struct.pack(">HII", 1, 2, 1) + b"xaxbx").reply
+    reply = driver.scan(pattern, b"\x02" + struct.pack(">HII", 1, 2, 1) + b"xaxbx").reply
     assert reply == Keys((b"xaxbx",))
     for count, position, found in ((1, 2, [3]), (1, 1, [1]), (2, 4, [1, 3]), (1, 9, [5])):
-        token = head + struct.pack(f">HI{count}I", count, position, *found) + b"xaxbx"
+        token = b"\x02" + struct.pack(f">HI{count}I", count, position, *found) + b"xaxbx"
         assert refusal(driver.scan(pattern, token)) is RequestSyntaxError

@@ -25,6 +25,7 @@ from statestore_client.server.runtime.storage.filesystem import SystemFolder
 from statestore_client.server.runtime.storage.frames import sound_frames, unpack
 from statestore_client.server.runtime.storage.log import LOG_MAGIC, log_start, note
 from statestore_client.server.runtime.storage.log_store import records_of
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -131,7 +132,9 @@ def _fill_machines(storage: StreamStorage) -> None:
     """As a server does at its start. Raises DamagedRecordError: records do not fit together."""
     journal, now = Journal(monotonic_origin()), system_clock()
     service = StateStoreService(
-        StateStore(clock=HybridLogicalClock("check", guard=nullcontext()), journal=journal), journal=journal
+        StateStore(clock=HybridLogicalClock("check", guard=nullcontext()), journal=journal),
+        token_key=bytes(TOKEN_KEY_BYTES),  # it makes no tokens
+        journal=journal,
     )
     journal.resume(storage, now)
     service.restore(storage, journal.timeline)

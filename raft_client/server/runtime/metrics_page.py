@@ -11,6 +11,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from raft_client._common.http_requests import RequestReader
 from raft_client.errors import TransportError
 from raft_client.server.runtime.metrics import CONTENT_TYPE
 
@@ -36,7 +37,7 @@ class MetricsPage:
     async def start(self, host: str, port: int) -> str:
         """Listen; the URL, where port 0 has become a number. Raises TransportError."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=_MAX_REQUEST)
+            self._server = await asyncio.start_server(self._serve, host, port)
         except OSError as error:
             raise TransportError(f"cannot listen at {host}:{port} for metrics: {error}") from error
         bound = self._server.sockets[0].getsockname()[1]
@@ -60,31 +61,31 @@ class MetricsPage:
                 writer.write_eof()
                 await writer.drain()
                 await reader.read()  # until the other side closes: otherwise what it still sends resets the answer
-        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        except (OSError, EOFError):
             pass  # it was too slow, or is gone
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        method, path, version = (*head.partition(b"\r\n")[0].split(b" "), b"", b"", b"")[:3]
-        if not version.startswith(b"HTTP/1."):
-            return _response(HTTPStatus.BAD_REQUEST)
-        if method not in (b"GET", b"HEAD"):
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED)
-        return _response(*self._page(path.partition(b"?")[0]), has_body=method == b"GET")
+        requests = RequestReader(("GET", "HEAD"), _MAX_REQUEST)
+        request = None
+        while request is None:
+            data = await reader.read(_MAX_REQUEST)
+            if not data:
+                raise EOFError
+            request = requests.feed(data, "")
+        if isinstance(request, HTTPStatus):
+            return _response(request)
+        return _response(*self._page(request.path), has_body=not requests.is_head)
 
-    def _page(self, path: bytes) -> tuple[HTTPStatus, bytes]:
-        if path == b"/metrics":
+    def _page(self, path: str) -> tuple[HTTPStatus, bytes]:
+        if path == "/metrics":
             return HTTPStatus.OK, self._render()
-        if path not in (b"/health", b"/ready"):
+        if path not in ("/health", "/ready"):
             return HTTPStatus.NOT_FOUND, b"The figures are at /metrics; there are /health and /ready, too\n"
         lack = self._lack()
-        is_well = not lack or path == b"/health"  # that there is an answer is what it says
+        is_well = not lack or path == "/health"  # that there is an answer is what it says
         return HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE, f"{lack or 'ready'}\n".encode()
 
 

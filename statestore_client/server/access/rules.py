@@ -145,7 +145,7 @@ class RuleSet:
 def _read(text: str, source: str) -> tuple[_Section, ...]:
     sections: list[_Section] = []
     names: dict[tuple[str, str], int] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue

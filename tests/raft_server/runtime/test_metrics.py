@@ -176,7 +176,7 @@ async def test_readers_who_say_nothing_keep_nobody_out(page: tuple[str, int]) ->
     """With sixteen silent connections open, a reader has the page, and the oldest of them has gone for it."""
     silent = [await asyncio.open_connection("127.0.0.1", page[1]) for _ in range(16)]
     reader, writer = await asyncio.open_connection("127.0.0.1", page[1])
-    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await reader.read()).endswith(b"figures\n")
     writer.close()
     assert await silent[0][0].read() == b""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.http_requests import HttpRequest, host_of
 from statestore_client.errors import SettingsError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials
@@ -31,7 +32,6 @@ from statestore_client.server.runtime.transport.endpoints import is_local
 from statestore_client.wire.commands import Get
 
 if TYPE_CHECKING:
-    from statestore_client.server.runtime.observability.http_endpoint import HttpRequest
     from statestore_client.server.runtime.security.security import Security
 
 __all__ = ["MonitorAccess", "Viewer", "check_monitor"]
@@ -115,9 +115,8 @@ class MonitorAccess:
 
     def _is_named_right(self, request: HttpRequest) -> bool:
         """A page of another site could give its own name our address. It cannot take ours."""
-        host = request.headers.get("host", "")
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        return is_local(name) or name == self._host
+        name = host_of(request.headers.get("host", ""))
+        return name is not None and (is_local(name) or name == self._host)
 
 
 _NAME: Final = "this page is at localhost only"

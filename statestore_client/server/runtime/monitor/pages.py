@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from raft_client._common.http_requests import HttpRequest
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.runtime.monitor.access import Viewer
-from statestore_client.server.runtime.observability.http_endpoint import HttpRequest, HttpResponse
+from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from statestore_client.server.runtime.security.security import Security
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from statestore_client.server.runtime.observability.http_endpoint import HttpRequest
+    from raft_client._common.http_requests import HttpRequest
 
 __all__ = ["MOST_BYTES", "ReplayPages"]
 

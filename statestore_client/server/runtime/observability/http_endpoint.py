@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from http import HTTPStatus
 from typing import Final, Protocol, TypeAlias, cast
-from urllib.parse import parse_qsl
 
 import attrs
 
+from raft_client._common.http_requests import HttpRequest, RequestReader
 from statestore_client.errors import PacketError
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.transport.peers import Group, Peer, peer_name
 
-__all__ = ["HttpEndpoint", "HttpRequest", "HttpResponse", "HttpStream", "Respond"]
+__all__ = ["HttpEndpoint", "HttpResponse", "HttpStream", "Respond"]
 
 _MAX_REQUEST: Final = 8 * 1024
 _TIMEOUT_S: Final = 5.0
@@ -29,18 +29,6 @@ _TIMEOUT_S: Final = 5.0
 _MOST_BEHIND: Final = 4 * 1024 * 1024
 
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-@attrs.frozen
-class HttpRequest:
-    """``headers`` have names in lower case; of the same name the last one counts."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    peer: str  # address and port
 
 
 class HttpStream(Protocol):
@@ -121,7 +109,7 @@ class _Exchange(asyncio.Protocol):
         self._endpoint = endpoint
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._head = bytearray()
+        self._reader = RequestReader(endpoint.methods, _MAX_REQUEST)
         self._task: asyncio.Task[None] | None = None
         self._is_answered = False
         self._on_gone: Callable[[], object] | None = None
@@ -134,16 +122,11 @@ class _Exchange(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_answered or self._task is not None:
             return
-        self._head += data
-        request = _parse(
-            self._head, self._endpoint.methods, "" if self._transport is None else peer_name(self._transport)
-        )
+        request = self._reader.feed(data, "" if self._transport is None else peer_name(self._transport))
         if isinstance(request, HTTPStatus):
             self._answer(HttpResponse(status=request))
         elif request is not None:
             self._task = asyncio.get_running_loop().create_task(self._respond(request))
-        elif len(self._head) > _MAX_REQUEST:
-            self._answer(HttpResponse(status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 
     async def _respond(self, request: HttpRequest) -> None:
         try:
@@ -158,7 +141,7 @@ class _Exchange(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        is_head = self._head.startswith(b"HEAD ")
+        is_head = self._reader.is_head
         transport.write(response.head() if is_head else response.head() + response.body)
         if response.opened is not None and not is_head:
             if self._timer is not None:
@@ -197,28 +180,3 @@ class _Exchange(asyncio.Protocol):
             self._task.cancel()
         if self._on_gone is not None:
             self._on_gone()
-
-
-def _parse(data: bytearray, methods: Collection[str], peer: str) -> HttpRequest | HTTPStatus | None:
-    """The request, what is wrong with it, or None if more has to come."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    if not end:
-        head, end, rest = data.partition(b"\n\n")
-    if not end:
-        return None
-    first, *lines = head.decode("latin-1").splitlines() or [""]
-    words = first.split()
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return HTTPStatus.BAD_REQUEST
-    if words[0] not in methods:
-        return HTTPStatus.METHOD_NOT_ALLOWED
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdecimal() or len(length) > 9:
-        return HTTPStatus.BAD_REQUEST
-    if int(length) > _MAX_REQUEST:
-        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    if len(rest) < int(length):
-        return None
-    path, _, query = words[1].partition("?")
-    return HttpRequest(words[0], path, dict(parse_qsl(query)), headers, bytes(rest[: int(length)]), peer)

@@ -12,7 +12,7 @@ from statestore_client.server.runtime.observability.metrics import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.runtime.observability.http_endpoint import HttpRequest
+    from raft_client._common.http_requests import HttpRequest
 
 __all__ = ["MetricsPages"]
 

@@ -43,7 +43,8 @@ def _lines_of_others(path: Path, user: str) -> list[str]:
         return []
     text = WatchedFile(path).read()
     read_passwords(text, str(path))
-    return [line for line in text.splitlines() if line.startswith("#") or line.partition(":$")[0] != user]
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line for line in lines if line.startswith("#") or line.partition(":$")[0] != user]
 
 
 def _replace(path: Path, lines: list[str]) -> None:

@@ -151,7 +151,7 @@ class Passwords:
 def read_passwords(text: str, source: str) -> dict[str, PasswordHash]:
     """Users and hashes. Raises SettingsError that names ``source`` and line."""
     hashes: dict[str, PasswordHash] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         user, colon, rest = line.rstrip().partition(":$")

@@ -29,6 +29,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from raft_client._common.http_requests import host_of
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.runtime.transport.connection import ServerConnection
@@ -226,7 +227,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         if len(origins) != 1 or len(hosts) != 1:
             return False
         try:
-            page, host = urlsplit(origins[0]).hostname, urlsplit(f"//{hosts[0]}").hostname
+            page, host = urlsplit(origins[0]).hostname, (host_of(hosts[0]) or "").lower()
         except ValueError:
             return False
         # A name server of the attacker's may send its own name to this machine: locally, names must be local.

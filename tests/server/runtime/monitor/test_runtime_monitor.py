@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import socket
 import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -202,11 +203,38 @@ def test_only_pages_with_our_name_get_in_where_nobody_has_to_prove_who_he_is() -
             ("127.0.0.1", 200),
             ("[::1]:80", 200),
             ("evil.example", 421),
-            ("", 421),
+            ("", 400),
+            ("localhost]evil.example", 400),
+            ("[::1]evil.example", 400),
         ):
             response = ask(server, "/events", Host=host)
             assert response.status == status, host
             response.close()
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85"])
+def test_no_page_smuggles_a_header_in(separator: str) -> None:
+    """``fetch()`` lets a page put these bytes into a header of its own: they do not begin another one."""
+    smuggled = f"a{separator}Host: localhost{separator}Origin: http://localhost"
+    action = b'{"action": "delete", "what": "k"}'
+    with (
+        EmbeddedServer(monitor_port=0, monitor_actions=True) as server,
+        StateStoreClient(server.url) as store,
+    ):
+        store.set("k", "v")
+        port = urlsplit(server.monitor_url).port
+        for method, path, origin in (
+            ("GET", "/keys", "http://evil.example"),
+            ("POST", "/actions", "http://evil.example"),
+            ("POST", "/actions", f"http://localhost:{port}1"),  # of another server on this machine
+        ):
+            host = "evil.example" if "evil" in origin else f"localhost:{port}"
+            head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nX-A: {smuggled}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(action)}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", port or 0), 20) as sock:
+                sock.sendall(head.encode("latin-1") + action)
+                assert sock.recv(100).split()[1] in (b"400", b"403", b"421")
+        assert store.get("k").value == b"v"
 
 
 VIEWERS = "user admin\nadmin\nread *\nuser clerk\nread *\n"

@@ -103,12 +103,12 @@ def test_the_figures(server: EmbeddedServer) -> None:
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (b"HEAD /metrics HTTP/1.1\r\n\r\n", 200),
-        (b"GET /ready HTTP/1.1\r\n\r\n", 200),
-        (b"GET /health HTTP/1.1\r\n\r\n", 200),
+        (b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 200),
         (b"GET /metrics?x=1 HTTP/1.0\n\n", 200),
-        (b"GET / HTTP/1.1\r\n\r\n", 404),
-        (b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", 405),
         (b"\r\n\r\n", 400),
         (b"\x00" * 20 + b"\r\n\r\n", 400),
         (b"x" * 9000, 431),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raft_client.core.calls import GetConfig
 from raft_client.errors import RaftError
+from raft_client.thread_locks import Flag
 
 if TYPE_CHECKING:
     from raft_client.settings import RaftSettings
@@ -23,7 +24,7 @@ class Heartbeat:
     def __init__(self, settings: RaftSettings, engine: Engine) -> None:
         self._settings = settings
         self._engine = weakref.ref(engine)
-        self._stopped = threading.Event()
+        self._stopped = Flag()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

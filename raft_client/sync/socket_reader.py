@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -31,6 +30,7 @@ from raft_client.sync.listeners import Listeners
 from raft_client.sync.poller import Poller, make_poller
 from raft_client.sync.section import Section
 from raft_client.sync.waiters import ReadySignal
+from raft_client.thread_locks import Mutex
 
 __all__ = ["SocketReader"]
 
@@ -47,7 +47,7 @@ class SocketReader:
         self.actions: ActionRunner = ActionRunner(settings, listeners.note)
         self.section: Section = Section()
         self._listeners = listeners
-        self._reading = threading.RLock()
+        self._reading = Mutex()
         self._is_read = False  # a moment later than the lock is taken, and a moment earlier than it is free
         self._waiting: set[ReadySignal] = set()
         self._poller: Poller | None = None
@@ -101,10 +101,10 @@ class SocketReader:
         Nobody else looks: a reader that polls, and never waits, must hear of something, too.
         """
         reading = self._reading
-        is_on_top = reading._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - of a frame that reads
+        is_on_top = reading.is_mine()  # of a frame that reads
         try:
             while not signal.ready:
-                if reading.acquire(blocking=False):
+                if reading.acquire(False, -1):
                     self._is_read = True
                     self._read_sockets(signal, deadline, is_on_top=is_on_top)
                     self._is_read = is_on_top
@@ -119,9 +119,9 @@ class SocketReader:
         finally:
             if is_on_top:
                 self._wake_reader()  # what the frame below waits for may have come
-            elif reading._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - an exception came
+            elif reading.is_mine():  # an exception came
                 self._is_read = False
-                while reading._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                while reading.is_mine():
                     reading.release()
             if self._waiting:
                 self._hand_over()

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from raft_client.errors import BusyError, RaftError
+from raft_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
 
-__all__ = ["LONGEST_NAP_S", "BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
+if TYPE_CHECKING:
+    import threading
 
-#: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
-#: nobody waits longer for a call by others, and Ctrl-C is not lost.
-LONGEST_NAP_S: Final = 0.5
+__all__ = ["BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
 
 
 class ReadySignal:
     """A thread that is woken when what it waits for is there (``ready``), or when it has to read.
 
-    A bare lock, held while there is nothing to wake up for: an Event costs three times as much. And only for those who
+    A gate, closed while there is nothing to wake up for: an Event costs three times as much. And only for those who
     sleep: the one thread of many a program always reads.
     """
 
     __slots__ = ("_gate", "ready")
 
     def __init__(self) -> None:
-        self._gate: threading.Lock | None = None
+        self._gate: threading.Lock | None = None  # noqa: TID251 - a gate
         self.ready: bool = False
 
     def prepare_sleep(self) -> None:
         """What :meth:`sleep` needs; ``ready`` is looked at after it, so that no outcome is missed."""
         if self._gate is None:
-            self._gate = threading.Lock()
-            self._gate.acquire()
+            self._gate = closed_gate()
 
     def wake(self) -> None:
         """Let the thread look again."""
@@ -92,20 +90,17 @@ class StreamWaiter(Waiter):
         super().reject(error)
 
 
-class OneReader:
-    """Held while a thread reads. A second one is told at once: of two that wait, one would not be woken."""
+class OneReader(Within):
+    """Held while a thread reads. A second one gets an error at once: of two that wait, one would not be woken.
 
-    __slots__ = ("_lock",)
+    The thread itself may come again: a signal's handler.
+    """
+
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise BusyError("another thread reads here at this moment; give each reader one of its own")
-
-    def __exit__(self, *_exception: object) -> None:
-        self._lock.release()
+        text = "another thread reads here at this moment; give each reader one of its own"
+        super().__init__(Mutex(), 0.0, lambda: BusyError(text))
 
 
 class BatchWaiter(ReadySignal):

@@ -11,7 +11,7 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import AsyncLease
 from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.aio.steps import elapsed, run_steps
-from statestore_client.aio.waiters import OneCaller, ReentrantMutex
+from statestore_client.aio.waiters import Mutex, OneCaller
 from statestore_client.core import locks
 from statestore_client.core.callbacks import check_function
 from statestore_client.core.calls import Bytes, check_timeout, check_wait, set_command
@@ -43,7 +43,7 @@ class AsyncLock:
         self._request_timeout = request_timeout
         self._lease: AsyncLease | None = None
         self._acquiring = OneCaller("another task acquires with this lock object; take one object each")
-        self._edits = ReentrantMutex()  # one edit after the other: they would share the lease
+        self._edits = Mutex()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
@@ -115,12 +115,8 @@ class AsyncLock:
             raise InvalidArgumentError(f"key must not be that of the lock, {self.name}: its holder's name is there")
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
-        if not await self._edits.acquire(timeout):
-            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
-        try:
+        async with self._edits.within(timeout, lambda: self._terms.in_vain(timeout or 0.0, self._engine.trouble)):
             return await self._edit_alone(work, timeout, deadline)
-        finally:
-            self._edits.release()
 
     async def __aenter__(self) -> AsyncLease:
         return await self.acquire()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from statestore_client.errors import BusyError, StateStoreError
@@ -18,7 +19,6 @@ __all__ = [
     "Mutex",
     "OneCaller",
     "OneReader",
-    "ReentrantMutex",
     "Waiter",
     "pause",
 ]
@@ -67,28 +67,27 @@ class Mutex:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def acquire(self, timeout: float | None) -> bool:
-        """Whether it could be had within ``timeout`` seconds, None for ever."""
+    @asynccontextmanager
+    async def within(self, timeout: float | None, too_late: Callable[[], Exception]) -> AsyncIterator[None]:
+        """For an ``async with`` statement that raises ``too_late()`` if it cannot be had within so many seconds.
+
+        None waits for ever, and 0 tries once.
+        """
         try:
             async with asyncio.timeout(timeout):
-                return await self._lock.acquire()
+                await self._lock.acquire()
         except TimeoutError:
-            return False
-
-    def release(self) -> None:
-        self._lock.release()
+            raise too_late() from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     async def __aenter__(self) -> None:
         await self._lock.acquire()
 
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
-
-
-class ReentrantMutex(Mutex):
-    """The same. No task comes again: nothing that it calls while it holds this could wait."""
-
-    __slots__ = ()
 
 
 class OneCaller:

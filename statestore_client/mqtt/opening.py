@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from statestore_client.errors import SettingsError
+from statestore_client.thread_locks import Flag, Mutex
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,7 +34,7 @@ class Opening:
         self._open_socket = open_socket
         self._target = (host, port)
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = Mutex()  # guards what follows
         self._outcome: object = None
         self._is_over = False
         self._is_left = False
@@ -41,7 +42,7 @@ class Opening:
 
     def wait(self) -> socket.socket:
         """The connected socket. Raises OSError, or SettingsError for anything that is not a connected socket."""
-        ended = threading.Event()
+        ended = Flag()
         self._start(ended.set)
         ended.wait(self._timeout_s)
         return self._result()

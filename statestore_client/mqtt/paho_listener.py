@@ -10,7 +10,6 @@ Hazards that shape this file:
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -26,6 +25,7 @@ from statestore_client.mqtt.closing import disconnected, hung_up, no_mqtt, refus
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import incoming_message, no_delay_below
 from statestore_client.settings import ConnectionSettings
+from statestore_client.thread_locks import Mutex
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import Closed, Connected, IncomingMessage, Published
 from statestore_client.wire.topics import QOS
@@ -73,7 +73,7 @@ class PahoListener:
         # Packet identifier -> subscribe id, number of filters; of the present driver.
         self.subscriptions: dict[int, tuple[int, int]] = {}
         # Guards what follows. It is taken with paho's locks held and with the shell's: paho is not called under it.
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._tell: Callable[[PahoEvent], int] | None = None  # a driver that has not heard of an end
         # paho repeats what was unacknowledged as soon as it is back; the answers may be quicker than the next driver.
         self._early: deque[PahoEvent] = deque(maxlen=MOST_EVENTS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
 from statestore_client.errors import LeaseLostError, LockNotAcquiredError, SettingsError, TransportError
-from statestore_client.spark.leadership import RETRY_S, Leadership, Pipeline, PipelineEvent
+from statestore_client.spark.leadership import Leadership, Pipeline, PipelineEvent, pause_before_retry
 from statestore_client.spark.marker import Marker
 from statestore_client.spark.micro_batches import BatchWriter
 from statestore_client.spark.options import WriteOptions, connection
@@ -91,22 +91,22 @@ class ActiveStandby:
         writer = BatchWriter(target, checked, index_column, application)
         self._pipeline = Pipeline(spark, source, source_id, self.marker_key, writer, dict(trigger or {}), listener)
 
-    def run(self, stop: threading.Event | None = None) -> None:
+    def run(self, stop: threading.Event | None = None) -> None:  # noqa: TID251 - it is never waited for
         """Stand by, lead, and stand by again, until ``stop`` is set or the query has ended by itself.
 
         A driver that has lost the election stands by. While the store cannot be reached or is full, it is tried again.
         All else is raised: Spark's errors, what ``source`` raises, and refusals that would come again. The election is
         given back first, so that another driver can try; let a supervisor start this one anew.
         """
-        stop = threading.Event() if stop is None else stop
+        is_stopped = stop.is_set if stop is not None else lambda: False
         persist = self._pipeline.writer.options.persist
         with StateStoreClient(self._settings, retry_first_connect=True) as store:
             election = store.election(self.leader_key, term=self._term, persist=persist)
-            self._rehearse(store, stop)
-            while not stop.is_set():
+            self._rehearse(store, is_stopped)
+            while not is_stopped():
                 try:
                     with election.campaign(_LOOK_S) as lease:
-                        Leadership(self._pipeline, store, lease, stop).lead()
+                        Leadership(self._pipeline, store, lease, is_stopped).lead()
                         return
                 except LockNotAcquiredError:
                     pass  # another driver leads
@@ -116,15 +116,15 @@ class ActiveStandby:
                     if error.fatal:
                         raise
                     self._pipeline.tell(PipelineEvent("failed", error=error))
-                    stop.wait(RETRY_S)
+                    pause_before_retry(is_stopped)
 
-    def _rehearse(self, store: StateStoreClient, stop: threading.Event) -> None:
+    def _rehearse(self, store: StateStoreClient, is_stopped: Callable[[], bool]) -> None:
         """If the store can be reached: it knows where the source would begin."""
         marker = None
         try:
             item = store.get(self.marker_key)
             marker = Marker() if item is None else Marker.decode(item.value, self.marker_key)
-            rehearse(self._pipeline.frame(marker.index), self._pipeline.writer, marker.index, stop)
+            rehearse(self._pipeline.frame(marker.index), self._pipeline.writer, marker.index, is_stopped)
         except TransportError as error:
             if error.fatal:
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
 
-__all__ = ["Leadership", "Pipeline", "PipelineEvent"]
+__all__ = ["Leadership", "Pipeline", "PipelineEvent", "pause_before_retry"]
 
 logger: Final[logging.Logger] = logging.getLogger("statestore_client.spark")
 
 #: How often a running query is looked at: has it ended, is the election lost, is it to stop (seconds).
 _LOOK_S: Final = 0.2
 #: Between two attempts after the store could not be reached (seconds).
-RETRY_S: Final[float] = 1.0
+_RETRY_S: Final = 1.0
 
 
 @attrs.frozen
@@ -99,14 +99,27 @@ class Pipeline:
         self.listener(event)
 
 
-class Leadership:
-    """The time from an election to its loss. ``stop`` ends it early."""
+def pause_before_retry(is_stopped: Callable[[], bool]) -> None:
+    """Let a second pass, or less if it is stopped.
 
-    def __init__(self, pipeline: Pipeline, store: StateStoreClient, lease: Lease, stop: threading.Event) -> None:
+    The application's Event is looked at, and never waited for: its ``set`` in a signal handler would wait for the
+    ``wait`` that the handler has interrupted.
+    """
+    until = time.monotonic() + _RETRY_S
+    while not is_stopped() and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+
+
+class Leadership:
+    """The time from an election to its loss. ``is_stopped`` ends it early."""
+
+    def __init__(
+        self, pipeline: Pipeline, store: StateStoreClient, lease: Lease, is_stopped: Callable[[], bool]
+    ) -> None:
         self._pipeline = pipeline
         self._store = store
         self._lease = lease
-        self._stop = stop
+        self._is_stopped = is_stopped
         self._marker = Marker()
         self._writer = pipeline.writer
         self._token: HlcTimestamp | None = None
@@ -115,8 +128,8 @@ class Leadership:
         self._report = WriteReport()  # of the last batch
 
     def lead(self) -> None:
-        """Run the query until it ends by itself or ``stop`` is set. Raises :class:`LeaseLostError` at the loss."""
-        while not self._stop.is_set():
+        """Run the query until it ends by itself or is stopped. Raises :class:`LeaseLostError` at the loss."""
+        while not self._is_stopped():
             try:
                 self._run_once()
                 return
@@ -125,7 +138,7 @@ class Leadership:
                     raise
                 self._lease.check()
                 self._pipeline.tell(PipelineEvent("failed", error=error))
-                self._stop.wait(RETRY_S)
+                pause_before_retry(self._is_stopped)
             except FencingTokenTooOldError as error:
                 self._lease.next_token()  # raises if another driver leads, which is why
                 raise _foreign(error) from error
@@ -152,7 +165,7 @@ class Leadership:
         from pyspark.errors import StreamingQueryException
 
         ended = False
-        while not ended and not self._stop.is_set():
+        while not ended and not self._is_stopped():
             self._lease.check()
             try:
                 ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # takes fractions, too

@@ -23,6 +23,7 @@ import attrs
 
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.settings import ConnectionSettings
+from statestore_client.thread_locks import Mutex
 
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
@@ -70,7 +71,7 @@ class _Entry:
 
     def __init__(self) -> None:
         self.client: StateStoreClient | None = None
-        self.opening = threading.Lock()
+        self.opening = Mutex()
         self.users = 0
         self.idle_since = 0.0
 
@@ -91,7 +92,7 @@ class ClientPool:
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._guard = threading.Lock()  # guards what follows; never held while connecting or closing
+        self._guard = Mutex()  # guards what follows; never held while connecting or closing
         self._entries: dict[PoolKey, _Entry] = {}
         self._reaping = False
 
@@ -115,14 +116,11 @@ class ClientPool:
             self._give_back(key, entry, healthy=healthy)
 
     def _client(self, entry: _Entry, key: PoolKey, timeout_s: float | None) -> StateStoreClient:
-        if not entry.opening.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise RequestTimeoutError(f"another thread of this process is still connecting to {key.settings.url}")
-        try:
+        text = f"another thread of this process is still connecting to {key.settings.url}"
+        with entry.opening.within(timeout_s, lambda: RequestTimeoutError(text)):
             if entry.client is None:
                 entry.client = self._connect(key, timeout_s)
             return entry.client
-        finally:
-            entry.opening.release()
 
     def drop(self, key: PoolKey) -> None:
         """Let the next borrower connect anew. Clients in use are closed when they are given back."""

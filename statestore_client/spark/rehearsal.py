@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.thread_locks import Flag
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
 
@@ -29,7 +32,7 @@ _LOOK_S: Final = 0.05
 _LONGEST_S: Final = 60.0
 
 
-def rehearse(frame: DataFrame, writer: BatchWriter, after: int, stop: threading.Event) -> None:
+def rehearse(frame: DataFrame, writer: BatchWriter, after: int, is_stopped: Callable[[], bool]) -> None:
     """Read one micro-batch of a streaming DataFrame, and do with it all that :meth:`BatchWriter.write` does, but write.
 
     Without rows that wait, an empty frame stands for them. What Spark cannot do now is told by the log alone: it may be
@@ -39,7 +42,7 @@ def rehearse(frame: DataFrame, writer: BatchWriter, after: int, stop: threading.
     from pyspark.errors import PySparkException
 
     writer = writer.checked(frame.schema)
-    done = threading.Event()
+    done = Flag()
 
     def take(batch: DataFrame, _batch_id: int) -> None:
         if not done.is_set():
@@ -54,12 +57,12 @@ def rehearse(frame: DataFrame, writer: BatchWriter, after: int, stop: threading.
             query = frame.writeStream.foreachBatch(take).option("checkpointLocation", Path(folder).as_uri()).start()
             try:
                 while not (
-                    done.wait(_LOOK_S) or stop.is_set() or _waits(query) or time.monotonic() > began + _LONGEST_S
+                    done.wait(_LOOK_S) or is_stopped() or _waits(query) or time.monotonic() > began + _LONGEST_S
                 ):
                     pass
             finally:
                 query.stop()
-        if not done.is_set() and not stop.is_set():
+        if not done.is_set() and not is_stopped():
             writer.rehearse(frame.sparkSession.createDataFrame([], frame.schema), after)
     except (PySparkException, Py4JError) as error:
         logger.info("a rehearsal of the query failed: %s", error)

@@ -267,6 +267,9 @@ class Link:
 
     def _run(self, waker_in: socket.socket, waker_out: socket.socket) -> None:
         with selectors.DefaultSelector() as selector, waker_in, waker_out:
+            with self.section:  # which the thread that starts this one is inside of
+                if self.thread is not threading.current_thread():
+                    return  # an exception came between: there will be another one
             selector.register(waker_out, selectors.EVENT_READ)
             self.loan.selector = selector
             try:

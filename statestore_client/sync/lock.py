@@ -19,7 +19,7 @@ from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.observation import LockObservation
 from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.waiters import OneCaller, ReentrantMutex
+from statestore_client.sync.waiters import Mutex, OneCaller
 
 __all__ = ["Lease", "Lock"]
 
@@ -43,7 +43,7 @@ class Lock:
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
         self._acquiring = OneCaller("another thread acquires with this lock object; take one object each")
-        self._edits = ReentrantMutex()  # one edit after the other: they would share the lease
+        self._edits = Mutex()  # one edit after the other: they would share the lease
 
     @property
     def name(self) -> str:
@@ -114,12 +114,8 @@ class Lock:
             raise InvalidArgumentError(f"key must not be that of the lock, {self.name}: its holder's name is there")
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
-        if not self._edits.acquire(timeout):
-            raise self._terms.in_vain(timeout or 0.0, self._engine.trouble)
-        try:
+        with self._edits.within(timeout, lambda: self._terms.in_vain(timeout or 0.0, self._engine.trouble)):
             return self._edit_alone(work, timeout, deadline)
-        finally:
-            self._edits.release()
 
     def __enter__(self) -> Lease:
         return self.acquire()

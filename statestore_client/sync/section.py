@@ -14,18 +14,16 @@ signals come: Python 3.14 looks for them between the call that takes a lock and 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from statestore_client.errors import BusyError, RequestTimeoutError
+from statestore_client.thread_locks import LONGEST_NAP_S, Mutex
 
 __all__ = ["Section"]
 
-#: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again.
-_NAP_S: Final = 0.5
 _REFUSAL: Final = (
     "a signal handler or finalizer has interrupted this client at work in the same thread, so it cannot wait for an "
     "answer here; nothing was sent. Set a threading.Event in the handler and call the client where the event is looked "
@@ -36,12 +34,10 @@ _REFUSAL: Final = (
 class Section:
     """See the module. An *entry* is any object that belongs to one call alone."""
 
-    __slots__ = ("_entry", "_is_mine", "_left", "_lock", "_taken_over")
+    __slots__ = ("_entry", "_left", "_lock", "_taken_over")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        #: Whether this thread has the lock: what a Condition asks as well.
-        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
+        self._lock = Mutex()
         self._entry: object | None = None  # changed by the thread that has the lock
         self._taken_over = 0  # how often a frame has taken the lock over from a frame below it
         self._left: deque[Callable[[], None]] = deque()
@@ -52,7 +48,7 @@ class Section:
         Raises :class:`BusyError` on top of a frame that is inside, and :class:`RequestTimeoutError` at the deadline.
         """
         taken_over = self._taken_over
-        if not self._is_mine() and self._lock.acquire(blocking=False) and self._taken_over == taken_over:
+        if not self._lock.is_mine() and self._lock.acquire(False, -1) and self._taken_over == taken_over:
             self._entry = entry  # as nearly always; :meth:`_has_entered` says why nothing is called before it
             return
         while not self._has_entered(entry, deadline):
@@ -64,26 +60,26 @@ class Section:
         Signal handlers run after a call or at the end of a loop's body, so there must be neither between the last look
         at ``_taken_over`` and the entry.
         """
-        if self._is_mine():
+        if self._lock.is_mine():
             if self._entry is not None:
                 raise BusyError(_REFUSAL)
             self._taken_over += 1  # the frame below has taken the lock, is not inside yet, and begins anew
             self._entry = entry
             return True
         taken_over = self._taken_over
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False, -1):
             if deadline is None:
                 return False
             self._wait(deadline)
         while self._taken_over != taken_over:
             taken_over = self._taken_over
-            if not self._is_mine():
+            if not self._lock.is_mine():
                 return False
         self._entry = entry
         return True
 
     def _wait(self, deadline: float) -> None:
-        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _NAP_S))):
+        while not self._lock.acquire(True, max(0.0, min(deadline - time.monotonic(), LONGEST_NAP_S))):
             if time.monotonic() >= deadline:
                 raise RequestTimeoutError("another thread was at work with this client until the time-out")
 
@@ -102,14 +98,14 @@ class Section:
         if self._entry is entry:
             return True
         if self._entry is None:
-            while self._is_mine():
+            while self._lock.is_mine():
                 self._lock.release()
         return False
 
     @property
     def is_interrupted(self) -> bool:
         """Whether a frame below this one is inside."""
-        return self._entry is not None and self._is_mine()
+        return self._entry is not None and self._lock.is_mine()
 
     def later(self, work: Callable[[], None]) -> None:
         """Carry out ``work`` inside: now if the section is free, otherwise when its thread leaves. Never waits."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import select
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
+from statestore_client import thread_locks
 from statestore_client.errors import BusyError, StateStoreError
+from statestore_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
 
 __all__ = [
-    "LONGEST_NAP_S", "Batch", "BatchSlot", "Bell", "Flag", "Guard", "InputPoller", "Mutex", "OneCaller", "OneReader",
-    "ReentrantMutex", "Waiter", "acquired", "pause",
+    "Batch", "BatchSlot", "Bell", "Flag", "Guard", "InputPoller", "Mutex", "OneCaller", "OneReader", "Waiter",
+    "acquired", "pause",
 ]  # fmt: skip
 
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
@@ -44,11 +45,6 @@ class InputPoller:
         poll(math.ceil(timeout * 1000))
 
 
-#: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
-#: nobody sleeps longer at a time, and Ctrl-C is not lost.
-LONGEST_NAP_S: Final = 0.5
-
-
 def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> bool:
     """Whether ``acquire(True, seconds)`` succeeded within this many seconds, None for ever."""
     remaining = math.inf if timeout is None else max(timeout, 0.0)
@@ -61,96 +57,61 @@ def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> b
 
 def pause(seconds: float) -> None:
     """Let this much time pass."""
-    threading.Event().wait(seconds)
+    thread_locks.Flag().wait(seconds)
 
 
-class Mutex:
-    """Held by one thread at a time; the others wait for it in naps."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock: threading.Lock | threading.RLock = threading.Lock()
-
-    def acquire(self, timeout: float | None) -> bool:
-        """Whether it could be had within ``timeout`` seconds, None for ever."""
-        return acquired(self._lock.acquire, timeout)
-
-    def release(self) -> None:
-        self._lock.release()
-
-    def __enter__(self) -> None:
-        acquired(self._lock.acquire, None)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-class ReentrantMutex(Mutex):
-    """The same thread may come again: a function that it calls, or a signal's handler."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-
-class Guard(ReentrantMutex):
+class Guard(Mutex):
     """For what threads do one at a time; a signal's handler comes in the thread that it interrupts."""
 
     __slots__ = ()
 
 
-class Flag(threading.Event):
+class Flag(thread_locks.Flag):
     """Something that happens once, and that threads may wait for."""
+
+    __slots__ = ()
 
     def wait_for(self, seconds: float) -> bool:
         """Whether it happens within this many seconds."""
         return self.wait(seconds)
 
 
-class OneCaller:
-    """Held by one thread. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
+class OneReader(Within):
+    """Held while a thread reads. A second one gets an error at once: each would get a part of what there is to read.
 
-    __slots__ = ("_lock", "_refusal")
-
-    def __init__(self, refusal: str) -> None:
-        self._refusal = refusal
-        self._lock: threading.Lock | threading.RLock = threading.Lock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise BusyError(self._refusal)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-class OneReader(OneCaller):
-    """Held while a thread reads. A second one is told at once: each would get a part of what there is to read.
-
-    The thread itself may come again: a signal's handler, or one that was interrupted between two lines in here.
+    The thread itself may come again: a signal's handler.
     """
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._refusal = "another thread reads here at this moment; give each reader one of its own"
-        self._lock = threading.RLock()
+        text = "another thread reads here at this moment; give each reader one of its own"
+        super().__init__(Mutex(), 0.0, lambda: BusyError(text))
+
+
+class OneCaller(Within):
+    """Held by one call. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
+
+    __slots__ = ()
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__(Mutex(), 0.0, lambda: BusyError(refusal))
+
+    def _naps(self) -> Iterator[float]:
+        return iter(()) if self._mutex.is_mine() else super()._naps()  # not even a handler's call
 
 
 class Bell:
     """Wakes the thread that waits for something new. ``lock`` is held by whoever changes, or looks at, what is new.
 
-    Bare locks, for the reason that a :class:`Batch` has. A signal's handler may come in the thread that holds ``lock``.
+    A gate, for the reason that a :class:`Batch` has. A signal's handler may come in the thread that holds ``lock``.
     """
 
     __slots__ = ("_rung", "lock")
 
     def __init__(self) -> None:
-        self.lock: threading.RLock = threading.RLock()
-        self._rung = threading.Lock()  # held until it rings
-        self._rung.acquire()
+        self.lock: Mutex = Mutex()
+        self._rung = closed_gate()
 
     def ring(self) -> None:
         """Wake the one that waits, or the next one to wait."""
@@ -171,14 +132,13 @@ class Bell:
 class Waiter:
     """One outcome for one calling thread; the first one counts.
 
-    A bare lock, held until the outcome is there: an Event costs three times as much, once per request.
+    A gate, closed until the outcome is there: an Event costs three times as much, once per request.
     """
 
     __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._gate = closed_gate()
         #: Whether there is no outcome yet.
         self.is_pending: Callable[[], bool] = self._gate.locked
         self.result: object = None
@@ -205,8 +165,8 @@ _PENDING: Final = object()
 class Batch:
     """Many outcomes for one calling thread, which is woken when room for more requests has come, not for each.
 
-    A bare lock, held until it is woken. What the standard library makes of locks is left half done by a signal's
-    exception in the thread that waits, and the thread that brings the outcome would have to bear that.
+    A gate, closed until it is woken. What the standard library makes of locks is left half done by a signal's exception
+    in the thread that waits, and the thread that brings the outcome would have to bear that.
     """
 
     __slots__ = ("_room", "low_water", "outcomes", "outstanding")
@@ -215,8 +175,7 @@ class Batch:
         self.outcomes: list[object] = []
         self.outstanding: int = 0
         self.low_water: int = 0  # it is woken when so many are outstanding, and at the end
-        self._room = threading.Lock()
-        self._room.acquire()
+        self._room = closed_gate()
 
     def slot(self) -> BatchSlot:
         """The waiter of the next request."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.interruptions import interrupting, is_free, needs_timer
 from support.ports import reserved_port
 from support.sites import SHELLS, Impostor, Looped, SiteThread
 from support.waiting import eventually, until
@@ -348,6 +350,40 @@ def test_closing_ends_a_call_in_another_thread(impostor: Impostor) -> None:
     client.close()
     thread.join(20)
     assert len(errors) == 1
+
+
+def test_a_signal_handler_on_top_of_a_call_does_not_wait_for_it(impostor: Impostor) -> None:
+    """A handler that interrupts a call of its thread is refused; it may close the client, which ends that call."""
+    client = SiteClient(impostor.url, timeout_s=20)
+    refused: list[BusyError] = []
+
+    def handler(*_: object) -> None:
+        try:
+            client.get("k")
+        except BusyError as error:
+            refused.append(error)
+        client.close()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        # When the request is there, its thread waits for the answer.
+        impostor.answer = lambda _number: os.kill(os.getpid(), signal.SIGUSR1) or []  # type: ignore[func-returns-value]
+        with pytest.raises(ClosedError):
+            client.get("k")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "a signal handler" in str(refused[0])
+    assert client._link._context is None
+
+
+@needs_timer
+def test_a_call_that_is_interrupted_at_any_moment_hinders_no_other(site: SiteThread) -> None:
+    """After an exception from a signal handler at any moment of its calls, all threads can use the client."""
+    with SiteClient(site.url) as client, interrupting() as interrupted:
+        client.set("k", b"1")
+        assert sum(interrupted(lambda: client.get("k"), 0.002) for _ in range(60)) > 40
+        assert is_free(lambda: client.get("k"))
+        assert client.get("k") is not None
 
 
 async def test_tasks_share_a_client_and_one_may_give_up(impostor: Impostor) -> None:

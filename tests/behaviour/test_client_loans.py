@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
+from support.interruptions import AlarmError
 from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreClient
@@ -194,10 +195,6 @@ def test_loops_of_several_threads_take_turns() -> None:
         loop_of_calls(store)
         assert sorted(answered) == [0, 1, 2, 3]
         assert store.stats.replies == 6 * CALLS
-
-
-class AlarmError(Exception):
-    """What a signal handler of an application may raise."""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from raft_client.errors import InvalidArgumentError
 from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.thread_locks import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -17,11 +17,11 @@ __all__ = ["SlowableLog", "unreachable"]
 class SlowableLog(DiskLog):
     """A log whose disk can be made slow, at any time and from any thread."""
 
-    _slowness: tuple[float, threading.Event] = (0.0, threading.Event())
+    _slowness: tuple[float, Flag] = (0.0, Flag())
 
     def slow_down(self, seconds: float) -> None:
         """Each job takes so much longer from now on. The one under way does not wait for the end of its old time."""
-        before, self._slowness = self._slowness, (seconds, threading.Event())
+        before, self._slowness = self._slowness, (seconds, Flag())
         before[1].set()
 
     def sync(self) -> None:

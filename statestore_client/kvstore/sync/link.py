@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import zmq
 
 from statestore_client.core.callbacks import check_function
-from statestore_client.errors import RemoteProtocolError
+from statestore_client.errors import BusyError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, packed
 from statestore_client.kvstore.socket import SiteSocket
+from statestore_client.thread_locks import Mutex
 from statestore_client.wire.kvstore.codec import decode
 
 if TYPE_CHECKING:
@@ -27,20 +28,31 @@ logger: Final = logging.getLogger("statestore_client")
 
 T = TypeVar("T")
 
+_REFUSAL: Final = (
+    "a signal handler or finalizer has interrupted a call of this client in the same thread, so it cannot wait for an "
+    "answer here; nothing was sent. Set a flag in the handler and call the client where the flag is looked at. Closing "
+    "works here: it ends the call that was interrupted"
+)
 #: A thread that waits looks this often whether the client was closed.
 _LOOK_MS: Final = 50
 
 
 class SiteLink(SiteSocket):
-    """One call after the other: threads take turns."""
+    """One call after the other: threads take turns.
+
+    A signal handler or finalizer that interrupts a call in the same thread cannot wait for its end. What it asks is
+    refused; what it closes is closed at the end of that call, which raises.
+    """
 
     def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
         super().__init__(url, timeout_s, keys)
-        self._turn = threading.Lock()
+        self._turn = Mutex()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     def run(self, call: Call[T]) -> T:
-        """Carry out a call."""
+        """Carry out a call. Raises BusyError on top of another one of this thread."""
+        if self._turn.is_mine():
+            raise BusyError(_REFUSAL)
         with self._turn:
             self._open()
             try:
@@ -50,6 +62,9 @@ class SiteLink(SiteSocket):
             except StopIteration as done:
                 result: T = done.value
                 return result
+            finally:
+                if self._is_closed:  # meanwhile
+                    self._hang_up()
 
     def _open(self) -> None:
         self.check()
@@ -88,11 +103,15 @@ class SiteLink(SiteSocket):
     def close(self) -> None:
         """Also if it was closed before."""
         self._is_closed = True
-        with self._turn:
-            context, self._context = self._context, None
-            if context is not None:
-                self.hang_up()
-                context.destroy(linger=0)
+        if not self._turn.is_mine():
+            with self._turn:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            self.hang_up()
+            context.destroy(linger=0)
 
 
 class CallbackWorker:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import secrets
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +31,7 @@ from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.service.service import Authorizer, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
+from statestore_client.thread_locks import Mutex
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
 
@@ -122,7 +122,7 @@ class Server:
         """An empty broker with an empty store inside, which write into the journal."""
         has_bridge = self._site_endpoints is not None and self._site_endpoints.has_bridge
         store = self._store = (SiteStore if has_bridge else StateStore)(
-            clock=HybridLogicalClock(_NODE_ID, guard=threading.Lock()),
+            clock=HybridLogicalClock(_NODE_ID, guard=Mutex()),
             limits=self._store_limits,
             dialect=self._dialect,
             journal=journal,

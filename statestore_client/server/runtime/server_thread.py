@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import ReplicatedLogError
+from statestore_client.thread_locks import Flag
 
 if TYPE_CHECKING:
     from statestore_client.server.runtime.server import Server
@@ -25,7 +26,7 @@ class ServerThread:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._is_ready = threading.Event()
+        self._is_ready = Flag()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -6,7 +6,6 @@ strikes when such a packet comes by: before the server sees it, or instead of be
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
@@ -16,6 +15,7 @@ from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Connack, Disconnect, Puback, Suback, Unsuback, encode
 from statestore_client.server.checks import check_kind, check_number, check_seconds
 from statestore_client.server.testing.recording import topic_matcher
+from statestore_client.thread_locks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -170,7 +170,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: tuple[Fault, ...] = ()
-        self._guard = threading.Lock()  # of replacing the tuple; it is read without
+        self._guard = Mutex()  # of replacing the tuple; it is read without
 
     def drop(self, packet: str, *, reason_code: int | None = None, **which: Unpack[FaultOptions]) -> Fault:
         """Break the link when this packet comes by, which is lost: a packet of the client is not served, one of the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ import attrs
 
 from statestore_client.mqtt.packets import split_shared_filter, validate_topic_filter
 from statestore_client.server.broker.routing.topic_tree import FilterTree
+from statestore_client.thread_locks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Recorder:
         self._entries: deque[_Entry] = deque()
         self._bytes = 0
         self._waiters: list[_Waiter] = []
-        self._guard = threading.Lock()  # of all the above; no foreign code runs under it
+        self._guard = Mutex()  # of all the above; no foreign code runs under it
 
     def messages(self) -> list[PublishedMessage]:
         """All that are remembered, the oldest first."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Final, Protocol
 
 from raft_client.errors import StorageError, StorageFullError, StorageInUseError
+from raft_client.thread_locks import Mutex
 
 __all__ = ["DirectoryLock", "File", "Folder", "SystemFile", "SystemFolder", "make_directory", "storage_error"]
 
@@ -83,7 +83,7 @@ class SystemFile:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor: int = descriptor
-        self._seeking = threading.Lock()  # where the system has no pread: position and access are two calls
+        self._seeking = Mutex()  # where the system has no pread: position and access are two calls
 
     @property
     def size(self) -> int:

@@ -19,6 +19,7 @@ from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.internal_connection import dial
 from statestore_client.server.runtime.replication.internal_handshake import PULSE_BYTES, Hello
+from statestore_client.thread_locks import Flag, Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +59,8 @@ class PulseThread:
         self._epoch: int | None = None
         self._seen_at = 0.0
         self._sockets: dict[socket.socket, _Standby] = {}
-        self._lock = threading.Lock()
-        self._is_over = threading.Event()
+        self._lock = Mutex()
+        self._is_over = Flag()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
 

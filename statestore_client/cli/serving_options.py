@@ -253,7 +253,14 @@ def endpoints_of(options: dict[str, Any]) -> Endpoints:
 def check_exposure(options: dict[str, Any]) -> None:
     """Raises click's UsageError for a server that lets everybody in and can be reached from other machines."""
     host = options["host"]
-    if options["insecure"] or options["password_file"] is not None or is_local(host):
+    if options["insecure"] or is_local(host):
+        return
+    if options["allow_anonymous"] and not options["password_file"] is options["tls_ca_file"] is None:
+        raise click.UsageError(
+            f"everybody who can reach {host} would be let in, since --allow-anonymous asks nobody who he is: leave it "
+            "out, or say --insecure if that is meant"
+        )
+    if options["password_file"] is not None:
         return
     has_plain_endpoint = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
     if options["tls_ca_file"] is None or has_plain_endpoint:

@@ -287,6 +287,14 @@ def test_a_server_that_lets_everybody_in_stays_at_home(
             assert option in " ".join(told.split())
 
 
+def test_anonymous_clients_from_elsewhere_are_meant(here: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    """A password file protects nothing where anonymous clients are let in, too."""
+    users = tmp_path / "users"
+    assert run("passwd", users, "pump", "--stdin", stdin=b"secret\n").returncode == 0
+    code, _, told = here("serve", "--host", "0.0.0.0", "--password-file", str(users), "--allow-anonymous")
+    assert (code, "--insecure" in told, "--allow-anonymous" in told) == (2, True, True)
+
+
 def test_an_endpoint_without_tls_knows_no_certificates(
     here: Callable[..., tuple[int, str, str]], certificates: Certificates
 ) -> None:
@@ -307,7 +315,7 @@ def test_an_endpoint_without_tls_knows_no_certificates(
         ["--host", "localhost"],
         ["--host", "127.0.0.2"],
         ["--host", "0.0.0.0", "--password-file", "USERS"],
-        ["--host", "0.0.0.0", "--password-file", "USERS", "--allow-anonymous"],
+        ["--host", "0.0.0.0", "--password-file", "USERS", "--allow-anonymous", "--insecure"],
     ],
 )
 def test_servers_that_may_listen(tmp_path: Path, options: list[str]) -> None:

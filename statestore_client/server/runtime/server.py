@@ -134,7 +134,7 @@ class Server:
             store,
             token_key=secrets.token_bytes(TOKEN_KEY_BYTES),
             dialect=self._dialect,
-            authorize=self._may_run if has_rules else self._authorize,
+            authorize=self._may_run if has_rules else None if self._authorize is None else self._asks,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             user_of=lambda client_id: self._broker.user(client_id),
             journal=journal,
@@ -300,7 +300,15 @@ class Server:
     def _may_run(self, client_id: str, command: Command) -> bool:
         permissions = self._broker.permissions(client_id)
         is_permitted = isinstance(permissions, ClientPermissions) and permissions.may_run(command)
-        return is_permitted and (self._authorize is None or self._authorize(client_id, command))
+        return is_permitted and self._asks(client_id, command)
+
+    def _asks(self, client_id: str, command: Command) -> bool:
+        """The program's own function, if there is one. What is not a bool permits nothing: a coroutine, for example."""
+        verdict: object = True if self._authorize is None else self._authorize(client_id, command)
+        if not isinstance(verdict, bool) and self._driver is not None:
+            returned = type(verdict).__name__
+            self._driver.refusals.line("authorize returned no bool", None, level=logging.ERROR, returned=returned)
+        return verdict is True
 
     def _may_be_answered_on(self, client_id: str, topic: str) -> bool:
         permissions = self._broker.permissions(client_id)

@@ -57,7 +57,9 @@ class PasswordHash:
 
     @classmethod
     def of(cls, password: bytes, *, cost: int = _COST) -> PasswordHash:
-        """With a new salt."""
+        """With a new salt. Raises InvalidArgumentError for a password with a NUL, which never matches."""
+        if b"\0" in password:
+            raise InvalidArgumentError("a password has no NUL")
         salt = os.urandom(_SALT_BYTES)
         return cls(cost, _BLOCK_SIZE, 1, salt, _scrypt(password, salt, cost, _BLOCK_SIZE, 1))
 
@@ -77,9 +79,11 @@ class PasswordHash:
         return f"$scrypt$ln={self.cost},r={self.block_size},p={self.parallel}${salt.rstrip('=')}${digest.rstrip('=')}"
 
     def matches(self, password: bytes) -> bool:
-        """Takes its time, and the same time for every password."""
+        """Takes its time, and the same time for every password. One with a NUL is never right: HMAC, with which scrypt
+        begins, fills keys up with them (RFC 2104), so that they would not count at the end.
+        """
         tried = _scrypt(password, self.salt, self.cost, self.block_size, self.parallel)
-        return hmac.compare_digest(tried, self.digest)
+        return hmac.compare_digest(tried, self.digest) and b"\0" not in password
 
 
 class Passwords:

@@ -37,7 +37,8 @@ __all__ = ["SERVICE_ACCOUNT_TOKEN", "Security", "TokenVerifier"]
 #: Source: state store facts, 3.4.
 SERVICE_ACCOUNT_TOKEN: Final = "K8S-SAT"  # noqa: S105 - the name of a method
 
-#: A token to the user that it proves, None for a bad one. Called in a thread; an exception means that nobody knows.
+#: A token to the user that it proves, None for a bad one; anything else admits nobody. Called in a thread; an exception
+#: means that nobody knows.
 TokenVerifier: TypeAlias = Callable[[bytes], str | None]
 
 _WRONG_PASSWORD: Final = Refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
@@ -132,8 +133,10 @@ class Security:
         if credentials.method is not None:
             if self._token_verifier is None or credentials.data is None:
                 return _BAD_TOKEN
-            user = self._token_verifier(credentials.data)
-            return _BAD_TOKEN if user is None else Admitted(user)
+            user: object = self._token_verifier(credentials.data)
+            if isinstance(user, str) and user:
+                return Admitted(user)
+            return _BAD_TOKEN if user is None else _no_name(user)
         username, password = credentials.username, credentials.password
         if self._passwords is None or username is None:
             return _WRONG_PASSWORD
@@ -168,3 +171,10 @@ class Security:
         if gone is not None:
             self._gone |= gone
             log_event(logging.INFO, "passwords changed", users_gone=len(gone))
+
+
+def _no_name(returned: object) -> Refusal:
+    """A mistake of the program, which nobody may profit from: its users and its operator read what it is."""
+    what = "an empty name" if returned == "" else f"a {type(returned).__name__}"
+    reason = f"the server's token_verifier returned {what}, neither a user's name nor None"
+    return Refusal(ReasonCode.NOT_AUTHORIZED, reason)

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.server_clients import TIMEOUT_S, Wire
 from support.waiting import eventually, until
 
+from statestore_client import InvalidArgumentError, NotAuthorizedError, StateStoreClient
 from statestore_client.mqtt.packets import (
     Auth,
     AuthProperties,
@@ -93,6 +95,18 @@ def test_a_name_without_a_proof_is_not_believed() -> None:
         assert shown(server, username="pump", password=b"x") == BAD_PASSWORD
 
 
+def test_a_nul_in_a_password_counts(tmp_path: Path) -> None:
+    """It is refused in a new password, and never right: at the end HMAC would not see it."""
+    path = tmp_path / "users"
+    set_password(path, "pump", b"secret")
+    with EmbeddedServer(passwords=path) as server:
+        for password in (b"secret\0", b"secret\0\0", b"\0secret"):
+            assert shown(server, username="pump", password=password) == BAD_PASSWORD
+        assert shown(server, username="pump", password=b"secret") == 0
+    with pytest.raises(InvalidArgumentError, match="NUL"):
+        set_password(path, "pump", b"secret\0")
+
+
 def test_many_clients_with_passwords(tmp_path: Path) -> None:
     """Other clients are served while passwords are hashed, and a password that was right once is verified quickly."""
     path = tmp_path / "users"
@@ -129,6 +143,32 @@ def test_files_change_while_the_server_runs(tmp_path: Path) -> None:
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returned", [False, True, 0, "", b"pump", ["pump"]])
+def test_a_verifier_that_returns_no_name_admits_nobody(returned: object, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it means by it; the log says that the program is wrong."""
+    with EmbeddedServer(token_verifier=lambda _: returned, acl=AccessRules.parse("user *\n  write *")) as server:  # type: ignore[arg-type, return-value]
+        assert shown(server, **token(b"any")) == NOT_AUTHORIZED
+    assert "token_verifier returned" in caplog.text
+
+
+async def _permits(_client: str, _command: object) -> bool:
+    return True
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("returned", [1, "yes", None, "coroutine"])
+def test_a_function_that_returns_no_bool_permits_nothing(returned: object, caplog: pytest.LogCaptureFixture) -> None:
+    """A coroutine is true, for example; the log says what the program returned."""
+    authorize: Any = _permits if returned == "coroutine" else lambda *_: returned
+    with (
+        EmbeddedServer(authorize=authorize) as server,
+        StateStoreClient(server.url) as store,
+        pytest.raises(NotAuthorizedError),
+    ):
+        store.set("k", "v")
+    assert "authorize returned no bool" in caplog.text
 
 
 @pytest.fixture

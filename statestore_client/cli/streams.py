@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, TextIO, TypeVar, ca
 import click
 
 from statestore_client.cli import exits
+from statestore_client.thread_locks import Flag
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -69,7 +70,7 @@ def ends_with_reader() -> Iterator[None]:
     if (output := _output()) is None or not hasattr(select, "poll"):  # Windows has none
         yield
         return
-    main, is_gone = threading.get_ident(), threading.Event()
+    main, is_gone = threading.get_ident(), Flag()
     over, ending = os.pipe()
 
     def look() -> None:

@@ -67,6 +67,7 @@ class Bridge:
         self._is_working = False
         self._before = area.store.on_change
         area.store.on_change = self._area_changed
+        area.is_bridged = True
         store.on_change = self._store_changed
         for name in (*area.store, *(name for name, _ in area.own)):
             if name.startswith(self._own_names):
@@ -78,6 +79,7 @@ class Bridge:
     def close(self) -> None:
         """Hear nothing more. What was exported ends with its time to live, unless another bridge goes on."""
         self._area.store.on_change = self._before
+        self._area.is_bridged = False
         self._store.on_change = lambda _key, _entry: None
 
     @property

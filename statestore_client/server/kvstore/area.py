@@ -40,6 +40,8 @@ class Area:
         self.store: AreaStore = AreaStore(name, limits, on_change=on_change)
         self.own: OwnKeys = OwnKeys(self.store, site, self.set, key_ttl_ms=key_ttl_ms, started_ms=started_ms)
         self.subscribers: AreaSubscribers = AreaSubscribers(name)
+        #: A bridge exports and imports keys here: what is below ``sites/`` is written by sites, and by no client.
+        self.is_bridged: bool = False
         self._news: dict[str, Value] = {}
 
     def get(self, key: str) -> Value | None:

@@ -53,7 +53,7 @@ def answer_client(
     """The reply. ``replica``: of the request's area; None if there is no such area."""
     if replica is None:
         return Failure(request.id, FailureReason.UNKNOWN_AREA, f"this site has no area {request.area[:80]!r}")
-    reserved = _reserved_in(request)
+    reserved = _reserved_in(request) if replica.contents.is_bridged else None
     if reserved is not None:
         return Failure(
             request.id,
@@ -75,7 +75,7 @@ def answer_client(
 
 
 def _reserved_in(request: ClientRequest) -> str | None:
-    """A key that no client writes, if the request would."""
+    """A key that no client writes where there is a bridge, if the request would."""
     keys: Iterable[str] = ()
     if isinstance(request, Set):
         keys = request.entries

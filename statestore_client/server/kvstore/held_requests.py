@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.key_filter import KeyFilter
 from statestore_client.server.kvstore.slices import PART_BYTES, packed_bytes
-from statestore_client.server.kvstore.store import READ_TTL_MS
 from statestore_client.server.kvstore.subscribers import SubscriberOptions
 from statestore_client.wire.kvstore.client_messages import (
     MAX_HOLD_MS,
@@ -107,7 +106,7 @@ class _HeldFollow:
                 return cost
             self._bytes += size
             self._number = number
-            entries = self._contents.store.leaving(wanted.entries, now, least_ms=READ_TTL_MS)
+            entries = self._contents.store.leaving(wanted.entries, now, least_ms=None)
             self._pieces.append(Piece(wanted.number, wanted.sender, entries, wanted.expired_keys))
         subscription.at += 1
         return cost

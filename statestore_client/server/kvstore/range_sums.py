@@ -36,8 +36,9 @@ LOWEST: Final = LEVELS[-1]
 _BUCKETS: Final = 16
 #: The level whose sums are kept.
 _KEPT_LEVEL: Final = 12
-#: Where fewer than one of so many buckets are in use, those are sorted; else all numbers are tried.
-_SPARSE: Final = 64
+#: Numbers of buckets that differ in these bits only have one integer that notes which of them are there.
+_GROUP: Final = 8
+_IN_GROUP: Final = (1 << _GROUP) - 1
 
 # Odd constants, so that each multiplication is a permutation of the 64-bit numbers. Part of the protocol.
 _MIX_HASH: Final = 0x9E3779B97F4A7C15
@@ -78,13 +79,15 @@ def positions_of(level: int, prefix: int) -> tuple[int, int]:
 class RangeSums:
     """The sums of one area's store."""
 
-    __slots__ = ("_buckets", "_count", "_sums", "total")
+    __slots__ = ("_buckets", "_count", "_groups", "_sums", "total")
 
     def __init__(self) -> None:
         #: Of all entries.
         self.total: int = 0
         self._sums = [0] * (1 << _KEPT_LEVEL)
         self._buckets: dict[int, dict[str, int]] = {}
+        #: A bit for each bucket that is there: the next one is found without a look at each number in between.
+        self._groups = [0] * (1 << _BUCKETS - _GROUP)
         self._count = 0
 
     def __len__(self) -> int:
@@ -104,10 +107,12 @@ class RangeSums:
             self._count -= 1
             if not bucket:
                 del self._buckets[number]
+                self._groups[number >> _GROUP] ^= 1 << (number & _IN_GROUP)
         else:
             new = entry_hash(at, entry)
             if bucket is None:
                 bucket = self._buckets[number] = {}
+                self._groups[number >> _GROUP] ^= 1 << (number & _IN_GROUP)
             bucket[key] = new
             self._count += old is None
         difference = new - (old or 0)
@@ -143,11 +148,20 @@ class RangeSums:
         Take what is needed of it before anything changes.
         """
         shift = 64 - _BUCKETS
-        numbers = range(first >> shift, (last >> shift) + 1)
-        is_sparse = len(numbers) > _SPARSE * len(self._buckets)
-        there = sorted(b for b in self._buckets if b in numbers) if is_sparse else numbers
-        for number in there:
-            bucket = self._buckets.get(number)
-            if bucket:
-                placed = sorted((position(key), key) for key in bucket)
-                yield from (pair for pair in placed if first <= pair[0] <= last)
+        for number in self._buckets_in(first >> shift, last >> shift):
+            placed = sorted((position(key), key) for key in self._buckets[number])
+            yield from (pair for pair in placed if first <= pair[0] <= last)
+
+    def _buckets_in(self, first: int, last: int) -> Iterator[int]:
+        """Those that are there, in the order of their numbers."""
+        skipped = first & _IN_GROUP
+        for group in range(first >> _GROUP, (last >> _GROUP) + 1):
+            bits = self._groups[group] >> skipped << skipped
+            skipped = 0
+            while bits:
+                lowest = bits & -bits
+                bits ^= lowest
+                number = (group << _GROUP) + lowest.bit_length() - 1
+                if number > last:
+                    return
+                yield number

@@ -23,14 +23,14 @@ from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["EXPIRY_SLICE", "LEAST_TTL_MS", "READ_TTL_MS", "AreaStore", "AreaSummary", "MergeResult", "StoreCounters"]
+__all__ = ["EXPIRY_SLICE", "LEAST_TTL_MS", "AreaStore", "AreaSummary", "MergeResult", "StoreCounters"]
 
 #: What is sent to a peer, or dumped, has at least so much left: with less it would hardly arrive.
 LEAST_TTL_MS: Final = 500
 #: Taken off the TTL each time that an entry leaves a store, so that no entry lives for ever by going in circles.
 _DECREMENT_MS: Final = 1
 #: The same for who asked for just this: what is left after the millisecond is a TTL still.
-READ_TTL_MS: Final = _DECREMENT_MS + 1
+_READ_TTL_MS: Final = _DECREMENT_MS + 1
 #: Keys that expire at once, at most: below a millisecond.
 EXPIRY_SLICE: Final = 128
 
@@ -150,10 +150,13 @@ class AreaStore:
     def read(self, keys: Iterable[str], now: float) -> dict[str, Value]:
         """The entries of these keys for who asked for just these: also those that have less than LEAST_TTL_MS left."""
         entries = self._entries
-        return self.leaving({key: entries[key] for key in keys if key in entries}, now, least_ms=READ_TTL_MS)
+        return self.leaving({key: entries[key] for key in keys if key in entries}, now, least_ms=_READ_TTL_MS)
 
-    def leaving(self, entries: Mapping[str, Value], now: float, *, least_ms: int = LEAST_TTL_MS) -> dict[str, Value]:
+    def leaving(
+        self, entries: Mapping[str, Value], now: float, *, least_ms: int | None = LEAST_TTL_MS
+    ) -> dict[str, Value]:
         """These with the TTL that is left of them, less a millisecond; without those that have less than ``least_ms``.
+        None: all of them, as what has happened is told however short it lasts; the TTL is then 1 ms at least.
 
         What is not in the store any more in this version and TTL version goes as it is. (facts §5.2)
         """
@@ -164,8 +167,8 @@ class AreaStore:
                 found[key] = entry
                 continue
             left_ms = self._left_ms(key, now)
-            if left_ms >= least_ms:
-                ttl_ms = left_ms - _DECREMENT_MS
+            if least_ms is None or left_ms >= least_ms:
+                ttl_ms = max(1, left_ms - _DECREMENT_MS)
                 found[key] = Value(entry.version, entry.originator, entry.value, ttl_ms, entry.ttl_version, entry.hash)
         return found
 

@@ -23,7 +23,8 @@ __all__ = [
     "RESERVED", "NoMergeReason", "Publication", "Value", "hash_of",
 ]  # fmt: skip
 
-#: Below this is what sites export from their state stores: ``sites/NAME/KEY``. No client writes there.
+#: Below this is what sites export from their state stores: ``sites/NAME/KEY``. At a site that has a bridge no client
+#: writes there.
 RESERVED: Final = "sites/"
 
 #: The TTL of what never expires (the least integer of 32 bits, as Open/R has it).

@@ -190,8 +190,13 @@ def test_what_cannot_be_done_with_a_key_is_an_error_and_changes_nothing(wrong: C
     ],
 )
 def test_what_sites_export_is_not_for_clients(wrong: Message) -> None:
-    """A client that would speak for a site, this one or another, is told what to do; nothing of it is stored."""
+    """A client that would speak for a site, this one or another, is told what to do; nothing of it is stored. A site
+    without a bridge has nothing to protect there.
+    """
     one = OneSite("bonn")
+    assert failed(ask(one, wrong)) is None
+    one = OneSite("bonn")
+    one.areas[AREA].is_bridged = True
     reply = ask(one, wrong)
     assert failed(reply) == FailureReason.BAD_REQUEST
     assert "in that site's state store" in reply.text

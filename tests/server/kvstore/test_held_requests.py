@@ -77,6 +77,20 @@ def test_a_client_that_waits_is_told_as_soon_as_there_is_something(one: OneSite)
     assert [list(piece.entries) for piece in followed(follow(one, 1)).pieces] == [["other"], ["third"]]
 
 
+@pytest.mark.parametrize(("late_s", "left_ms"), [(0.0, 3), (0.0009, 2), (0.0031, 1)])
+def test_a_key_that_lasts_for_a_moment_is_told_and_then_its_end(one: OneSite, late_s: float, left_ms: int) -> None:
+    """It has the milliseconds that it has left, and one at least, as none would be no TTL."""
+    one.areas[AREA].set({"short": entry(ttl_ms=1), "longer": entry(ttl_ms=4)}, one.now)
+    one.now += late_s
+    told = {}
+    for piece in followed(follow(one, 0)).pieces:
+        told |= piece.entries
+    assert {key: value.ttl_ms for key, value in told.items()} == {"short": 1, "longer": left_ms}
+    one.wait(0.01)
+    ended = [key for piece in followed(follow(one, 0)).pieces for key in piece.expired_keys]
+    assert sorted(ended) == ["longer", "short"]
+
+
 def test_nothing_new_is_an_answer_in_the_end(one: OneSite) -> None:
     """The reply comes when the time is over; no client waits longer than 20 s."""
     assert follow(one, 0) == []

@@ -269,3 +269,31 @@ def test_ranges_with_few_buckets_and_with_many_are_read_in_order() -> None:
         assert pairs == sorted(pairs)
         for first, last in ((1 << 62, 3 << 62), (1 << 63, (1 << 63) + (1 << 48)), (5, 5)):
             assert list(store.sums.keys_in(first, last)) == [pair for pair in pairs if first <= pair[0] <= last]
+
+
+class _LookedUp(dict[int, dict[str, int]]):
+    """Buckets, which count how often one is looked up."""
+
+    lookups = 0
+
+    def get(self, number: int, default: object = None) -> object:  # type: ignore[override]  # of a test
+        self.lookups += 1
+        return super().get(number, default)  # type: ignore[arg-type]
+
+    def __getitem__(self, number: int) -> dict[str, int]:
+        self.lookups += 1
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("with_ranges", [True, False], ids=["ranges", "all hashes"])
+def test_a_sync_looks_at_no_buckets_without_keys(with_ranges: bool) -> None:
+    """Of 65,536 buckets 2,000 keys use few: a sync looks for each of these a few times, and never for the others."""
+    entries = {f"key {n}": (b"a", 1) for n in range(2_000)}
+    for mine, theirs in (({}, entries), (entries, {}), (entries, dict.fromkeys(entries, (b"b", 2)))):
+        stores = (store_of(mine, "a"), store_of(theirs, "b"))
+        for store in stores:
+            store.sums._buckets = _LookedUp(store.sums._buckets)
+        full_sync(*stores, with_ranges=with_ranges)
+        assert stores[0].entries == stores[1].entries
+        # Changes of entries look, too, and so do the sums of the finest ranges, of which a part has 128.
+        assert sum(store.sums._buckets.lookups for store in stores) < 12 * len(entries)

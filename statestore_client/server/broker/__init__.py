@@ -11,7 +11,7 @@ from statestore_client.server.broker.admission import (
     Verdict,
     Verification,
 )
-from statestore_client.server.broker.application import Application, Deliver, Deny, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.connection import Connection, Ending
 from statestore_client.server.broker.counters import Counters
@@ -31,6 +31,7 @@ __all__ = [
     "Credentials",
     "Deliver",
     "Deny",
+    "Drop",
     "Effect",
     "Ending",
     "Gatekeeper",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Publish
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Application", "Deliver", "Deny", "Effect", "Kick", "Route", "Series"]
+__all__ = ["Application", "Deliver", "Deny", "Drop", "Effect", "Kick", "Route", "Series"]
 
 
 @hot_value
@@ -66,6 +66,16 @@ class Deny:
     what: str
 
 
+@attrs.frozen
+class Drop:
+    """A request comes to nothing, and there is nowhere to answer: a line for the log, and reason code 0x83 in the
+    acknowledgement where the version has reasons. It is the only effect then. ``why`` is for people.
+    """
+
+    client_id: str
+    why: str
+
+
 @hot_value
 class Series:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
@@ -77,7 +87,7 @@ class Series:
     effects: Iterable[Effect]
 
 
-Effect: TypeAlias = "Route | Deliver | Deny | Kick | Series"
+Effect: TypeAlias = "Route | Deliver | Deny | Drop | Kick | Series"
 
 
 class Application(Protocol):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.mqtt.packets import Disconnect, Publish, encode
-from statestore_client.server.broker.application import Deliver, Deny, Effect, Kick, Route, Series
+from statestore_client.mqtt.packets import Disconnect, Publish, ReasonCode, encode
+from statestore_client.server.broker.application import Deliver, Deny, Drop, Effect, Kick, Route, Series
 from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.routing.fan_out import Acceptance
 from statestore_client.server.broker.state import Expulsion, State
@@ -47,7 +47,9 @@ class EffectRunner:
                 elif isinstance(effect, Series):
                     self._begin(effect, now, cause)
                 elif isinstance(effect, Deny):
-                    self._deny(effect)
+                    self._deny(effect.client_id, effect.reason_code, effect.action, effect.what)
+                elif isinstance(effect, Drop):
+                    self._deny(effect.client_id, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "publish", effect.why)
                 else:
                     self._kick(effect)
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
@@ -105,10 +107,10 @@ class EffectRunner:
         ids = self._state.subscriptions.ids_of(session, message.topic) if session.has_ids else ()
         self._router.deliver(((session, message.qos, False, ids),), message, now, is_promised=False)
 
-    def _deny(self, effect: Deny) -> None:
-        session = self._state.sessions.get(effect.client_id)
+    def _deny(self, client_id: str, reason_code: int, action: str, what: str) -> None:
+        session = self._state.sessions.get(client_id)
         if session is not None:
-            self._state.reports.note_denial(session, effect.reason_code, effect.action, effect.what)
+            self._state.reports.note_denial(session, reason_code, action, what)
 
     def _kick(self, effect: Kick) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it

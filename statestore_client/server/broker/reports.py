@@ -25,9 +25,9 @@ _MOST: Final = 64
 
 @attrs.define(eq=False)
 class Denial:
-    """Something that a client asked for and did not get, with the reason code: it may not (0x87), or there was no room
-    for it (0x97). For the log. ``peer`` is None while the client is away; so many ``more`` came behind this one, and
-    there was no room for them here.
+    """Something that a client asked for and did not get, with the reason code: it may not (0x87), there was no room
+    for it (0x97), or there was nowhere to answer (0x83). For the log. ``peer`` is None while the client is away; so
+    many ``more`` came behind this one, and there was no room for them here.
     """
 
     peer: str | None

@@ -5,7 +5,8 @@ What becomes of a request:
 
 ==========================================  ==========================================================================
 another topic below ``$CONTROL/``           the client is disconnected (0x87, not authorized)
-no response topic, or its client is gone    dropped: there is nowhere to answer
+no response topic                           dropped (PUBACK 0x83, a line in the log): there is nowhere to answer
+its client is gone                          dropped: a will administers nothing
 response topic that requests must not have  the client is disconnected, as the state store does it
 not QoS 1, or no correlation data           ``bad request``
 no right                                    ``not authorized``, and which right it takes. Its payload is not looked at
@@ -23,9 +24,9 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, ReasonCode, topic_filter_problem
-from statestore_client.server.broker.application import Deliver, Deny, Kick
+from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick
 from statestore_client.server.broker.control import PAYLOAD_BYTES
-from statestore_client.server.service.service import refuse_response_topic
+from statestore_client.server.service.service import NO_RESPONSE_TOPIC, refuse_response_topic
 from statestore_client.wire.administration import (
     BAD_REQUEST,
     CONTROL_TOPIC,
@@ -86,8 +87,10 @@ class Administration:
         if message.topic != CONTROL_TOPIC:
             return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this topic belongs to the server"),)
         response_topic = message.properties.response_topic
-        if response_topic is None or control is None or not control.is_here(client_id):
+        if control is None or not control.is_here(client_id):
             return ()
+        if response_topic is None:
+            return (Drop(client_id, NO_RESPONSE_TOPIC),)
         if refusal := refuse_response_topic(client_id, response_topic):
             return (refusal,)
         answer = self._answer(control, client_id, message, now)

@@ -3,12 +3,12 @@
 What becomes of a request:
 
 ================================================  ====================================================================
-no response topic                                 dropped: there is nowhere to answer
+no response topic                                 dropped: there is nowhere to answer (PUBACK 0x83, a line in the log)
 response topic that the document forbids          the client is disconnected (0x90, topic name invalid)
 a message below the prefix of notifications       the client is disconnected (0x87, not authorized): a counterfeit
 response topic that access rules do not permit    the client is disconnected (0x87, not authorized)
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
-message expiry of zero                            dropped: its sender does not wait any longer
+message expiry of zero                            dropped in the same way: its sender does not wait any longer
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
@@ -46,7 +46,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, Deny, Kick, Route, Series
+from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, Route, Series
 from statestore_client.server.service.request_properties import (
     TOKENS,
     Content,
@@ -85,10 +85,13 @@ if TYPE_CHECKING:
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Authorizer", "StateStoreService", "refuse_response_topic"]
+__all__ = ["NO_RESPONSE_TOPIC", "Authorizer", "StateStoreService", "refuse_response_topic"]
 
 #: Whether this client may carry out this command.
 Authorizer: TypeAlias = "Callable[[str, Command], bool]"
+
+#: Why a request is dropped, for people.
+NO_RESPONSE_TOPIC: Final = "the request has no response topic: there is nowhere to answer"
 
 _SERVICE: Final = Dialect.SERVICE
 _OK: Final = encode_reply(OK)  # in either dialect
@@ -209,7 +212,7 @@ class StateStoreService:
         properties = message.properties
         response_topic, correlation_data = properties.response_topic, properties.correlation_data
         if response_topic is None:
-            return self._drop("no_response_topic")
+            return self._drop(client_id, "no_response_topic", NO_RESPONSE_TOPIC)
         if refusal := refuse_response_topic(client_id, response_topic):
             self._counters["kicked"] += 1
             return (refusal,)
@@ -218,7 +221,7 @@ class StateStoreService:
             denial = Deny(client_id, ReasonCode.NOT_AUTHORIZED, "publish", response_topic)
             return (denial, Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"))
         if properties.message_expiry == 0:
-            return self._drop("expired")
+            return self._drop(client_id, "expired", "the request has expired: its message expiry is 0")
         if message.qos != QOS or correlation_data is None:
             return (self._bad_request(message, "requests need QoS 1 and correlation data"),)
         return self._respond(client_id, message, correlation_data, now)
@@ -365,9 +368,9 @@ class StateStoreService:
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
-    def _drop(self, why: str) -> Sequence[Effect]:
-        self._counters[f"dropped.{why}"] += 1
-        return ()
+    def _drop(self, client_id: str, counter: str, why: str) -> Sequence[Effect]:
+        self._counters[f"dropped.{counter}"] += 1
+        return (Drop(client_id, why),)
 
 
 #: An MQTT string has at most this many bytes (MQTT 5.0, 1.5.4); notification topics are ASCII.

@@ -114,7 +114,9 @@ def test_requests_that_cannot_be_answered(world: Administered) -> None:
     world.absent("c")
     remove = b'{"command": "sessions.remove", "client_ids": ["c"]}'
     world.admin.publish(CONTROL_TOPIC, remove, 1)
-    assert isinstance(world.admin.one(Puback), Puback)
+    assert world.admin.one(Puback).reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    (denial,) = world.broker.reports.take_denials()
+    assert denial.what == "the request has no response topic: there is nowhere to answer"
     assert list(world.sessions()) == ["admin", "c"]
     for topic, properties, code in (
         ("$CONTROL/other", {"response_topic": "a"}, ReasonCode.NOT_AUTHORIZED),

@@ -31,7 +31,7 @@ from support.durable_broker import DurableWorld
 
 from statestore_client.mqtt.packets import Disconnect, Publish, PublishProperties, ReasonCode, Will
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.server.broker.application import Application, Kick, Route
+from statestore_client.server.broker.application import Application, Drop, Kick, Route
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.commands import Get, Scan
 from statestore_client.wire.dialect import Dialect
@@ -340,7 +340,8 @@ def test_response_topics_of_the_sdks(server: Server, topic: str) -> None:
 
 def test_requests_without_a_response_topic_are_dropped(server: Server) -> None:
     """A request without a response topic, as of an MQTT 3.1.1 client, is dropped."""
-    assert handle(server, response_topic=None) == ()
+    (effect,) = handle(server, response_topic=None)
+    assert effect == Drop("client-id1", "the request has no response topic: there is nowhere to answer")
     assert server.service.counters["dropped.no_response_topic"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"
 
@@ -368,7 +369,8 @@ def test_requests_need_correlation_data(server: Server) -> None:
 
 def test_expired_requests_are_dropped(server: Server) -> None:
     """An expired request is dropped."""
-    assert server.request(SET, expiry=0) == []
+    (effect,) = server.request(SET, expiry=0)
+    assert effect == Drop("client-id1", "the request has expired: its message expiry is 0")
     assert server.service.counters["dropped.expired"] == 1
     assert server.reply(GET).payload == b"$-1\r\n"
 

@@ -24,7 +24,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
 )
 from statestore_client.mqtt.qos import PUBCOMP, PUBREC
-from statestore_client.server.broker.application import Application
+from statestore_client.server.broker.application import Application, Drop
 from statestore_client.server.broker.message import forwarded_properties, message_of
 from statestore_client.server.broker.packets.subscribe import TOO_MANY_LEVELS
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
@@ -257,7 +257,10 @@ class PublishHandler:
         if effects is None:
             self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
             return
-        if packet.qos == 1:
+        if packet.qos and connection.version == MQTT_5_0 and effects and type(effects[0]) is Drop:
+            acknowledgement = Puback if packet.qos == 1 else Pubrec
+            connection.send(acknowledgement(packet.packet_id, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR))
+        elif packet.qos == 1:
             connection.acknowledge(packet.packet_id)
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)

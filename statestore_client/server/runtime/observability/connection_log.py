@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
+from statestore_client.server.runtime.observability.event_log import LOGGER, log_event, shortened
 
 if TYPE_CHECKING:
     from statestore_client.server.broker import Connection
@@ -38,8 +38,7 @@ def log_connected(connection: Connection) -> None:
         log_event(
             logging.INFO,
             "connected",
-            client=session.client_id,
-            user=session.user,
+            **shortened({"client": session.client_id, "user": session.user}),
             peer=connection.peer,
             version=connection.version,
             silence_s=connection.silence_s,
@@ -69,4 +68,4 @@ def log_gone(refusals: RefusalLog, connection: Connection, code: int, by: str, a
     if is_refusal:
         refusals.line(event, connection.peer, **fields)
     else:
-        log_event(logging.INFO, event, peer=connection.peer, **fields)
+        log_event(logging.INFO, event, peer=connection.peer, **shortened(fields))

@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["LOGGER", "JsonLines", "log_event"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["LOGGER", "LONGEST", "JsonLines", "log_event", "shortened"]
 
 LOGGER: Final = logging.getLogger("statestore_client.server")
+
+#: Characters of a field that strangers fill. Names and topics of MQTT may have 65,535 bytes.
+LONGEST: Final = 200
+
+
+def shortened(fields: Mapping[str, object]) -> dict[str, Any]:
+    """The same with texts of at most ``LONGEST`` characters."""
+    return {
+        name: f"{value[:LONGEST]}..." if isinstance(value, str) and len(value) > LONGEST else value
+        for name, value in fields.items()
+    }
 
 
 def log_event(level: int, event: str, *, error: BaseException | None = None, **fields: object) -> None:

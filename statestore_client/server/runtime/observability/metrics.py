@@ -36,6 +36,16 @@ _HELP: Final = {
     "held_connects": "CONNECTs of client ids that keep stealing their session.",
     "evicted_sessions": "Sessions that were ended early, to make room.",
 }
+#: The counters of the state store.
+_STORE_HELP: Final = {
+    "requests": "State store requests.",
+    "refusals": "State store refusals.",
+    "dropped": "Requests with nowhere to answer, or that nobody waits for.",
+    "notifications": "Notifications to watchers.",
+    "bad_requests": "Requests without QoS 1 or correlation data.",
+    "kicked": "Clients that were disconnected for a request: its topic or its response topic is not theirs.",
+    "redelivered": "Requests that came again and got their first answer.",
+}
 #: Of the broker's counters, those that are not totals.
 _GAUGES: Final = frozenset(("most_clients",))
 #: Of a site's figures those that are not totals.
@@ -121,15 +131,15 @@ class Metrics:
         yield from _metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
         yield from _metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)
         yield from _metric("store_observations", "Keys that clients watch.", usage.observations)
-        for group, label in (("requests", "command"), ("refusals", "error")):
+        for group, label in (("requests", "command"), ("refusals", "error"), ("dropped", "reason")):
             values = {
                 f'{label}="{name.partition(".")[2].lower()}"': count
                 for name, count in sorted(counters.items())
                 if name.startswith(f"{group}.")
             }
-            yield from _metric(f"store_{group}_total", f"State store {group}.", values, kind="counter")
-        notifications = counters.get("notifications", 0)
-        yield from _metric("store_notifications_total", "Notifications to watchers.", notifications, kind="counter")
+            yield from _metric(f"store_{group}_total", _STORE_HELP[group], values, kind="counter")
+        for name in ("notifications", "bad_requests", "kicked", "redelivered"):
+            yield from _metric(f"store_{name}_total", _STORE_HELP[name], counters.get(name, 0), kind="counter")
 
     def _site(self) -> Iterable[str]:
         """Of each area; nothing if the server is not a site."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.broker.quotas.connection_quotas import network_of
-from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.observability.event_log import LONGEST, log_event, shortened
 from statestore_client.server.runtime.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ __all__ = ["RefusalLog"]
 _LINES: Final = 10
 _PAUSE_S: Final = 10.0
 
+#: Seconds between two lines about the same mistake of a client.
+_CLIENT_PAUSE_S: Final = 60.0
+
 #: The same for all peers together. A line has a few hundred bytes: 10 MB in an hour at the worst.
 _ALL_LINES: Final = 100
 _ALL_PAUSE_S: Final = 0.1
 
 #: Peers of which some lines were left out, and that are remembered.
 _MOST: Final = 1_000
-
-#: Characters of each field. Names and topics of MQTT may have 65,535 bytes.
-_LONGEST: Final = 200
 
 _EVERYBODY: Final = ""
 
@@ -46,6 +46,7 @@ class RefusalLog:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._peers = Throttle(_LINES, _PAUSE_S)
+        self._clients = Throttle(1, _CLIENT_PAUSE_S)
         self._all = Throttle(_ALL_LINES, _ALL_PAUSE_S)
         self._left_out: OrderedDict[str, int] = OrderedDict()
         self._left_out_of_others = 0
@@ -63,13 +64,32 @@ class RefusalLog:
         """``peer`` is ``address:port``, or None if nobody is to blame, as for what our own defect refuses. With its
         traceback, if there is an ``error``. ``more`` lines like this one are left out in any case.
         """
-        now, who = self._now(), "" if peer is None else network_of(peer) or "unknown"
-        if self._peers.is_used_up(who, now) or self._all.is_used_up(_EVERYBODY, now):
+        who = "" if peer is None else network_of(peer) or "unknown"
+        self._line(self._peers, who, event, peer, level, error, more, fields)
+
+    def seldom(self, event: str, peer: str | None, client: str, *, more: int = 0, **fields: object) -> None:
+        """The same about a mistake of a client that harms nobody else: at INFO, one line in a minute."""
+        who = f"client {client[:LONGEST]}"
+        self._line(self._clients, who, event, peer, logging.INFO, None, more, {"client": client, **fields})
+
+    def _line(
+        self,
+        throttle: Throttle,
+        who: str,
+        event: str,
+        peer: str | None,
+        level: int,
+        error: BaseException | None,
+        more: int,
+        fields: dict[str, object],
+    ) -> None:
+        now = self._now()
+        if throttle.is_used_up(who, now) or self._all.is_used_up(_EVERYBODY, now):
             self._leave_out(who, more + 1)
             return
-        self._peers.used(who, now)
+        throttle.used(who, now)
         self._all.used(_EVERYBODY, now)
-        known = {name: _shortened(value) for name, value in fields.items()}
+        known = shortened(fields)
         if peer is not None:
             known["peer"] = peer
         if left_out := self._left_out.pop(who, 0):
@@ -85,7 +105,3 @@ class RefusalLog:
         self._left_out[who] = self._left_out.pop(who, 0) + count
         if len(self._left_out) > _MOST:
             self._left_out_of_others += self._left_out.popitem(last=False)[1]
-
-
-def _shortened(value: object) -> object:
-    return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value

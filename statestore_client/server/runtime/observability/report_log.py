@@ -17,6 +17,16 @@ __all__ = ["log_reports"]
 def log_reports(reports: Reports, refusals: RefusalLog, *, when_full: str) -> None:
     """Take and log all that there is, but for credentials to be verified."""
     for denial in reports.take_denials():
+        if denial.reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR:
+            refusals.seldom(
+                "request dropped",
+                denial.peer,
+                denial.client_id,
+                user=denial.user,
+                reason=denial.what,
+                more=denial.more,
+            )
+            continue
         refusals.line(
             "no room" if denial.reason_code == ReasonCode.QUOTA_EXCEEDED else "not authorized",
             denial.peer,

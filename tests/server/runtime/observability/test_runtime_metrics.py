@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 from support.server_clients import Wire
 from support.waiting import eventually
@@ -21,14 +22,18 @@ from statestore_client.mqtt.packets import (
     Pingreq,
     Pingresp,
     Puback,
+    Pubcomp,
     Publish,
+    PublishProperties,
     Pubrec,
+    Pubrel,
     Suback,
     Subscribe,
     Subscription,
 )
 from statestore_client.server import BrokerLimits, EmbeddedServer
 from statestore_client.server.runtime.observability.event_log import JsonLines, log_event
+from statestore_client.wire.topics import COMMAND_TOPIC
 
 #: A line of the text format, as Prometheus documents it.
 _SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="[^"]*"(?:,[a-z]+="[^"]*")*\})? (-?[0-9.e+-]+)')
@@ -190,6 +195,83 @@ def test_connections_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert (gone["client"], gone["code"], gone["by"]) == ("first", "0x81", "server")
     assert 0 <= gone["after_s"] < 60
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(("version", "qos", "code"), [(5, 1, 0x83), (5, 2, 0x83), (5, 0, None), (4, 1, 0), (4, 2, 0)])
+def test_a_request_without_a_response_topic_is_told(
+    caplog: pytest.LogCaptureFixture, version: int, qos: int, code: int | None
+) -> None:
+    """A request with nowhere to answer is acknowledged with 0x83 where the version has reasons, counted, and a line of
+    the log: one for each client and minute, which says how many there were before.
+    """
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with EmbeddedServer(metrics_port=0) as server:
+        for name in ("one", "two"):
+            with Wire(server, version=version) as wire:
+                wire.connect(name)
+                for _ in range(3):
+                    wire.send(Publish(COMMAND_TOPIC, b"", qos, packet_id=1 if qos else 0))
+                    if code is not None:
+                        answer = wire.receive()
+                        assert isinstance(answer, (Puback, Pubrec))
+                        assert answer.reason_code == code
+                    if qos == 2 and not code:
+                        wire.send(Pubrel(1))
+                        assert isinstance(wire.receive(), Pubcomp)
+                wire.send(Pingreq())
+                assert isinstance(wire.receive(), Pingresp)
+        dropped = 'statestore_store_dropped_total{reason="no_response_topic"}'
+        eventually(lambda: scrape(server).get(dropped) == 6, "each is counted")
+    lines = [record.fields for record in caplog.records if getattr(record, "event", "") == "request dropped"]
+    assert [(line["client"], "response topic" in line["reason"]) for line in lines] == [("one", True), ("two", True)]
+    assert all(record.levelno == logging.INFO for record in caplog.records)
+
+
+def test_all_counters_of_the_store_are_on_the_page(server: EmbeddedServer) -> None:
+    """Whatever the state store counts is on the page for Prometheus."""
+    properties = PublishProperties(
+        response_topic="answers", correlation_data=b"c", user_properties=(("__ts", "1:0:c"),)
+    )
+    set_key = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"
+    with StateStoreClient(server.url) as store, store.watch("k"), Wire(server) as wire:
+        wire.connect("c")
+        for payload, qos, changed in (
+            (set_key, 1, properties),
+            (set_key, 1, properties),
+            (b"nonsense", 1, properties),
+            (set_key, 0, properties),
+            (set_key, 1, attrs.evolve(properties, response_topic=None)),
+            (set_key, 1, attrs.evolve(properties, message_expiry=0)),
+            (set_key, 1, attrs.evolve(properties, response_topic=COMMAND_TOPIC)),
+        ):
+            wire.send(Publish(COMMAND_TOPIC, payload, qos, packet_id=qos, properties=changed))
+        wire.rest()
+        counters = server._running()._service.counters
+        groups = {name.partition(".")[0] for name in counters}
+        assert groups >= {"requests", "refusals", "notifications", "dropped", "bad_requests", "kicked", "redelivered"}
+
+        def is_complete() -> bool:
+            found = scrape(server)
+            return all(
+                sum(count for name, count in found.items() if name.startswith(f"statestore_store_{group}_total"))
+                == sum(count for name, count in counters.items() if name.partition(".")[0] == group)
+                for group in groups
+            )
+
+        eventually(is_complete, "all are there")
+
+
+def test_long_client_ids_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A client identifier, which may have 65 kB, takes two hundred characters of a line."""
+    caplog.set_level(logging.INFO, "statestore_client.server")
+    with EmbeddedServer() as server, Wire(server) as wire:
+        wire.connect("c" * 60_000)
+        wire.send(b"\xe0\x00")
+        wire.rest()
+        eventually(lambda: "disconnected" in caplog.text, "it is gone")
+    names = [record.fields["client"] for record in caplog.records if "client" in getattr(record, "fields", {})]
+    assert names == ["c" * 200 + "..."] * 2
+    assert max(len(record.getMessage()) for record in caplog.records) < 1_000
 
 
 def test_what_found_no_room_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -192,3 +193,10 @@ def require_tool() -> Callable[[str], str]:
         return path
 
     return require
+
+
+@pytest.fixture
+def remains_of_loops() -> Iterator[None]:
+    """What a closed event loop leaves behind is collected while the test's filters for warnings are in force."""
+    yield
+    gc.collect()

@@ -239,11 +239,21 @@ class Engine:
             self.machine.check_open()
             raise BusyError("the client was not opened: use it as an async context manager or await open()")
         self._check_loop()
+        if self._sockets.is_stranded:
+            raise ClientClosedError(
+                "the event loop in which this client was opened is closed: nothing can be sent any more. close() frees "
+                "what the client holds"
+            )
         return self._sockets.loop
 
     def _check_loop(self) -> None:
-        """Raise in another event loop than the client's, in a forked child, and in a codec or condition."""
+        """Raise in another event loop than the client's, in a forked child, and in a codec or condition.
+
+        Not if the client's loop is closed: what ends something may be called anywhere then.
+        """
         self.check_process()
+        if self._sockets.is_stranded:
+            return
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:  # none, as in another thread

@@ -33,7 +33,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         """End the questions."""
-        if self._task is not None:
+        if self._task is not None and not self._task.get_loop().is_closed():
             self._task.cancel()
 
     async def _run(self, seconds: float) -> None:

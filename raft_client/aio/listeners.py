@@ -35,7 +35,7 @@ class Listeners:
     def note(self, change: StateChanged) -> None:
         """Tell the log, and the listeners in the order in which things happened."""
         log_change(self._seeds, change)
-        if self._task is not None:
+        if self._task is not None and not self._task.get_loop().is_closed():
             self._queue.put_nowait(change)
 
     async def _run(self) -> None:

@@ -59,6 +59,11 @@ class SocketReader:
             self._timer.cancel()
         self.actions.close_links()
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether its loop is closed: nothing can be sent or awaited any more."""
+        return self.loop is not None and self.loop.is_closed()
+
     async def give_way(self) -> None:
         """Let others have a turn, if the loop made none for long: for readers that always find something."""
         if time.monotonic() - self._turned_at > _TURN_S:
@@ -99,7 +104,7 @@ class SocketReader:
         if self._timer_at <= machine.check_at and not (machine.is_searching or self.actions.runners.members):
             return  # as after every append: the timer looks at the right moment, or before
         deadline = self.actions.next_deadline()
-        if deadline is None or self.loop is None or self.actions.links is None:
+        if deadline is None or self.loop is None or self.loop.is_closed() or self.actions.links is None:
             return
         if self._timer is not None:
             if self._timer_at <= deadline:

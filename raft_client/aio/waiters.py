@@ -22,7 +22,7 @@ class ReadySignal:
     def notify(self) -> None:
         """Say that there is something, and wake the task."""
         self.ready = True
-        if self._future is not None and not self._future.done():
+        if self._future is not None and not self._future.done() and not self._future.get_loop().is_closed():
             self._future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
@@ -45,7 +45,7 @@ class Waiter:
             self.future.set_result(result)
 
     def reject(self, error: RaftError) -> None:
-        if not self.future.done():
+        if not self.future.done() and not self.future.get_loop().is_closed():
             self.future.set_exception(error)
 
 

@@ -84,7 +84,7 @@ class Worker:
 
     def stop(self) -> None:
         """It does not take another step, unless it is this worker that asks."""
-        if self._task is not None and not self.is_current:
+        if self._task is not None and not self.is_current and not self._task.get_loop().is_closed():
             self._task.cancel()
 
     def settle(self) -> None:

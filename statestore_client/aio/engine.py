@@ -19,7 +19,7 @@ from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
-from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
+from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -32,6 +32,10 @@ _NO_LOOP: Final = (
     "the program on asyncio"
 )
 _ANOTHER_LOOP: Final = "this client was opened in another event loop; use it and close it there, one client per loop"
+_CLOSED_LOOP: Final = (
+    "the event loop in which this client was opened is closed: nothing can be sent any more. close() frees what the "
+    "client holds; its locks are free when their leases end"
+)
 
 
 class Engine:
@@ -182,7 +186,10 @@ class Engine:
             self._link.abandon()
         elif not self._link.has_ended:
             self.check_loop()
-            self._link.close()
+            if self._link.is_stranded:
+                self._link.strand()
+            else:
+                self._link.close()
 
     async def end(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
@@ -226,11 +233,16 @@ class Engine:
         self._machine.check_open()
         if loop is None:
             raise BusyError("the client was not opened: use it as an async context manager or await open()")
-        raise BusyError(_ANOTHER_LOOP)
+        raise ClosedError(_CLOSED_LOOP) if loop.is_closed() else BusyError(_ANOTHER_LOOP)
 
     def check_loop(self) -> None:
-        """Raise in another event loop than the client's, and in a forked child."""
+        """Raise in another event loop than the client's, and in a forked child.
+
+        Not if the client's loop is closed: what ends something may be called anywhere then.
+        """
         self.check_process()
+        if self._link.is_stranded:
+            return
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:  # none, as in another thread

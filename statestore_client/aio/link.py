@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -26,6 +27,8 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event
 
 __all__ = ["Link"]
+
+logger: logging.Logger = logging.getLogger("statestore_client")
 
 #: How long (seconds) closing waits for the DISCONNECT to be written, and for tasks to end.
 _CLOSE_TIMEOUT_S: Final = 2.0
@@ -122,6 +125,25 @@ class Link:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._gone.wait()
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether its loop is closed: nothing can be sent or awaited any more."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def strand(self) -> None:
+        """The end without a loop: reject what waits, close the socket without a goodbye, and say so."""
+        if self._newest is not None:
+            self._newest.abort()
+        self._machine.close(self.now())
+        self._connector.close()
+        self.actions.driver = None
+        self.has_ended = True
+        logger.warning(
+            "the event loop of client %s was closed before the client: its connection was cut, and its locks are free "
+            "when their leases end",
+            self._client_id,
+        )
 
     def abandon(self) -> None:
         """Give up this process's descriptor of the connection."""

@@ -124,9 +124,11 @@ class AsyncLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease, self._lease = self._lease, None
+        lease = self._lease
         if lease is not None:
             await lease.__aexit__(kind, error, trace)
+            if self._lease is lease and not self._is_held:  # where it may not be released, it is held still
+                self._lease = None
 
     def __repr__(self) -> str:
         state = "held" if self._is_held else "not held"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from statestore_client.errors import BusyError, StateStoreError
@@ -37,7 +37,7 @@ class Waiter:
             self.future.set_result(result)
 
     def reject(self, error: StateStoreError) -> None:
-        if not self.future.done():
+        if not self.future.done() and not self.future.get_loop().is_closed():
             self.future.set_exception(error)
 
     async def wait(self, timeout: float | None) -> bool:
@@ -121,8 +121,17 @@ class Guard(nullcontext[None]):
     """What threads do one at a time. Tasks do one thing at a time anyway, up to where they wait."""
 
 
+def _set(event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop of a task that waits is closed; by then the event is set
+        asyncio.Event.set(event)
+
+
 class Flag(asyncio.Event):
     """Something that happens once, and that tasks may wait for."""
+
+    def set(self) -> None:
+        """It happens. Also where the loop of those that wait is closed, who will never hear of it."""
+        _set(self)
 
     async def wait_for(self, seconds: float) -> bool:
         """Whether it happens within this many seconds."""
@@ -140,7 +149,10 @@ class Bell(asyncio.Event):
     """
 
     lock: Final = Guard()
-    ring: Final = asyncio.Event.set
+
+    def ring(self) -> None:
+        """Wake the one that waits, or the next one to wait."""
+        _set(self)
 
     async def wait_until(self, deadline: float | None) -> bool:
         """Until it rings. False once the deadline (monotonic seconds, None: never) has passed: look for a last time.

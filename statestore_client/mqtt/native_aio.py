@@ -133,8 +133,9 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         self._connection.disconnect()
 
     def abort(self) -> None:
-        if os.getpid() != self._pid:
-            # A forked child shares the loop's selector with its parent, which the transport would stop listening.
+        if os.getpid() != self._pid or self._loop.is_closed():
+            # A forked child shares the loop's selector with its parent, which the transport would stop listening; and
+            # a transport does nothing without its loop.
             if self._socket is not None:
                 self._socket.close()
             return

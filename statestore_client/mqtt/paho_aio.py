@@ -114,8 +114,9 @@ class PahoAioDriver:
         if os.getpid() != self._pid:
             return  # a forked child shares the loop's selector with its parent, and would stop it listening
         if self._fileno is not None:
-            self._loop.remove_reader(self._fileno)
-            self._loop.remove_writer(self._fileno)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fileno)
+                self._loop.remove_writer(self._fileno)
             self._fileno = None
             self._writing = False
         if self._timer is not None:

@@ -422,3 +422,29 @@ def test_a_site_that_cannot_be_is_refused() -> None:
     for wrong in wrongs:
         with pytest.raises(InvalidArgumentError):
             SiteEndpoints(**{"name": "a", "listen": "tcp://127.0.0.1:1"} | wrong)
+
+
+@pytest.mark.usefixtures("remains_of_loops")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_client_whose_loop_is_closed_can_be_ended(site: SiteThread) -> None:
+    """Closing frees the sockets of a client and of a stream whose loop is closed."""
+    client = AsyncSiteClient(site.url)
+
+    async def begin() -> Any:
+        stream = await client.subscribe(callback=lambda _change: None).start()
+        await client.dump()
+        return stream
+
+    loop = asyncio.new_event_loop()
+    stream = loop.run_until_complete(begin())
+    loop.close()
+
+    async def end() -> None:
+        await stream.close()
+        await client.close()
+        with pytest.raises(ClosedError):
+            await client.dump()
+
+    asyncio.run(end())
+    assert client._link._context is not None
+    assert client._link._context.closed

@@ -338,6 +338,42 @@ async def test_a_listener_may_close_the_client(shell: Shell, server: EmbeddedSer
     await clients[0].close()
 
 
+@pytest.mark.parametrize("end", ["lease", "lock", "resign", "exit"])
+async def test_a_listener_may_release_a_lease(shell: Shell, server: EmbeddedServer, end: str) -> None:
+    """A listener may release a lease: the lock is free then, and not only for this program."""
+    ends: list[Callable[[], Any]] = []
+    outcomes: list[object] = []
+
+    async def release(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED and ends:
+            outcomes.append(await ends[0]())
+
+    def release_at_once(state: ConnectionState, _error: StateStoreError | None) -> None:
+        if state is ConnectionState.CONNECTED and ends:
+            outcomes.append(ends[0]())
+
+    async with (
+        shell.client(server.url, on_state=release if shell.is_aio else release_at_once) as store,
+        AsyncStateStoreClient(server.url) as other,
+    ):
+        contender = store.election("lock", term=60) if end == "resign" else store.lock("lock", lease=60)
+        lease = await (contender.campaign() if end == "resign" else contender.acquire())
+        lease, contender = (getattr(each, "target", each) for each in (lease, contender))
+        leave = contender.__aexit__ if shell.is_aio and end == "exit" else getattr(contender, "__exit__", None)
+        ends.append(
+            {
+                "lease": lambda: lease.release(),
+                "lock": lambda: contender.release(),
+                "resign": lambda: contender.resign(),
+                "exit": lambda: leave(None, None, None),
+            }[end]
+        )
+        server.restart(keep_state=True)
+        await until(lambda: outcomes)
+        assert outcomes == [None if end == "exit" else True]
+        await other.lock("lock").acquire(timeout=10)
+
+
 async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer) -> None:
     """A blocking call from the network's own thread raises an error: it would wait for an answer that nobody reads."""
     errors: list[Exception] = []

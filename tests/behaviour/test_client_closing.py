@@ -219,3 +219,76 @@ def test_another_loop_may_use_and_end_nothing(
 
     one.run(go_on())
     other.run(store.close())  # once more, and there is nothing left to do
+
+
+# -- an event loop that was closed first -------------------------------------------------------------------------------
+
+
+async def _strand(store: AsyncStateStoreClient) -> tuple[Any, Any, Any]:
+    await store.open()
+    watch = await store.watch("key").start()
+    lock = store.lock("lock", lease=60)
+    lease = await lock.acquire()
+    asyncio.ensure_future(watch.get())  # noqa: RUF006 - it waits when the loop is closed
+    await asyncio.sleep(0)
+    return watch, lock, lease
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.usefixtures("remains_of_loops")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_client_whose_loop_is_closed_can_be_ended(
+    server: EmbeddedServer, driver: str, is_cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing frees the socket and ends leases and watches without their loop, and a line in the log says so."""
+    store = AsyncStateStoreClient(server.url, driver=driver, client_id="stranded")
+    lost: list[StateStoreError] = []
+    if is_cancelled:
+        watch, lock, lease = asyncio.run(_strand(store))
+    else:
+        loop = asyncio.new_event_loop()
+        watch, lock, lease = loop.run_until_complete(_strand(store))
+        loop.close()
+
+    async def end() -> None:
+        lease.on_lost(lost.append)
+        with pytest.raises(ClosedError, match="event loop in which this client was opened is closed"):
+            await store.get("key")
+        with pytest.raises(ClosedError, match="free when their leases end"):
+            await lock.release()
+        assert not lease.valid
+        await watch.close()
+        await store.close()
+        assert store.state is ConnectionState.CLOSED
+        await store.close()
+        await until(lambda: "stranded" not in server.sessions or not server.sessions["stranded"].is_connected)
+
+    asyncio.run(end())
+    assert "stranded was closed before the client" in caplog.text
+
+
+@pytest.mark.usefixtures("remains_of_loops")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_closing_a_client_without_its_loop_tells_of_the_lease(server: EmbeddedServer, driver: str) -> None:
+    """A lease that was not released is lost when its client is closed without a loop."""
+    store = AsyncStateStoreClient(server.url, driver=driver)
+    _, _, lease = asyncio.run(_strand(store))
+    lost: list[StateStoreError] = []
+    lease.on_lost(lost.append)
+    asyncio.run(store.close())
+    assert [str(error) for error in lost] == ["the client was closed"]
+    assert not lease.valid
+
+
+def test_leaving_a_lock_in_another_loop_changes_nothing(
+    server: EmbeddedServer, loops: tuple[asyncio.Runner, asyncio.Runner]
+) -> None:
+    """Leaving the block of a lock in another loop releases nothing, and the lock can be released in its own."""
+    one, other = loops
+    store = AsyncStateStoreClient(server.url)
+    one.run(store.open())
+    lock = store.lock("lock", lease=60)
+    one.run(lock.__aenter__())
+    other.run(lock.__aexit__(None, None, None))
+    assert one.run(lock.release())
+    one.run(store.close())

@@ -19,6 +19,8 @@ from support.waiting import until
 from raft_client import (
     AsyncRaftClient,
     BusyError,
+    ClientClosedError,
+    ConnectionState,
     ForkedClientError,
     KeyValueCodec,
     RaftClient,
@@ -207,3 +209,39 @@ def test_a_wait_is_never_early(poller: Poller) -> None:
         began = time.monotonic()
         assert poller.wait(0.0005) == []
         assert time.monotonic() - began >= 0.0005
+
+
+@pytest.mark.usefixtures("remains_of_loops")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_client_whose_loop_is_closed_can_be_ended(peers: ScriptedCluster, is_cancelled: bool) -> None:
+    """Closing frees the sockets, and ends streams and watches, without their loop; calls say why they end."""
+    states: list[ConnectionState] = []
+    client = AsyncRaftClient(peers.seeds, heartbeat=0.5, on_state=lambda state, _error: states.append(state))
+
+    async def begin() -> tuple[Any, Any, Any]:
+        await client.open()
+        watch, subscriber = client.watch(), await client.subscribe().start()
+        entries = client.entries(0)
+        peers.fill(3)
+        assert await entries.get() is not None
+        for wait in (watch.get(), subscriber.get(), client.append(b"x", timeout=60)):
+            asyncio.ensure_future(wait)  # noqa: RUF006 - it waits when the loop is closed
+        await asyncio.sleep(0)
+        return watch, subscriber, entries
+
+    loop = asyncio.new_event_loop()
+    readers = asyncio.run(begin()) if is_cancelled else loop.run_until_complete(begin())
+    loop.close()
+
+    async def end() -> None:
+        with pytest.raises(ClientClosedError, match="event loop in which this client was opened is closed"):
+            await client.config()
+        for reader in readers:
+            await reader.close()
+        await client.close()
+        assert client.state is ConnectionState.CLOSED
+        await client.close()
+
+    asyncio.run(end())
+    assert client._engine._actions.links is None

@@ -100,11 +100,12 @@ class SiteLink(SiteSocket):
         self._is_closed = True
         if self._context is None or self._reader is None:
             return
-        self._reader.cancel()
-        await asyncio.wait((self._reader,))
-        for waiting in self._replies.values():
-            if not waiting.done():
-                waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
+        if not self._reader.get_loop().is_closed():
+            self._reader.cancel()
+            await asyncio.wait((self._reader,))
+            for waiting in self._replies.values():
+                if not waiting.done():
+                    waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
         self.hang_up()
         self._context.destroy(linger=0)
 
@@ -117,7 +118,7 @@ class CallbackWorker:
 
     async def stop(self) -> None:
         """Also if it is the function itself that asks for it."""
-        if self._task is not asyncio.current_task():
+        if self._task is not asyncio.current_task() and not self._task.get_loop().is_closed():
             self._task.cancel()
             await asyncio.wait((self._task,))
 

@@ -8,7 +8,9 @@ import pytest
 from evil_broker import EvilBroker, Say, reply
 from support.shells import Shell
 
+from statestore_client.core import window
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, Packet, Puback, Publish, encode
+from statestore_client.server import BrokerLimits, EmbeddedServer
 
 _VALUE = bytes(100_000)
 
@@ -57,3 +59,60 @@ async def test_a_broker_without_room_for_the_answers(shell: Shell) -> None:
         items = await asyncio.wait_for(store.get_many([f"k{i}" for i in range(40)]), 30)
         assert [item.value for item in items] == [_VALUE] * 40
     assert 1 <= little_room.thrown_out <= 4  # 8, 4, 2
+
+
+@pytest.fixture
+def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client looks at the number of its requests only, as others do."""
+    monkeypatch.setattr(window, "MOST_BYTES", 1 << 40)
+
+
+@pytest.mark.quick
+@pytest.mark.usefixtures("greedy")
+async def test_the_server_lets_requests_wait(shell: Shell) -> None:
+    """A client that asks for 64 answers of 100 kB at once, where 500 kB may wait for it, gets them all, on one
+    connection."""
+    limits = BrokerLimits(packet_bytes=200_000, in_flight_bytes=100_000, queued_bytes=500_000)
+    with EmbeddedServer(broker_limits=limits) as server:
+        async with shell.client(server.url) as store:
+            await store.set("k", _VALUE)
+            items = await store.get_many(["k"] * 80)
+            assert [item.value for item in items] == [_VALUE] * 80
+            assert store.stats.resent == 0
+        assert server.counters.connects == 1
+
+
+@pytest.mark.quick
+async def test_watches_of_large_values(shell: Shell) -> None:
+    """A watch on the prefix of 30 values of 100 kB begins with all of them, where the server keeps 500 kB for it."""
+    limits = BrokerLimits(packet_bytes=200_000, in_flight_bytes=100_000, queued_bytes=500_000)
+    with EmbeddedServer(broker_limits=limits) as server:
+        async with shell.client(server.url) as store:
+            await store.set_many([(f"k{i}", _VALUE) for i in range(30)])
+            async with store.watch_prefix("k", initial=True) as watch:
+                seen = {(await anext(aiter(watch))).key for _ in range(30)}
+        assert seen == {b"k%d" % i for i in range(30)}
+        assert server.counters.connects == 1
+
+
+async def test_a_hundred_large_values(shell: Shell) -> None:
+    """``get_many`` of 100 values of 2 MB, and with our own driver of 8 MB, with all defaults, on one connection."""
+    size = 8_000_000 if shell.driver == "native" else 2_000_000
+    with EmbeddedServer() as server:
+        async with shell.client(server.url) as store:
+            await store.set_many([("k", bytes(size))] * 10)
+            items = await store.get_many(["k"] * 100)
+            assert [len(item.value) for item in items] == [size] * 100
+            assert store.stats.resent == 0
+        assert server.counters.connects == 1
+
+
+@pytest.mark.usefixtures("greedy")
+async def test_a_hundred_large_values_at_once(shell: Shell) -> None:
+    """The same of 2 MB for a client that asks for 64 at once: four times what the server keeps for it."""
+    with EmbeddedServer() as server:
+        async with shell.client(server.url) as store:
+            await store.set("k", bytes(2_000_000))
+            items = await store.get_many(["k"] * 100)
+            assert [len(item.value) for item in items] == [2_000_000] * 100
+        assert server.counters.connects == 1

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from statestore_client.server.broker.quotas.backpressure import waiting_bytes
 from statestore_client.server.broker.quotas.memory_budget import DELIVERY_BYTES, LARGE_BYTES, UNRELEASED_BYTES
 from statestore_client.server.broker.routing.subscriptions import subscription_cost
 from statestore_client.server.broker.session.session import name_bytes
@@ -131,7 +132,7 @@ def _held_bytes(state: State, sessions: Iterable[Session]) -> int:
             total -= len(message.payload)
             payloads[id(message.payload)] = len(message.payload)
     for connection in state.connections:
-        total += connection.alias_bytes
+        total += connection.alias_bytes + sum(waiting_bytes(packet) for packet, _ in connection.held or ())
         payloads |= {id(piece.obj): len(bytes(piece.obj)) for piece in _shared_pieces(connection)}
     return total + sum(payloads.values())
 

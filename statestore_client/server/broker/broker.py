@@ -15,6 +15,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.mqtt.packets import (
@@ -47,6 +48,7 @@ from statestore_client.server.broker.packets.publish import PublishHandler
 from statestore_client.server.broker.packets.subscribe import SubscribeHandler
 from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
 from statestore_client.server.broker.persistence.recovery import Recovery
+from statestore_client.server.broker.quotas.backpressure import Backpressure
 from statestore_client.server.broker.quotas.overflow import OverflowPolicy
 from statestore_client.server.broker.routing.router import Router
 from statestore_client.server.broker.session.awaited import AwaitedClients
@@ -73,6 +75,9 @@ __all__ = ["Broker"]
 
 #: With more work than this undone, the application's ticks, which may make more of it, have to wait.
 _MOST_JOBS: Final = 64
+
+#: Packets that waited, in one slice: about a millisecond of requests.
+_AT_ONCE: Final = 16
 
 _Handler: TypeAlias = Callable[[Connection, Session, Any, Instant], None]
 
@@ -106,7 +111,10 @@ class Broker:
         self._sys_topics = SysTopics(state, self._effects.send)
         wills = Wills(state, lambda *will: self._publish_handler.publish_will(*will))
         self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
-        self._publish_handler = PublishHandler(state, self._router, self._lifecycle, application, self._effects, events)
+        self._backpressure = Backpressure(state, overflow)
+        self._publish_handler = PublishHandler(
+            state, self._router, self._lifecycle, application, self._backpressure, self._effects, events
+        )
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
         self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
@@ -229,6 +237,8 @@ class Broker:
         if session is not None and session.connection is connection:
             self._router.pump(session, now)
             self._settle(now)
+        if connection.held:
+            self._receive_waiting(connection, now)
 
     def shut_down(self) -> None:
         """Say goodbye to everybody. Wills stay unsent: their receivers are leaving, too."""
@@ -275,6 +285,9 @@ class Broker:
             if session is None:
                 self._first(connection, packet, now)
                 continue
+            if connection.held and type(packet) is Publish:
+                self._publish_handler.wait(connection, packet, now)
+                continue
             handler = handlers.get(type(packet))
             if handler is None:
                 # CONNECT again, or a packet that only servers send.
@@ -284,6 +297,24 @@ class Broker:
                 handler(connection, session, packet, now)
             if expulsions:
                 self._settle(now)
+        if connection.held:
+            self._receive_waiting(connection, now)
+
+    def _receive_waiting(self, connection: Connection, now: Instant) -> None:
+        """Packets that waited, as far as there is room for what they cause; many, in slices."""
+        if connection not in self._state.background.queues and self._receive_some(connection, now):
+            self._state.background.add(connection, partial(self._receive_some, connection))
+
+    def _receive_some(self, connection: Connection, now: Instant) -> bool:
+        """True if there is more to do at once."""
+        for _ in range(_AT_ONCE):
+            packet = self._backpressure.next(connection, now)
+            if packet is None or connection.session is None:
+                return False
+            self._publish_handler.handler(connection, connection.session, packet, now)
+            if self._state.expulsions:
+                self._settle(now)
+        return bool(connection.held)
 
     def receive_broken(
         self, connection: Connection, reason_code: int, reason: str, now: Instant, *, version: int | None

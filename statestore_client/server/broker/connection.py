@@ -24,9 +24,10 @@ from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable
 
-    from statestore_client.mqtt.packets import Packet
+    from statestore_client.mqtt.packets import Packet, Publish
     from statestore_client.server.broker.admission import Verification
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
@@ -85,6 +86,8 @@ class Connection:
     certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
     method: str | None = None  # of enhanced authentication
     verification: Verification | None = None
+    held: deque[tuple[Publish, float]] | None = None  # see quotas/backpressure.py; with the moments since when
+    held_bytes: int = 0  # of those
 
     def __attrs_post_init__(self) -> None:
         self.opened_at = self.last_received
@@ -96,10 +99,16 @@ class Connection:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether messages wait for this connection, so that :meth:`Broker.drained` has something to do."""
+        """Whether messages wait for this connection, or packets of it, so that :meth:`Broker.drained` has something to
+        do.
+        """
         session = self.session
         return session is not None and bool(
-            session.waiting0.items or session.outbound.waiting.items or session.outbound.resend or session.walks
+            self.held
+            or session.waiting0.items
+            or session.outbound.waiting.items
+            or session.outbound.resend
+            or session.walks
         )
 
     @property

@@ -179,18 +179,21 @@ def test_a_tick_carries_out_effects(world: World, desk: Desk) -> None:
     assert len(client.messages()) == 1
 
 
-def test_replies_to_a_client_that_does_not_acknowledge(desk: Desk) -> None:
-    """A client that does not acknowledge replies is disconnected with 0x97, and the drop is counted."""
+def test_notifications_of_a_client_that_does_not_acknowledge(desk: Desk) -> None:
+    """A client that others' requests cause messages for, and that acknowledges none, is disconnected with 0x97; the
+    drop is counted."""
     world = World(application=desk, queued_messages=1)
     client = world.client("c", receive_maximum=1)
-    client.subscribe("reply", qos=1)
-    desk.effects = [Route(Publish("reply", b"x", 1))]
+    client.subscribe("notes", qos=1)
+    desk.effects = [Route(Publish("notes", b"x", 1))]
+    other = world.client("other")
     for _ in range(3):
-        client.publish("desk", b"", 1)
+        other.publish("desk", b"", 1)
     *_, last = client.received()
     assert isinstance(last, Disconnect)
     assert last.reason_code == ReasonCode.QUOTA_EXCEEDED
     assert world.broker.counters.dropped_unowned == 1
+    assert not other.is_ended
 
 
 def test_a_will_can_be_a_request(world: World, desk: Desk) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.quotas.backpressure import Backpressure
     from statestore_client.server.broker.routing.router import Router
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.session import Session
@@ -52,6 +53,8 @@ _RESERVED: Final = ("$SYS/", "$share/")
 
 #: Where a bridge of another broker tells whether it is connected: the one topic below $SYS that is its clients'.
 _BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
+
+_NOT_TAKEN: Final = "it publishes without taking the answers to its requests"
 
 #: Why, for people.
 _REASONS: Final = {
@@ -68,6 +71,7 @@ class PublishHandler:
     _router: Router
     _lifecycle: SessionLifecycle
     _application: Application | None
+    _backpressure: Backpressure
     _effects: EffectRunner
     _events: BrokerEvents | None = None
 
@@ -98,13 +102,22 @@ class PublishHandler:
             return
         application = self._application
         if application is not None and application.handles(topic):
-            self._serve(application, connection, session.client_id, packet, now)
+            if self._backpressure.has_to_wait(session):
+                state.counters.received_messages -= 1
+                self.wait(connection, packet, now)
+            else:
+                self._serve(application, connection, session.client_id, packet, now)
         elif _is_reserved(topic):
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
         elif session.permissions is None or session.permissions.may_publish(topic):
             self._route(connection, session, packet, now)
         else:
             self._refuse(connection, packet, ReasonCode.NOT_AUTHORIZED, now)
+
+    def wait(self, connection: Connection, packet: Publish, now: Instant) -> None:
+        """Carry it out later: :meth:`.Backpressure.next` says when. One with a topic alias may come as it was sent."""
+        if not self._backpressure.hold(connection, packet, now):
+            self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, _NOT_TAKEN, now)
 
     def _publish_if_supported(self, connection: Connection, session: Session, packet: Publish, now: Instant) -> None:
         refusal = self._state.capabilities.refuse_message(packet)

@@ -66,8 +66,9 @@ class SessionLifecycle:
         timers.cancel(connection.timer)
         connection.timer = None
         session = connection.session
-        self._state.budget.total -= connection.alias_bytes
-        connection.alias_bytes = 0
+        self._state.budget.total -= connection.alias_bytes + connection.held_bytes
+        connection.alias_bytes = connection.held_bytes = 0
+        connection.held = None
         connection.topic_aliases.clear()
         connection.aliases = None
         if session is None or session.connection is not connection:

@@ -116,9 +116,9 @@ class Broker:
             state, self._router, self._lifecycle, application, self._backpressure, self._effects, events
         )
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
-        self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler)
+        self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler, wills)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        awaited = AwaitedClients(state, self._lifecycle, self._permissions)
+        self._awaited = awaited = AwaitedClients(state, self._lifecycle, self._permissions)
         takeover = SessionTakeover(state, self._lifecycle, awaited)
         self._recovery = Recovery(state, self._lifecycle, self._permissions, awaited)
         parts = (overflow, self._lifecycle, takeover, self._auth_handler, application, gatekeeper, random)
@@ -351,10 +351,12 @@ class Broker:
             connection.verification.held.extend(packets)
 
     def review(self, now: Instant, *, gone: Collection[str] = ()) -> None:
-        """The gatekeeper has other rules now. Clients that are affected are disconnected and may come again under them;
-        so are the users that are ``gone``. Subscriptions of absent clients that are no longer permitted end.
+        """The gatekeeper has other rules now. Clients that are affected are disconnected and may come again under them.
+        Subscriptions of absent clients that are no longer permitted end. Of the users that are ``gone`` nothing stays:
+        no connection, session, or will.
         """
         self._permissions.review(gone)
+        self._awaited.users_gone(gone)
         self._settle(now)
 
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:

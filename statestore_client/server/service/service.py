@@ -350,10 +350,13 @@ class StateStoreService:
         return [Series(same[0].key, self._series(same)) for same in _together(changes)]
 
     def _series(self, changes: Sequence[Change]) -> Iterator[Effect]:
+        """Carried out a part at a time: by then somebody else may be connected under the client identifier."""
         payload = encode_notification(changes[0].notification, self._dialect)  # once: a value may have megabytes
         self._counters["notifications"] += len(changes)
+        observers = self._store.observers
         for change in changes:
-            yield self._notification(change, payload)
+            if observers.has(change.client_id, change.key):
+                yield self._notification(change, payload)
 
     def _notification(self, change: Change, payload: bytes) -> Effect:
         """To the owning connection as the real service does; to subscribers as the document says."""

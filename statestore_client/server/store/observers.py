@@ -33,7 +33,7 @@ class Observers:
 
     def cost_of(self, client_id: str, key: bytes) -> int:
         """The bytes that ``add`` would use: none when the client observes the key already."""
-        return 0 if client_id in self.of(key) else len(key) + OBSERVATION_OVERHEAD_BYTES
+        return 0 if self.has(client_id, key) else len(key) + OBSERVATION_OVERHEAD_BYTES
 
     def used_by(self, client_id: str) -> tuple[int, int]:
         """How many keys the client observes, and what they cost."""
@@ -46,6 +46,10 @@ class Observers:
     def of(self, key: bytes) -> Iterable[str]:
         """The clients that observe the key, in the order in which they started to."""
         return self._by_key.get(key, ())
+
+    def has(self, client_id: str, key: bytes) -> bool:
+        """Whether the client observes the key."""
+        return client_id in self._by_key.get(key, ())
 
     def add(self, client_id: str, key: bytes) -> None:
         """Start observing. Again for the same key changes nothing."""

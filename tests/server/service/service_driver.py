@@ -76,7 +76,11 @@ class Server:
     def advance(self, seconds: float) -> None:
         self.now = Instant(self.now.monotonic + seconds, self.now.wall_ms + int(seconds * 1000))
 
-    def request(
+    def request(self, payload: bytes, **options: Any) -> list[Effect]:
+        """See :meth:`handle`."""
+        return one_by_one(self.handle(payload, **options))
+
+    def handle(
         self,
         payload: bytes,
         *,
@@ -98,7 +102,7 @@ class Server:
         )
         number = self.requests if packet_id is None else packet_id
         message = Publish(COMMAND_TOPIC, payload, qos=1, dup=dup, packet_id=number, properties=properties)
-        return one_by_one(self.service.handle(client, message, self.now))
+        return self.service.handle(client, message, self.now)
 
     def reply(
         self, payload: bytes, *, ts: str | None = TS, ft: str | None = None, client: str = "client-id1"

@@ -29,7 +29,7 @@ from service_driver import (
     version,
 )
 
-from statestore_client.server.broker.application import Deliver
+from statestore_client.server.broker.application import Deliver, Series
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.wire.commands import Set
 from statestore_client.wire.dialect import Dialect
@@ -237,6 +237,20 @@ def test_a_set_notifies_the_owning_connection(server: Server) -> None:
     assert message.qos == 1
     assert message.properties.user_properties == (("__ts", "001696374425000:00001:StateStore"),)
     assert version(message) == version(routed(response))
+
+
+def test_a_notification_under_way_is_not_for_the_next_one_under_that_client_identifier(server: Server) -> None:
+    """Many observers are told a part at a time. Of one that leaves meanwhile nothing is said any more: who has its name
+    then may be another user, who may not see the value."""
+    names = [f"c{number}" for number in range(3)]
+    for name in names:
+        server.request(OBSERVE, client=name)
+    (series,) = (effect for effect in server.handle(SET, client="writer") if isinstance(effect, Series))
+    effects = iter(series.effects)
+    first = next(effects)
+    server.service.client_disconnected("c1", server.now)
+    told = [effect.client_id for effect in (first, *effects) if isinstance(effect, Deliver)]
+    assert told == ["c0", "c2"]
 
 
 def test_the_documents_dialect_publishes_notifications(document: Server) -> None:

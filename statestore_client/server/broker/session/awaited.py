@@ -18,6 +18,8 @@ import attrs
 from statestore_client.server.broker.session.wills import will_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from statestore_client.server.broker.persistence.records import WillRecord
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.permissions import SessionPermissions
@@ -69,11 +71,21 @@ class AwaitedClients:
         if record is None:
             return
         if record.user == user:
-            self._forget(client_id)
-            if self._state.persistence is not None:
-                self._state.persistence.forget_will(client_id)
+            self._take_back(client_id)
         else:
             self._send(client_id, now)
+
+    def users_gone(self, gone: Collection[str]) -> None:
+        """Of these nobody comes back, and nobody is left whose rights their wills would have."""
+        for client_id, record in tuple(self._state.awaited.wills.items()):
+            if record.user in gone:
+                self._take_back(client_id)
+
+    def _take_back(self, client_id: str) -> None:
+        """The will is not sent."""
+        self._forget(client_id)
+        if self._state.persistence is not None:
+            self._state.persistence.forget_will(client_id)
 
     def _give_up(self, now: Instant) -> None:
         """Some of those who did not come back, and others in the next turn."""

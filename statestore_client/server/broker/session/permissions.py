@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper
     from statestore_client.server.broker.packets.subscribe import SubscribeHandler
     from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.session.wills import Wills
     from statestore_client.server.broker.state import State
 
 __all__ = ["SessionPermissions"]
@@ -27,6 +28,7 @@ class SessionPermissions:
     _state: State
     _gatekeeper: Gatekeeper | None
     _subscribe_handler: SubscribeHandler
+    _wills: Wills
 
     @property
     def rules(self) -> object:
@@ -45,13 +47,21 @@ class SessionPermissions:
             self._subscribe_handler.review(session, session.permissions)
 
     def review(self, gone: Collection[str]) -> None:
-        """Of all sessions. Whose rules have changed, and the users that are ``gone``, are to be disconnected."""
+        """Of all sessions. Those whose rules have changed are to be disconnected; those of users that are ``gone`` are
+        to end, here or not, without their wills: nobody is left whose rights these would have.
+        """
         gatekeeper = self._gatekeeper
         if gatekeeper is None:
             return
         for session in self._state.sessions.all():
+            if session.user in gone:
+                self._wills.put(session, None)
+                reason = "the user was removed"
+                expulsion = Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason, ends_session=True)
+                self._state.expulsions.append(expulsion)
+                continue
             permissions = gatekeeper.permissions(session.user, session.client_id)
-            if permissions == session.permissions and session.user not in gone:
+            if permissions == session.permissions:
                 continue
             session.permissions = permissions
             if permissions is not None:

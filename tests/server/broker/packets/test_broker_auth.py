@@ -24,6 +24,7 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Subscription,
     Will,
+    WillProperties,
 )
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 
@@ -318,12 +319,28 @@ def test_new_rules() -> None:
 
 
 def test_users_that_are_gone() -> None:
-    """Users that were removed are disconnected, and others do not notice."""
+    """Users that were removed are disconnected; neither their sessions nor their wills stay. Others do not notice."""
     gate = Gate(Admitted("u"))
     world = World(gatekeeper=gate)
-    client = world.client("c")
+    will = Will("w", b"of u", properties=WillProperties(will_delay=5))
+    here = connecting(world, "here", session_expiry=100, will=will)
+    away = connecting(world, "away", session_expiry=100, will=will)
+    for client in (here, away):
+        client.received()
+    away.subscribe("t")
+    away.lose()
     gate.verdict = Admitted("v")
-    other = world.client("other")
+    other = connecting(world, "other", session_expiry=100, will=Will("w", b"of v"))
+    observer = connecting(world, "observer")
+    observer.received()
+    observer.subscribe("w")
     world.broker.review(world.now, gone={"u"})
-    assert client.one(Disconnect).reason_code == ADMINISTRATIVE
+    assert here.one(Disconnect).reason_code == ADMINISTRATIVE
     assert not other.is_ended
+    world.sleep(10)
+    other.lose()
+    assert [message.payload for message in observer.messages()] == [b"of v"]
+    gate.verdict = Admitted("v")
+    for client_id in ("here", "away"):
+        connack = connecting(world, client_id, clean_start=False).one(Connack)
+        assert (connack.reason_code, connack.session_present) == (0, False)

@@ -103,13 +103,14 @@ def test_the_byte_order_mark_is_a_character(version: int) -> None:
 @pytest.mark.parametrize("character", ["\x01", "\x1f", "\x7f", "\x9f"])
 def test_control_characters_in_names(version: int, character: str) -> None:
     """Control characters are refused, as 1.5.4 allows, in topics, filters and the names of CONNECT, but not in
-    properties."""
+    properties. A client identifier with one gets the code that there is for it."""
     for packet in (publish(character, b"x", version=version), subscribe(1, character, version=version)):
         refused(packet, MALFORMED, version)
     peer = Peer(World(), version)
     peer.send(connect("c" + character, version=version))
     assert peer.is_closed
-    assert not peer.raw()
+    raw = peer.raw()
+    assert (raw[0], raw[2:4]) == (0x20, b"\0\x02" if version == 4 else b"\0\x85")
 
 
 def test_strings_take_every_other_character() -> None:

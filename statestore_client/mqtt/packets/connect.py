@@ -68,11 +68,13 @@ def parse_connect(first: int, data: bytes, pos: int, end: int, context: Context)
         properties = layouts.CONNECT.decode(reader, max_repeats=_MORE_USER_PROPERTIES * context.max_user_properties)
         if properties.authentication_data is not None and properties.authentication_method is None:
             raise protocol_error("authentication data without a method", start)  # MQTT 5.0, 3.1.2.11.10
-    client_id = _name(reader, context)
+    client_id = _name(reader, context, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client identifier")
     if is_old and not client_id:
         raise PacketError("no client identifier", reason_code=ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, offset=reader.pos)
     will = _will(reader, flags, version, context) if flags & _WILL else None
-    username = _name(reader, context) if flags & _USERNAME else None
+    username = (
+        _name(reader, context, ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the user name") if flags & _USERNAME else None
+    )
     password = reader.binary() if flags & _PASSWORD else None
     reader.finish()
     return Connect(
@@ -96,12 +98,11 @@ def learn_version(data: bytes, pos: int, context: Context) -> None:
         context.version = _version(Reader(data, pos, len(data)))[1]
 
 
-def _name(reader: Reader, context: Context) -> str:
-    """A string without control characters: with them it is a probe, or not MQTT, and gets no answer."""
+def _name(reader: Reader, context: Context, code: ReasonCode, what: str) -> str:
+    """A string without control characters (MQTT 5.0, 1.5.4). A client that has some in a name is told so."""
     text = reader.text()
     if has_control(text) and context.is_from_client:
-        context.version = None
-        raise malformed("a control character in a name", reader.pos)
+        raise PacketError(f"{what} has a control character", reason_code=code, offset=reader.pos)
     return text
 
 
@@ -143,9 +144,8 @@ def _will(reader: Reader, flags: int, version: int, context: Context) -> Will:
     if properties is not layouts.WILL.empty:
         block = layouts.without(reader.data[start : reader.pos], layouts.WILL_DELAY)
     start = reader.pos
-    topic = _name(reader, context)
+    topic = _name(reader, context, ReasonCode.TOPIC_NAME_INVALID, "the topic of the will")
     if not topic and context.is_from_client:
-        context.version = None  # no answer, as above
         raise malformed("a topic has at least one character", start)  # [MQTT-4.7.3-1]
     problem = topic_name_problem(topic)
     if problem is not None:

@@ -13,6 +13,7 @@ from zmq.utils.monitor import parse_monitor_message
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.errors import (
     ClosedError,
+    ConnectionLostError,
     ForkedClientError,
     RequestTimeoutError,
     SettingsError,
@@ -102,7 +103,8 @@ class SiteSocket:
     def hang_up(self) -> None:
         """Close the socket, and what tells of it."""
         if self._monitor is not None:
-            self._socket.disable_monitor()
+            with contextlib.suppress(zmq.ZMQError):  # the socket has failed
+                self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._monitor = None
         self._socket.close(linger=0)
@@ -113,6 +115,15 @@ class SiteSocket:
         return RequestTimeoutError(
             f"the site at {self.url} {what} within {self.timeout_s + hold_s(request):g} s{self._why()}",
             may_have_been_applied=was_sent and may_change(request),
+        )
+
+    def broken(self, error: BaseException | None, request: ClientRequest | None = None) -> ConnectionLostError:
+        """What a request ends with when the socket fails, and not the line: too many files are open, say. The next
+        request opens another one. ``request`` is the one that was sent, if one was.
+        """
+        return ConnectionLostError(
+            f"the socket for the site at {self.url} has failed: {error or 'it was closed'}",
+            may_have_been_applied=request is not None and may_change(request),
         )
 
     def _why(self) -> str:

@@ -438,6 +438,7 @@ def test_a_client_whose_loop_is_closed_can_be_ended(site: SiteThread) -> None:
     loop = asyncio.new_event_loop()
     stream = loop.run_until_complete(begin())
     loop.close()
+    contexts = [link._context for link in (client._link, stream._link)]
 
     async def end() -> None:
         await stream.close()
@@ -446,5 +447,4 @@ def test_a_client_whose_loop_is_closed_can_be_ended(site: SiteThread) -> None:
             await client.dump()
 
     asyncio.run(end())
-    assert client._link._context is not None
-    assert client._link._context.closed
+    assert [context is not None and context.closed for context in contexts] == [True, True]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Self
 
 import pytest
-from support.sites import SHELLS, Looped, SiteThread
-from support.waiting import eventually
+from support.sites import SHELLS, Impostor, Looped, SiteThread
+from support.waiting import eventually, until
 
 from statestore_client.errors import (
     BusyError,
     ClosedError,
+    ConnectionLostError,
     InvalidArgumentError,
     RequestTimeoutError,
 )
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, KeyChange, NoMergeReason, SiteClient, Value
 from statestore_client.server.kvstore.held_requests import MAX_HELD_OF_LINK
 from statestore_client.server.kvstore.subscribers import AreaSubscribers, HistoryLimits
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import Found
 
 
 class LoopedStream:
@@ -344,3 +349,74 @@ def test_own_keys_and_numbers(client: Shell) -> None:
     summary = client.summary()
     assert summary.name == "bonn"
     assert (summary.areas["default"]["keys"], summary.areas["default"]["own_keys"]) == (3, 2)
+
+
+# -- what ends otherwise than by closing -------------------------------------------------------------------------------
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, type[BaseException] | None]]:
+    records = [record for record in caplog.records if record.levelno == logging.ERROR]
+    return [(record.getMessage(), record.exc_info and record.exc_info[0]) for record in records]
+
+
+def test_what_ends_a_stream_with_a_callback_is_in_the_log_and_at_the_stream(
+    site: SiteThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The site comes back without the area, say: nobody reads the stream, so nobody else would hear of it."""
+    with SiteClient(site.url, timeout_s=0.5) as client, client.subscribe(callback=lambda _change: None) as stream:
+        assert stream.error is None
+        site.stop()
+        site.start(areas=("elsewhere",))
+        eventually(lambda: stream.error is not None)
+        assert isinstance(stream.error, InvalidArgumentError)
+    assert _said(caplog) == [(f"the stream of the site at {site.url} has ended", InvalidArgumentError)]
+
+
+async def test_what_ends_an_asyncio_stream_with_a_callback_is_in_the_log_and_at_the_stream(
+    site: SiteThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same."""
+    async with AsyncSiteClient(site.url) as client, client.subscribe(callback=lambda _change: None) as stream:
+        site.stop()
+        site.start(areas=("elsewhere",))
+        await until(lambda: stream.error is not None)
+        assert isinstance(stream.error, InvalidArgumentError)
+    assert _said(caplog) == [(f"the stream of the site at {site.url} has ended", InvalidArgumentError)]
+
+
+def test_a_socket_that_fails_is_an_error_at_once_and_the_next_request_has_another(site: SiteThread) -> None:
+    """Here somebody has closed it. What only reads cannot have been applied."""
+    with SiteClient(site.url) as client:
+        for ask, may_have_been_applied in ((partial(client.get, "k"), False), (partial(client.set, "k", b"v"), True)):
+            ask()
+            client._link._socket.close()
+            with pytest.raises(ConnectionLostError, match="the socket for the site at") as failure:
+                ask()
+            assert failure.value.may_have_been_applied is may_have_been_applied
+        entry = client.get("k")
+        assert entry is not None
+        assert entry.value == b"v"
+
+
+async def test_requests_under_way_hear_of_a_socket_that_fails() -> None:
+    """They do not wait until their time is over, and the next one has another socket."""
+    asked: list[int] = []
+
+    def keep_silent(number: int) -> list[bytes]:
+        asked.append(number)
+        return []
+
+    with contextlib.closing(Impostor()) as impostor:
+        impostor.answer = keep_silent
+        async with AsyncSiteClient(impostor.url, timeout_s=600.0) as client:
+            waiting = [asyncio.create_task(ask) for ask in (client.get("k"), client.set("k", b"w"))]
+            await until(lambda: len(asked) == 2)
+            client._link._socket.close()
+            async with asyncio.timeout(20):
+                failed = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [(type(each), each.may_have_been_applied) for each in failed] == [  # type: ignore[union-attr]
+                (ConnectionLostError, False),
+                (ConnectionLostError, True),
+            ]
+            impostor.answer = lambda number: [encode(Found(number, {}))]
+            assert await client.get("k") is None

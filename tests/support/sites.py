@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Self, TypeVar
 
+import attrs
 import zmq
 
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, SiteClient, Value
@@ -33,8 +34,10 @@ class SiteThread:
         self._endpoints = SiteEndpoints(name=name, listen=self.url, peers=peers, areas=areas, curve_keys=keys)
         self.start()
 
-    def start(self) -> None:
-        """With an empty store."""
+    def start(self, *, areas: tuple[str, ...] | None = None) -> None:
+        """With an empty store, and other areas if wanted."""
+        if areas is not None:
+            self._endpoints = attrs.evolve(self._endpoints, areas=areas)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

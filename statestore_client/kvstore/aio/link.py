@@ -36,7 +36,7 @@ class SiteLink(SiteSocket):
         super().__init__(url, timeout_s, keys)
         self._context: zmq.asyncio.Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._replies: dict[int, tuple[ClientRequest, asyncio.Future[Reply]]] = {}
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, call: Call[T]) -> T:
@@ -53,31 +53,57 @@ class SiteLink(SiteSocket):
     def _open(self) -> None:
         self.check()
         loop = asyncio.get_running_loop()
-        if self._context is None:
-            self._context, self._loop = zmq.asyncio.Context(), loop
-            try:
-                self._socket = self._context.socket(zmq.DEALER)
-                self.connect(self._socket)
-            except BaseException:
-                self._context.term()
-                self._context = None
-                raise
-            self._reader = asyncio.Task(self._read(), loop=loop)  # not eager, whatever task factory the loop has
-        elif self._loop is not loop:
+        if self._loop is not None and self._loop is not loop:
             raise BusyError("this client belongs to the event loop that it was first used in")
+        if self._context is not None and self._reader is not None and self._reader.done():
+            self._hang_up()
+        if self._context is None:
+            context = zmq.asyncio.Context()
+            try:
+                self._socket = context.socket(zmq.DEALER)
+                self.connect(self._socket)
+            except zmq.ZMQError as error:  # too many files are open, say
+                context.term()
+                raise self.broken(error) from error
+            except BaseException:
+                context.term()
+                raise
+            self._context, self._loop = context, loop
+            self._reader = asyncio.Task(self._read(), loop=loop)  # not eager, whatever task factory the loop has
+            self._reader.add_done_callback(self._has_ended)
+
+    def _hang_up(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            self.hang_up()
+            context.destroy(linger=0)
+
+    def _has_ended(self, reader: asyncio.Task[None]) -> None:
+        """Nobody reads answers any more: those that wait for one are told why, and not that none has come."""
+        error = None if reader.cancelled() else reader.exception()
+        for request, waiting in self._replies.values():
+            if not waiting.done():
+                waiting.set_exception(
+                    ClosedError(f"the client of the site at {self.url} was closed meanwhile")
+                    if self._is_closed
+                    else self.broken(error, request)
+                )
+                waiting.exception()  # one whose request is not sent yet does not look at it, and that is no fault
 
     async def _ask(self, request: ClientRequest) -> Reply:
         data = packed(request)
-        reply = self._replies[request.id] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._replies[request.id] = request, reply
         was_sent = False
         try:
             async with asyncio.timeout(self.timeout_s + hold_s(request)):
                 await self._socket.send(data)
                 was_sent = True
-                answer: Reply = await reply
-                return answer
+                return await reply
         except TimeoutError:
             raise self.late(request, was_sent=was_sent) from None
+        except zmq.ZMQError as error:
+            raise self.broken(error) from error
         finally:
             del self._replies[request.id]
 
@@ -89,7 +115,7 @@ class SiteLink(SiteSocket):
             except RemoteProtocolError:
                 continue  # whoever waits is told that nobody has answered
             if isinstance(message, REPLIES):
-                waiting = self._replies.get(message.id)
+                _, waiting = self._replies.get(message.id, (None, None))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)
 
@@ -98,16 +124,12 @@ class SiteLink(SiteSocket):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._context is None or self._reader is None:
+        if self._reader is None:
             return
         if not self._reader.get_loop().is_closed():
             self._reader.cancel()
             await asyncio.wait((self._reader,))
-            for waiting in self._replies.values():
-                if not waiting.done():
-                    waiting.set_exception(ClosedError(f"the client of the site at {self.url} was closed meanwhile"))
-        self.hang_up()
-        self._context.destroy(linger=0)
+        self._hang_up()
 
 
 class CallbackWorker:

@@ -69,16 +69,26 @@ class SiteLink(SiteSocket):
     def _open(self) -> None:
         self.check()
         if self._context is None:
-            self._context = zmq.Context()
+            context = zmq.Context()
             try:
-                self._socket = self._context.socket(zmq.DEALER)
+                self._socket = context.socket(zmq.DEALER)
                 self.connect(self._socket)
+            except zmq.ZMQError as error:
+                context.term()
+                raise self.broken(error) from error
             except BaseException:
-                self._context.term()
-                self._context = None
+                context.term()
                 raise
+            self._context = context
 
     def _ask(self, request: ClientRequest) -> Reply:
+        try:
+            return self._exchange(request)
+        except zmq.ZMQError as error:
+            self._hang_up()
+            raise self.broken(error, request) from error
+
+    def _exchange(self, request: ClientRequest) -> Reply:
         data = packed(request)
         deadline = time.monotonic() + self.timeout_s + hold_s(request)
         if not self._wait_for(zmq.POLLOUT, deadline):

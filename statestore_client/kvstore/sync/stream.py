@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from statestore_client.errors import ClosedError, RequestTimeoutError
 from statestore_client.kvstore.calls import check_seconds
@@ -16,6 +17,8 @@ from statestore_client.kvstore.following import HOLD_S, Follower
 from statestore_client.kvstore.sync.link import CallbackWorker, SiteLink
 
 __all__ = ["SiteStream"]
+
+logger: Final = logging.getLogger("statestore_client")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -47,6 +50,8 @@ class SiteStream(Generic[S, T]):
         self._snapshot: S | None = None
         #: False while the site does not answer; what it said last may be old then.
         self.is_connected: bool = True
+        #: What has ended a stream that has a callback, if it was not :meth:`close`. It is in the log, too.
+        self.error: Exception | None = None
 
     @property
     def snapshot(self) -> S:
@@ -88,8 +93,12 @@ class SiteStream(Generic[S, T]):
         return self._waiting.popleft()
 
     def _deliver(self, callback: Callable[[T], object]) -> None:
-        for change in self:
-            CallbackWorker.call(callback, change)
+        try:
+            for change in self:
+                CallbackWorker.call(callback, change)
+        except Exception as error:  # nobody waits for this, and nobody else would hear of it
+            self.error = error
+            logger.exception("the stream of the site at %s has ended", self._link.url)
 
     def close(self) -> None:
         """Follow no longer. An iteration ends; a callback is not called again."""

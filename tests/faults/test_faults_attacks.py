@@ -25,10 +25,11 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     Subscribe,
     Subscription,
+    encode,
 )
 from statestore_client.server import AccessRules, EmbeddedServer
-from statestore_client.wire.commands import Scan
-from statestore_client.wire.replies import Keys, decode_reply
+from statestore_client.wire.commands import KeyNotify, Scan
+from statestore_client.wire.replies import Found, Keys, decode_reply
 from statestore_client.wire.topics import notification_topic, response_topic
 
 # RESP3, by hand
@@ -85,6 +86,52 @@ def test_correlation_data_that_never_changes_deletes_each_time(tmp_path: Path) -
                 peer.ask(SET_K, correlation=b"other")
                 answers += [peer.ask_with(again), peer.ask(GET_K)]
     assert answers == ([b":1\r\n", b"$-1\r\n"] * 2 + [b":1\r\n", b"$1\r\nv\r\n"]) * 2
+
+
+# -- clients that take small packets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["service", "document"])
+@pytest.mark.parametrize("most", [400, 5_000])
+def test_an_answer_that_is_too_large_for_its_client_is_an_error(dialect: str, most: int) -> None:
+    """A client that takes packets up to a size gets every answer that fits, to the last bytes, and an error with both
+    sizes in place of a longer one, which a broker leaves out; and a notification without the value.
+    """
+    small = ConnectProperties(maximum_packet_size=most)
+    with (
+        EmbeddedServer(dialect=dialect) as server,
+        StateStoreClient(server.url) as writer,
+        Peer(server, "c", properties=small) as peer,
+    ):
+        peer.subscribe("answers")
+        writer.set("k", b"v")
+        room = most - len(encode(answer_to(peer, GET_K))) - 20
+        for size in (room - 10, room + 30, 100_000):
+            writer.set("k", b"v" * size)
+            payload = peer.ask(GET_K)
+            if size < room:
+                assert decode_reply(payload) == Found(b"v" * size)
+            else:
+                assert payload.startswith(b"-ERR the answer takes ")
+                assert b" bytes, and this client %d " % most in payload
+        writer.set_many((b"%064d" % number, b"") for number in range(1_000))
+        assert peer.ask(Scan(b"*").encode()).startswith(b"-ERR the answer takes ")
+        topic = notification_topic("c", b"k")
+        if dialect == "document":
+            peer.subscribe(topic)
+        assert peer.ask(KeyNotify(b"k").encode()) == b"+OK\r\n"
+        writer.set("k", b"v" * 100_000)
+        notification = peer.receive()
+        assert isinstance(notification, Publish)
+        assert (notification.topic, notification.payload) == (topic, b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")
+
+
+def answer_to(peer: Peer, payload: bytes) -> Publish:
+    peer.send(request(payload))
+    while not isinstance(answer := peer.receive(), Publish):
+        pass
+    peer.send(Puback(answer.packet_id))
+    return answer
 
 
 # -- what a listing tells ----------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ from statestore_client.server.broker.state import State
 from statestore_client.server.broker.sys_topics import SysTopics
 from statestore_client.server.broker.usage import BrokerUsage, usage_of
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from random import Random
@@ -166,6 +167,11 @@ class Broker:
         """Who the client of a session proved to be; None for nobody in particular."""
         session = self._state.sessions.get(client_id)
         return None if session is None else session.user
+
+    def largest_packet(self, client_id: str) -> int:
+        """How many bytes of a packet the client takes: its Maximum Packet Size."""
+        connection = self.connection_of(client_id)
+        return MAX_PACKET_SIZE if connection is None else connection.maximum_packet_size
 
     def connection_of(self, client_id: str) -> Connection | None:
         """The connection of a client; None while it is away."""

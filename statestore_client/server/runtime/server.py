@@ -137,6 +137,7 @@ class Server:
             authorize=self._may_run if has_rules else None if self._authorize is None else self._asks,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             user_of=lambda client_id: self._broker.user(client_id),
+            largest_packet=lambda client_id: self._broker.largest_packet(client_id),
             journal=journal,
             keeps_all=journal is None or self._persistence.keeps_all,
             read_only=RESERVED_BYTES if has_bridge else None,

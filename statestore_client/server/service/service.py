@@ -16,6 +16,7 @@ a continuation token of somebody else             ``-ERR syntax error``; see :mo
 SET, DEL or VDEL of a read-only key               the same: other sites alone say what is there
 the same SET, DEL or VDEL again                   the same response again; nothing is executed
 ``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
+an answer that its client does not take           ``-ERR`` with both sizes: brokers leave out what is too large
 anything else                                     what the store says
 ================================================  ====================================================================
 
@@ -43,7 +44,9 @@ from statestore_client.errors import (
     QuotaExceededError,
     RequestSyntaxError,
     ServerError,
+    UnknownServerError,
 )
+from statestore_client.mqtt.packets import encode
 from statestore_client.mqtt.packets.answer_template import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, Route, Series
@@ -62,12 +65,13 @@ from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import (
     CONTENT_TYPE,
+    MAX_PACKET_SIZE,
     PROTOCOL_VERSION,
     STATUS,
     STATUS_MESSAGE,
     TIMESTAMP,
 )
-from statestore_client.wire.notifications import encode_notification
+from statestore_client.wire.notifications import Notification, Operation, encode_notification
 from statestore_client.wire.replies import OK, Keys, Refused, Reply, encode_reply
 from statestore_client.wire.topics import (
     COMMAND_TOPIC,
@@ -109,6 +113,7 @@ class StateStoreService:
         "_dialect",
         "_fingerprint",
         "_keeps_all",
+        "_largest_packet",
         "_may_be_answered_on",
         "_read_only",
         "_responses",
@@ -129,6 +134,7 @@ class StateStoreService:
         cache_limits: ResponseCacheLimits = _DEFAULT_CACHE,
         may_be_answered_on: Callable[[str, str], bool] | None = None,
         user_of: Callable[[str], str | None] | None = None,
+        largest_packet: Callable[[str], int] | None = None,
         journal: Journal | None = None,
         keeps_all: bool = True,
         read_only: bytes | None = None,
@@ -136,6 +142,7 @@ class StateStoreService:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
         ``user_of(client id)`` is who its client proved to be, None for nobody in particular: what one user was answered
         is not another's, who has the same client identifier later. ``token_key``: see :class:`.ScanTokens`.
+        ``largest_packet(client id)`` is how many bytes of a packet its client takes.
 
         Responses to writes are written into the ``journal``; those to reads are lost with the server, and so are,
         unless the store ``keeps_all``, those to what does not survive, and notifications: clients that come back look
@@ -155,6 +162,7 @@ class StateStoreService:
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
         self._user_of = user_of or _nobody
+        self._largest_packet = largest_packet or _any_size
         self._responses = ResponseCache(cache_limits, journal)
         self._tokens = ScanTokens(token_key, journal)
         self._fingerprint: Callable[[Content], int] = hash if journal is None else digest
@@ -278,6 +286,10 @@ class StateStoreService:
             self._responses.put(request, fingerprint, payload, outcome.version, now.monotonic, is_kept=outcome.is_kept)
         is_kept = outcome.is_kept and type(command) in _WRITES
         response = self._response(message.properties, payload, outcome.version, is_kept=is_kept)
+        if len(payload) > _SHORT and (problem := self._misfit(client_id, response.message)) is not None:
+            self._counters["refusals.AnswerTooLarge"] += 1
+            payload = self._encoded(Refused(UnknownServerError(problem)), message.payload)
+            response = self._response(message.properties, payload, None, is_kept=False)
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
 
@@ -310,9 +322,18 @@ class StateStoreService:
         token = self._tokens.seal(reply.token, user, pattern, request.now.monotonic)
         return attrs.evolve(outcome, reply=Keys(reply.keys, token))
 
+    def _misfit(self, client_id: str, message: Publish) -> str | None:
+        """Why the client would never get this: brokers leave out what is larger than it takes (MQTT-3.1.2-25)."""
+        most = self._largest_packet(client_id)
+        if len(message.payload) <= most - _LONGEST_HEAD:
+            return None
+        head = len(encode(attrs.evolve(message, payload=b"", packet_id=1)))
+        size = head + len(message.payload) + _MORE_BYTES
+        return None if size <= most else f"the answer takes {size} bytes, and this client {most} (Maximum Packet Size)"
+
     def _response(
         self, request: PublishProperties, payload: bytes, version: HlcTimestamp | None, *, is_kept: bool
-    ) -> Effect:
+    ) -> Route:
         """``is_kept``: it belongs to what is there after a restart. An answer to a read is as fleeting as the read."""
         if version is None or request.correlation_data is None:
             return _reply(request, payload, self._status, is_fleeting=not is_kept)
@@ -364,6 +385,8 @@ class StateStoreService:
         properties = PublishProperties(None, None, CONTENT_TYPE, None, None, ((TIMESTAMP, version),))
         topic = notification_topic(change.client_id, change.key)
         message = Publish(topic, payload, QOS, False, False, 0, properties)
+        if len(payload) > _SHORT and self._misfit(change.client_id, message) is not None:
+            message = attrs.evolve(message, payload=_CHANGED)  # without the value: its observer may read it
         is_fleeting = not self._keeps_all or self.is_read_only(change.key)
         if self._dialect is _SERVICE:
             return Deliver(change.client_id, message, is_fleeting)
@@ -382,6 +405,18 @@ _LONGEST_TOPIC: Final = 65_535
 #: Clients use 16 bytes. Longer ones are remembered as their hash: a few hundred of 64 KiB would fill the cache and make
 #: it forget the responses of everybody else.
 _LONG_CORRELATION_DATA: Final = 64
+
+#: Bytes of an answer or notification that every client is taken to have room for.
+_SHORT: Final = 128
+
+#: More than anything beside the payload: two texts of 65,535 bytes, and some short ones.
+_LONGEST_HEAD: Final = 200_000
+
+#: Of a longer remaining length and two subscription identifiers.
+_MORE_BYTES: Final = 3 + 2 * 5
+
+#: What an observer gets in place of a notification that is too large for it.
+_CHANGED: Final = encode_notification(Notification(Operation.SET))
 
 #: Bytes of a key in the log.
 _SHOWN: Final = 200
@@ -407,6 +442,11 @@ _REQUESTS: Final[dict[type[Command], str]] = {
 
 def _nobody(client_id: str) -> None:
     del client_id
+
+
+def _any_size(client_id: str) -> int:
+    del client_id
+    return MAX_PACKET_SIZE
 
 
 @lru_cache(maxsize=256)
@@ -448,7 +488,7 @@ def _answer_template(users: UserProperties, expiry_s: int | None) -> AnswerTempl
     return AnswerTemplate(expiry_s, CONTENT_TYPE, users, TIMESTAMP)
 
 
-def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool) -> Effect:
+def _reply(request: PublishProperties, payload: bytes, user_properties: UserProperties, *, is_fleeting: bool) -> Route:
     """Routed like any message. It lives as long as its request would have."""
     properties = PublishProperties(
         None, request.message_expiry, CONTENT_TYPE, None, request.correlation_data, user_properties

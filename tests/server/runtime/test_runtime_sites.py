@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import os
 import resource
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +21,7 @@ import msgpack
 import pytest
 import zmq
 import zmq.asyncio
+from support.keys import make_keys
 from support.ports import reserved_port
 from support.sites import SiteThread
 from support.waiting import eventually, until
@@ -29,6 +32,8 @@ from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
+from statestore_client.server.runtime.security import site_keys
+from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.transport.site_sockets import Came, ConnectionChanged, SiteSockets
@@ -463,11 +468,39 @@ _MESSAGES = 200
 
 
 @contextlib.contextmanager
-def bonn() -> Iterator[SiteSockets]:
+def bonn(keys: SiteKeys | None = None) -> Iterator[SiteSockets]:
     """The sockets of a site."""
-    sockets = SiteSockets("bonn", lambda _descriptor: None, lambda _descriptor: None, Random(1))
+    sockets = SiteSockets("bonn", lambda _descriptor: None, lambda _descriptor: None, Random(1), keys)
     with contextlib.closing(sockets):
         yield sockets
+
+
+def test_a_site_that_is_refused_and_then_lacks_the_key_of_its_peer_tries_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pause is up to twice as long as the one before, and up to 32 s, less up to a half of it."""
+    monkeypatch.setattr(site_keys, "_READ_AGAIN_S", 0.0)
+    folder = make_keys(tmp_path / "keys", ("bonn", "rome"))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as in_the_clear:
+        url = f"rome=tcp://127.0.0.1:{in_the_clear.bind_to_random_port('tcp://127.0.0.1')}"
+        with bonn(SiteKeys(folder, "bonn")) as sockets:
+            sockets.dial(url)
+            dealer = sockets._dealers[url]
+
+            def look() -> None:
+                for _ in sockets.receive():
+                    pass
+                sockets.settle(0.0)
+
+            eventually(lambda: dealer.redial_at < math.inf, "the handshake has failed", meanwhile=look)
+            (folder / "rome.key").unlink()
+            pauses = [dealer.redial_at]
+            for _ in range(7):
+                at = dealer.redial_at
+                sockets.settle(at)
+                pauses.append(dealer.redial_at - at)
+    longest = [1, 2, 4, 8, 16, 32, 32, 32]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True)), pauses
 
 
 @pytest.mark.parametrize("most", [1, 16])

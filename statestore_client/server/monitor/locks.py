@@ -19,9 +19,14 @@ import attrs
 from statestore_client.server.monitor.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["ClaimedKey", "Holding", "LockTimeline", "RefusedWrite"]
+__all__ = ["ClaimedKey", "Holding", "LockTimeline", "RefusedWrite", "without_holders"]
+
+#: In place of what a viewer may not read.
+_HIDDEN: Final = "(hidden)"
 
 #: Locks that are remembered: those that were claimed last.
 _LOCKS: Final = 100
@@ -221,6 +226,10 @@ class LockTimeline:
             "refusals": [attrs.asdict(refusal) for refusal in islice(self._refusals, count)],
         }
 
+    def keys(self) -> Iterable[bytes]:
+        """All that clients claim."""
+        return self._locks.keys()
+
     def take_changes(self) -> dict[str, Any]:
         """The same, of what has changed since the last time, for those that are here."""
         locks = [lock.encoded(list(lock.changed)) for lock in self._changed]
@@ -306,3 +315,34 @@ class LockTimeline:
     def _whose(self, token: HlcTimestamp | None) -> tuple[str, str, int] | None:
         known = None if token is None else self._by_token.get(token)
         return None if known is None else (shown(known[0].key), known[1].holder, known[1].number)
+
+
+def without_holders(
+    message: dict[str, Any], keys: Iterable[bytes], may_read: Callable[[bytes], bool]
+) -> dict[str, Any]:
+    """``locks`` and ``refusals`` of a message for somebody who may not read all of these keys. Who holds a lock is the
+    value of its key. A text may stand for several keys, and for one that was forgotten.
+    """
+    readable: dict[str, bool] = {}
+    for key in keys:
+        text = shown(key)
+        readable[text] = may_read(key) and readable.get(text, True)
+
+    def hidden(lock: str) -> bool:
+        return not readable.get(lock, False)
+
+    def about(holding: tuple[str, str, int] | None) -> tuple[str, str, int] | None:
+        return (holding[0], _HIDDEN, holding[2]) if holding is not None and hidden(holding[0]) else holding
+
+    return {
+        "locks": [
+            lock | {each: [entry | {"holder": _HIDDEN} for entry in lock[each]] for each in ("waiting", "holdings")}
+            if hidden(lock["key"])
+            else lock
+            for lock in message["locks"]
+        ],
+        "refusals": [
+            refusal | {each: about(refusal[each]) for each in ("holding", "marked_by")}
+            for refusal in message["refusals"]
+        ],
+    }

@@ -93,9 +93,13 @@ class MonitorAccess:
         credentials = _basic(request.headers.get("authorization", ""))
         if credentials is None:
             return _refuse(HTTPStatus.UNAUTHORIZED, "a user of the server and a password, please", _CHALLENGE)
-        if self._throttle.is_used_up(address, time.monotonic()):
-            return _refuse(HTTPStatus.TOO_MANY_REQUESTS, "too many failed attempts from this address")
-        if not await self._is_right(credentials):
+        verdict = self._security.authenticate(credentials)  # at once, for a password that was right before
+        if verdict is None:
+            if self._throttle.is_used_up(address, time.monotonic()):
+                return _refuse(HTTPStatus.TOO_MANY_REQUESTS, "too many failed attempts from this address")
+            async with self._verifying:
+                verdict = await asyncio.to_thread(self._security.verify, credentials)
+        if not isinstance(verdict, Admitted):
             self._throttle.used(address, time.monotonic())
             return _refuse(HTTPStatus.UNAUTHORIZED, "wrong user name or password", _CHALLENGE)
         permissions = self._security.permissions(credentials.username, "")
@@ -105,13 +109,6 @@ class MonitorAccess:
                 HTTPStatus.FORBIDDEN, f"the server's access rules have no 'admin' line for the user {user!r}"
             )
         return Viewer(credentials.username, permissions)
-
-    async def _is_right(self, credentials: Credentials) -> bool:
-        verdict = self._security.authenticate(credentials)
-        if verdict is None:
-            async with self._verifying:
-                verdict = await asyncio.to_thread(self._security.verify, credentials)
-        return isinstance(verdict, Admitted)
 
     def _is_named_right(self, request: HttpRequest) -> bool:
         """A page of another site could give its own name our address. It cannot take ours."""

@@ -1,7 +1,7 @@
 """What viewers of the monitor see: everything when they come, and once a second what has changed.
 
-One message is made for all viewers, so that ten of them cost hardly more than one. A message is a JSON object, sent as
-a server-sent event:
+One message is made for all viewers, so that ten of them cost hardly more than one; another one for who may not read all
+keys, without the holders of those locks: they are values. A message is a JSON object, sent as a server-sent event:
 
 ``hello``   ``server``, ``now``, ``figures`` (those of the page for Prometheus), ``history`` of some of them, ``locks``,
             ``refusals``, ``events``, ``latency``
@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from statestore_client.server.monitor.locks import without_holders
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.monitor.latencies import Latencies
     from statestore_client.server.runtime.clock import Clock
+    from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.monitor.tap import Tap
     from statestore_client.server.runtime.observability.http_endpoint import HttpStream
 
@@ -66,7 +69,7 @@ class Monitor:
         self._about = about
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._viewers: dict[HttpStream, None] = {}
+        self._viewers: dict[HttpStream, Viewer] = {}
         self._figures: dict[str, float] = {}
         self._history: deque[dict[str, Any]] = deque(maxlen=_HISTORY)
         self._latency: dict[str, float] | None = None
@@ -89,15 +92,21 @@ class Monitor:
         for viewer in tuple(self._viewers):
             viewer.abort()
 
-    def stream(self) -> HttpResponse:
+    def stream(self, viewer: Viewer) -> HttpResponse:
         """For one viewer, from now on."""
         headers = (("X-Accel-Buffering", "no"),)  # proxies pass it on at once
-        return HttpResponse(content_type="text/event-stream", headers=headers, opened=self._open)
+        return HttpResponse(content_type="text/event-stream", headers=headers, opened=partial(self._open, viewer))
 
-    def _open(self, stream: HttpStream) -> Callable[[], object]:
-        stream.send(b"retry: 2000\n\n" + _event("hello", self._hello()))
-        self._viewers[stream] = None
+    def _open(self, viewer: Viewer, stream: HttpStream) -> Callable[[], object]:
+        stream.send(b"retry: 2000\n\n" + _event("hello", self._for(viewer, self._hello())))
+        self._viewers[stream] = viewer
         return lambda: self._viewers.pop(stream, None)
+
+    def _for(self, viewer: Viewer, message: dict[str, Any]) -> dict[str, Any]:
+        """What this one may see of it."""
+        if viewer.permissions is None:
+            return message
+        return message | without_holders(message, self._tap.timeline.keys(), viewer.may_read)
 
     def _tick(self) -> None:
         late_s = max(0.0, self._loop.time() - self._due)
@@ -113,8 +122,8 @@ class Monitor:
         message = self._news(late_s)
         if self._viewers:
             data = _event("tick", message)
-            for viewer in tuple(self._viewers):
-                viewer.send(data)
+            for stream, viewer in tuple(self._viewers.items()):
+                stream.send(data if viewer.permissions is None else _event("tick", self._for(viewer, message)))
 
     def _news(self, late_s: float) -> dict[str, Any]:
         now, tap = self._clock().wall_ms, self._tap
@@ -155,7 +164,7 @@ class Monitor:
 
 def figures_of(page: bytes) -> dict[str, float]:
     """Of a page in the text format of Prometheus."""
-    lines = (line.rpartition(" ") for line in page.decode().splitlines() if line and line[0] != "#")
+    lines = (line.rpartition(" ") for line in page.decode().split("\n") if line and line[0] != "#")
     return {name: float(value) for name, _, value in lines}
 
 

@@ -82,7 +82,7 @@ class MonitorPages:
 
     def _respond(self, request: HttpRequest, viewer: Viewer) -> HttpResponse:
         if request.path == "/events":
-            return self._monitor.stream()
+            return self._monitor.stream(viewer)
         if request.path == "/actions" or request.path in self._questions:
             return self._answer(request, viewer)
         return self._files.get(request.path) or HttpResponse(b"There is no such page\n", HTTPStatus.NOT_FOUND)

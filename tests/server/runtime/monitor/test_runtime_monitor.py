@@ -240,6 +240,42 @@ def test_no_page_smuggles_a_header_in(separator: str) -> None:
 VIEWERS = "user admin\nadmin\nread *\nuser clerk\nread *\n"
 
 
+def test_who_holds_a_lock_is_for_those_who_may_read_it() -> None:
+    """It is the value of a key: an admin without a read line sees that there is a lock, and which clients want it."""
+    lines = "user admin\nadmin\nread *\nuser auditor\nadmin\nread line/*\nuser pump\nread *\nwrite *\n"
+    users = {"admin": "a", "auditor": "b", "pump": "c"}
+    with (
+        EmbeddedServer(monitor_port=0, passwords=users, acl=AccessRules.parse(lines)) as server,
+        StateStoreClient(server.url, username="pump", password="c") as store,
+    ):
+        for key in ("line/1", "secret"):
+            assert store.set(key, f"who holds {key}", condition="NX", expiry=60)
+            assert not store.set(key, f"who wants {key}", condition="NX", expiry=60)
+        seen: dict[str, str] = {}
+        for user in ("admin:a", "auditor:b"):
+            with ask(server, "/events", user) as response:
+                events = events_of(response)
+                messages = [next(events)[1] for _ in range(2)]
+                seen[user] = json.dumps(messages)
+                names = [{lock["key"] for lock in message["locks"]} for message in messages]
+                assert {"line/1", "secret"} in names
+        assert "who holds line/1" in seen["auditor:b"]
+        assert "who wants line/1" in seen["auditor:b"]
+        assert "who wants secret" in seen["admin:a"]
+        assert "holds secret" not in seen["auditor:b"]
+        assert "wants secret" not in seen["auditor:b"]
+        assert "(hidden)" in seen["auditor:b"]
+
+
+def test_wrong_passwords_keep_out_nobody_whose_password_was_right() -> None:
+    """Somebody else at the same address guesses: who was let in before is let in."""
+    with EmbeddedServer(monitor_port=0, passwords={"admin": "a"}) as server:
+        assert ask(server, "/", "admin:a").status == 200
+        statuses = {ask(server, "/", "admin:wrong").status for _ in range(30)}
+        assert statuses == {401, 429}
+        assert ask(server, "/", "admin:a").status == 200
+
+
 def test_users_of_the_server_with_an_admin_line_may_look() -> None:
     """With passwords and rules: no password or a wrong one 401, no admin line 403; a user with that line sees it."""
     passwords = {"admin": "pässword", "clerk": "c"}

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from raft_client._common.terminals import shown
 from raft_client.cli import exits
 from raft_client.cli.appending import append_one, request_id_option
 from raft_client.cli.connection import connection_options, open_client
@@ -52,7 +53,7 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Raft
             written = {} if position is None else {"index": position.index, "position": str(position)}
             print_json({**as_json("key", name), **as_json("value", value), **written})
         elif value is not None:
-            write(value if raw else value + b"\n")
+            write(value if raw else shown(value + b"\n", lines=True))
         elif len(names) > 1:
             warn(f"there is no key {name.decode('utf-8', 'backslashreplace')}")
     return exits.DONE if all(name in values.found for name in names) else exits.NEGATIVE

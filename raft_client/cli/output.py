@@ -13,6 +13,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from raft_client._common.terminals import shown
+
 __all__ = [
     "argument_bytes",
     "as_json",
@@ -49,12 +51,12 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on one line of standard output."""
-    write(json_line(value))
+    write(shown(json_line(value)))
 
 
 def print_line(*words: bytes | str) -> None:
     """Words with blanks between them, and a line feed."""
-    write(b" ".join(w if isinstance(w, bytes) else w.encode() for w in words) + b"\n")
+    write(shown(b" ".join(w if isinstance(w, bytes) else w.encode() for w in words) + b"\n"))
 
 
 def write(data: bytes) -> None:

@@ -8,10 +8,11 @@ from typing import Final
 
 import click
 
+from raft_client._common.terminals import shown
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Index, to_position
-from raft_client.cli.output import json_line, write
+from raft_client.cli.output import json_line, stdout_is_terminal, write
 from raft_client.cli.records import entry_line, entry_record
 from raft_client.cli.streams import ends_with_reader
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
@@ -57,9 +58,9 @@ def tail(
     a config has both lists: OLD ... -> NEW ...
 
     Entries come in order and each one once, also while leaders change. DATA is printed as it is and may contain line
-    feeds of its own; scripts should use --json. To go on where it ended, give the last INDEX with --after, or
-    INDEX@TERM, the index and term of its last line of JSON. Exit code 1 when the log ends before that, was compacted
-    there, or has another term there.
+    feeds of its own; on a terminal they are escapes. Scripts should use --json. To go on where it ended, give the last
+    INDEX with --after, or INDEX@TERM, the index and term of its last line of JSON. Exit code 1 when the log ends before
+    that, was compacted there, or has another term there.
     """
     if sum(option is not None for option in (start, after, last)) > 1:
         raise click.UsageError("give only one of --from, --after and --last")
@@ -74,7 +75,7 @@ def tail(
             after = Position(_last_entries(client, _LAST if last is None else last))
         batches = _follow(client, after, policy) if follow else _read(client, after, count, policy)
         with closing(batches), ends_with_reader():
-            _print(batches, count, line)
+            _print(batches, count, line if raw or not stdout_is_terminal() else lambda entry: shown(line(entry)))
     return exits.DONE
 
 

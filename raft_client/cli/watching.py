@@ -12,6 +12,7 @@ from typing import Any, Final
 import attrs
 import click
 
+from raft_client._common.terminals import shown
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
@@ -90,7 +91,7 @@ def watch(
             if command:
                 run_command(command, os.environ | line.environment(), line.value)
             else:
-                write(line.as_json() if json_output else line.as_text())
+                write(shown(line.as_json() if json_output else line.as_text()))
             seen += line.change is not None
             if seen == count:
                 break

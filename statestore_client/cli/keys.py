@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from raft_client._common.terminals import shown
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds, fencing_token_option
@@ -46,7 +47,7 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Conn
                 version=None if item is None else item.version,
             )
         elif item is not None:
-            write_value(item.value if raw else item.value + b"\n")
+            write_value(item.value if raw else shown(item.value + b"\n", lines=True))
         elif len(names) > 1:
             _say_missing(name)
     return exits.NEGATIVE if None in items else exits.DONE

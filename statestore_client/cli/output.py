@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from raft_client._common.terminals import shown
 from statestore_client.cli.streams import standard_input
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -61,13 +62,13 @@ def print_json(*parts: dict[str, Any], version: HlcTimestamp | None = None) -> N
         merged |= part
     if version is not None:
         merged["version"] = str(version)
-    write_value(json.dumps(merged, ensure_ascii=False).encode() + b"\n")  # UTF-8, whatever the locale
+    write_value(shown(json.dumps(merged, ensure_ascii=False).encode() + b"\n"))  # UTF-8, whatever the locale
 
 
 def print_line(*words: bytes | str) -> None:
     """Words with blanks between them, as bytes, and a line feed; flushed, because pipes are read while we run."""
     line = b" ".join(w if isinstance(w, bytes) else w.encode() for w in words)
-    write_value(line + b"\n")
+    write_value(shown(line + b"\n"))
 
 
 def write_value(data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -284,3 +285,36 @@ def test_without_a_broker_the_message_says_how_to_name_one(here: Here) -> None:
     """Without --url and AIO_BROKER_HOSTNAME, the error names both."""
     code, _, told = here("get", "k")
     assert (code, "--url" in told, "AIO_BROKER_HOSTNAME" in told) == (2, True, True)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such terminals")
+def test_a_terminal_is_not_moved_by_what_others_have_stored(statestore_server: EmbeddedServer) -> None:
+    """Escapes stand for controls in keys and values, on a terminal; a pipe gets the bytes. A value keeps its lines."""
+    key, value = b"k\x1b[2J\nsecond", b"one\ntwo\x1b]0;title\x07 \xc2\x9b \xff"
+    with StateStoreClient(statestore_server.url) as store:
+        store.set(key, value)
+
+    def printed(*arguments: str, on_terminal: bool) -> bytes:
+        command = [sys.executable, "-m", "statestore_client.cli", *arguments, "--url", statestore_server.url]
+        outside, inside = pty.openpty() if on_terminal else os.pipe()
+        with subprocess.Popen(command, stdout=inside) as process:
+            os.close(inside)
+            try:
+                return b"".join(iter(lambda: _read(outside), b"")).replace(b"\r\n", b"\n")
+            finally:
+                os.close(outside)
+                assert process.wait(30) == 0
+
+    assert printed("scan", on_terminal=False) == key + b"\n"
+    assert printed("scan", on_terminal=True) == b"k\\u001b[2J\\nsecond\n"
+    assert printed("get", os.fsdecode(key), on_terminal=False) == value + b"\n"
+    shown = printed("get", os.fsdecode(key), on_terminal=True)
+    assert shown == b"one\ntwo\\u001b]0;title\\u0007 \\u009b \\xff\n"
+    assert b"\\u001b" in printed("scan", "--json", on_terminal=True)
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65_536)
+    except OSError:  # the other side of the terminal is closed
+        return b""

@@ -255,6 +255,18 @@ async def test_everybody_can_see_who_holds_a_lock(shell: Shell, server: Embedded
             assert (await anext(states)).holder == b"two"
 
 
+async def test_observing_a_free_lock_begins_at_once(shell: Shell, server: EmbeddedServer) -> None:
+    """That a lock is free is known when the observation is entered: nobody waits for a holder."""
+    took: list[float] = []
+    async with shell.client(server.url) as store:
+        for number in range(3):
+            began = time.monotonic()
+            async with store.lock(f"free/{number}").observe() as states:
+                took.append(time.monotonic() - began)
+                assert (await states.get(timeout=0)).holder is None
+    assert min(took) < 0.5
+
+
 async def test_closing_an_observation_ends_its_iteration(shell: Shell, server: EmbeddedServer) -> None:
     """Closing an observation, or its client, ends an iteration in another thread or task."""
     async with shell.client(server.url) as store:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -231,3 +234,27 @@ def test_a_summary_counts_per_second_and_begins_anew_with_a_greeting() -> None:
     console = Console(record=True, width=100)
     console.print(rendered(summary))
     assert "requests 5/s" in console.export_text()
+
+
+@pytest.mark.ci
+def test_top_fills_a_terminal() -> None:
+    """Without options, top draws tables on the terminal, again and again, and no JSON."""
+    ours, theirs = pty.openpty()
+    with EmbeddedServer(monitor_port=0) as server, play(server):
+        command = [*STATESTORE, "top", server.monitor_url]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+        with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+            os.close(theirs)
+            seen = b""
+            try:
+                while seen.count(b"Fencing token") < 2:
+                    seen += os.read(ours, 4096)
+            finally:
+                process.send_signal(signal.SIGINT)
+                with suppress(OSError):  # it has hung up
+                    while os.read(ours, 4096):
+                        pass
+                os.close(ours)
+            assert process.wait(30) == 130
+    assert b"jobs/[red]" in seen
+    assert b"per_second" not in seen

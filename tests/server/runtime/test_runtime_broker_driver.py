@@ -70,6 +70,16 @@ async def test_who_cannot_be_written_to_holds_up_nobody(peers: list[Peer], caplo
     assert "failed" in logged.getMessage()
 
 
+async def test_who_cannot_be_written_to_later_holds_up_nobody() -> None:
+    """What waited until it was durable is written as well: a connection that cannot be ends, and the others get it."""
+    driver = BrokerDriver(Broker(random=random.Random(1)), lambda: Instant(10.0, 1), asyncio.get_running_loop())
+    peers = [Peer(driver, f"peer-{number}") for number in range(3)]
+    peers[1].is_broken = True
+    for peer in peers:
+        driver._send(peer.connection)
+    assert [peer.is_aborted for peer in peers] == [False, True, False]
+
+
 async def test_who_cannot_be_read_on_holds_up_nobody(peers: list[Peer]) -> None:
     """If resuming one connection fails, the others that were held are read again all the same."""
     assert [peer.is_resumed for peer in peers] == [True, True, False, True, True]

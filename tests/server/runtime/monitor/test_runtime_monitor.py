@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import ssl
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,14 +17,17 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from support.keys import Certificates
-from support.waiting import eventually
+from support.waiting import eventually, until
 
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenRequiredError, FencingTokenTooOldError, StateStoreClient
 from statestore_client.errors import SettingsError
 from statestore_client.server import AccessRules, EmbeddedServer, ReplicaSettings, ServerTls, SiteEndpoints
+from statestore_client.server.runtime.monitor import monitor
 from statestore_client.server.runtime.monitor.pages import page_files
+from statestore_client.server.runtime.monitor.tap import Tap
 from statestore_client.server.runtime.observability.http_endpoint import _MOST_BEHIND
+from statestore_client.wire.instant import Instant
 
 
 def _request(
@@ -644,3 +648,20 @@ def test_what_makes_no_sense_is_answered() -> None:
         for action, what in (("shut down", "x"), ("delete key", "zz"), ("delete key", "")):
             status, said = act(server, action, what)
             assert (status, bool(said["error"])) == (400, True), action
+
+
+async def test_a_late_tick_says_how_late_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever holds up the loop of the server is told as its latency, with the next tick."""
+    monkeypatch.setattr(monitor, "_EVERY_S", 0.01)
+    instant = Instant(0.0, 1)
+    one = monitor.Monitor(Tap(None), lambda: b"", dict, lambda: instant, lambda: None)
+
+    def latest() -> float:
+        return max(each["latency"]["late"] for each in one._hello()["history"])
+
+    try:
+        await until(lambda: len(one._hello()["history"]) > 1)
+        time.sleep(0.2)  # noqa: ASYNC251 - what holds the loop up
+        await until(lambda: latest() >= 180)
+    finally:
+        one.close()

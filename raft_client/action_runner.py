@@ -6,12 +6,12 @@ that. Whatever touches a socket empties it before anybody sleeps on its descript
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from raft_client.clocks import monotonic
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.request import Request
 from raft_client.core.request_actions import (
@@ -140,9 +140,9 @@ class ActionRunner:
         machine, runners, handlers = self.machine, self.runners, self._handlers
         while self.abandoned:
             request, last = self.abandoned.popleft()
-            machine.cancel(request, time.monotonic(), last=last)
+            machine.cancel(request, monotonic(), last=last)
         if runners.members:
-            runners.settle(time.monotonic())
+            runners.settle(monotonic())
         while machine.actions:
             for action in machine.take_actions():
                 if type(action) is Resolve:  # the two of every append, at hand
@@ -152,9 +152,9 @@ class ActionRunner:
                 else:
                     handlers[type(action)](action)
             while self._touched:
-                self._take_in(self._touched.pop(), time.monotonic())
+                self._take_in(self._touched.pop(), monotonic())
             if runners.members:
-                runners.settle(time.monotonic())
+                runners.settle(monotonic())
 
     def resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
         """The reader of a stream made room: the peer is asked for more."""
@@ -174,14 +174,14 @@ class ActionRunner:
             self._touched.add(link)
         else:
             link.is_lost()  # its monitor, which nobody has read yet, may know why
-            self.machine.link_lost(action.url, time.monotonic(), link.refusal)
+            self.machine.link_lost(action.url, monotonic(), link.refusal)
 
     def _connect(self, action: Connect) -> None:
         if self.links is not None:
             try:
                 self._touched.add(self.links.connect(action.url))
             except LinkError as error:
-                self.machine.link_lost(action.url, time.monotonic(), str(error))
+                self.machine.link_lost(action.url, monotonic(), str(error))
 
     def _set_aside(self, action: SetAside) -> None:
         if self.links is not None:
@@ -196,7 +196,7 @@ class ActionRunner:
             try:
                 self._touched.add(self.links.subscribe(action.owner, action.url, action.topic, action.peer))
             except LinkError as error:
-                action.owner.cannot_listen(action.url, str(error), time.monotonic())
+                action.owner.cannot_listen(action.url, str(error), monotonic())
 
     def _unsubscribe(self, action: Unsubscribe) -> None:
         if self.links is not None:

@@ -6,8 +6,8 @@ import hashlib
 import os
 import secrets
 import socket
-import time
 
+from raft_client.clocks import wall_ns
 from raft_client.wire.request_id import RequestId, RequestIdSource
 
 __all__ = ["RequestId", "new_raw_id", "new_request_id"]
@@ -18,12 +18,12 @@ def new_request_id() -> RequestId:
 
     Host name and process id keep processes apart, a counter with a random start those that share both (containers).
     """
-    return _source.next(int(time.time()))
+    return _source.next(wall_ns() // 1_000_000_000)
 
 
 def new_raw_id() -> bytes:
     """As :func:`new_request_id`, its 12 bytes only."""
-    return _source.next_raw(int(time.time()))
+    return _source.next_raw(wall_ns() // 1_000_000_000)
 
 
 def _new_source() -> RequestIdSource:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import repeat
 from typing import Final
+
+from raft_client.clocks import monotonic
 
 __all__ = ["LONGEST_NAP_S", "Flag", "Mutex", "Within", "closed_gate"]
 
@@ -81,10 +82,10 @@ class Within:
 
     def _naps(self) -> Iterator[float]:
         """How long to wait for it, attempt by attempt."""
-        deadline = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        deadline = math.inf if self._timeout is None else monotonic() + self._timeout
         remaining = math.inf
         while remaining > 0:
-            remaining = deadline - time.monotonic()
+            remaining = deadline - monotonic()
             yield max(0.0, min(remaining, LONGEST_NAP_S))
 
 
@@ -108,8 +109,8 @@ class Flag:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it happens within this many seconds, None for ever."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._is_set and (remaining := deadline - time.monotonic()) > 0:
+        deadline = math.inf if timeout is None else monotonic() + timeout
+        while not self._is_set and (remaining := deadline - monotonic()) > 0:
             if self._gate.acquire(timeout=min(remaining, LONGEST_NAP_S)):
                 self._open()  # for the next one that waits; if an exception comes before, that one looks after its nap
         return self._is_set

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from raft_client.aio.heartbeat import Heartbeat
 from raft_client.aio.listeners import Listeners
 from raft_client.aio.socket_reader import SocketReader
 from raft_client.aio.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
+from raft_client.clocks import monotonic
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
@@ -59,7 +59,7 @@ class Engine:
     async def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""
         waiter = Waiter(self._usable_loop())
-        request = self.machine.submit(call, waiter, time.monotonic(), timeout=timeout, target=target)
+        request = self.machine.submit(call, waiter, monotonic(), timeout=timeout, target=target)
         self._sockets.perform()
         try:
             return await waiter.future
@@ -83,7 +83,7 @@ class Engine:
             batch.expect(0)
             await batch.wait()
         except BaseException:
-            self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, time.monotonic())
+            self.machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, monotonic())
             self._sockets.perform()
             raise
         return batch.outcomes
@@ -91,7 +91,7 @@ class Engine:
     def _submit_chunk(
         self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
     ) -> None:
-        now = time.monotonic()
+        now = monotonic()
         for call in chunk:
             slot = batch.slot()
             if isinstance(call, RaftError):
@@ -105,7 +105,7 @@ class Engine:
         """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
         self._usable_loop()
         waiter = StreamWaiter()
-        request = self.machine.submit(call, waiter, time.monotonic(), timeout=None)
+        request = self.machine.submit(call, waiter, monotonic(), timeout=None)
         self._sockets.perform()
         return request, waiter
 
@@ -118,10 +118,10 @@ class Engine:
         """
         timeout = timeout if deadline is None else None
         self._usable_loop()
-        self.machine.set_timeout(request, timeout, time.monotonic())
+        self.machine.set_timeout(request, timeout, monotonic())
         self._sockets.set_timer()
         try:
-            await waiter.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            await waiter.wait(None if deadline is None else max(0.0, deadline - monotonic()))
         finally:
             self.machine.set_timeout(request, None, 0.0)
             waiter.ready = waiter.is_over
@@ -129,7 +129,7 @@ class Engine:
     def take(self, request: Request, call: EntriesStream) -> EntryBatch | None:
         """What the stream has for its reader; and if that made room, the peer is asked for more."""
         self._check_loop()
-        now = time.monotonic()
+        now = monotonic()
         batch = call.next_batch(now)
         verdict = call.resume()
         if verdict is not None:
@@ -154,7 +154,7 @@ class Engine:
         """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._usable_loop()
         runner, watches = self._runners.watches(codec, self.user_code.codec)
-        runner.at(time.monotonic())
+        runner.at(monotonic())
         watch = make(watches)
         runner.consumers[watch] = consumer
         self._sockets.perform()
@@ -164,7 +164,7 @@ class Engine:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self._check_loop()
-            runner.at(time.monotonic())
+            runner.at(monotonic())
             watches.cancel(watch)
             self._sockets.perform()
 
@@ -176,7 +176,7 @@ class Engine:
     def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self._check_loop()
-        now = time.monotonic()
+        now = monotonic()
         runner.at(now)
         result = action(now)
         self._sockets.perform()
@@ -187,7 +187,7 @@ class Engine:
         if os.getpid() == self._pid:
             self._check_loop()
             runner.machine.close()
-            runner.settle(time.monotonic())
+            runner.settle(monotonic())
             self._runners.remove(runner)
             self._sockets.perform()
 
@@ -204,7 +204,7 @@ class Engine:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
             self._check_loop()
-            self.machine.cancel(request, time.monotonic(), last=last)
+            self.machine.cancel(request, monotonic(), last=last)
             self._sockets.perform()
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from typing import Final
 
 from raft_client.action_runner import ActionRunner
 from raft_client.aio.listeners import Listeners
+from raft_client.clocks import monotonic
 from raft_client.errors import BusyError
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
@@ -48,12 +48,18 @@ class SocketReader:
                 "no asyncio event loop runs here; under trio, use RaftClient in a thread (trio.to_thread.run_sync), or "
                 "run the program on asyncio"
             ) from None
+        if type(self.loop).add_reader is asyncio.AbstractEventLoop.add_reader:  # not implemented: on Windows
+            name, self.loop = type(self.loop).__name__, None
+            raise BusyError(
+                f"{name} has no add_reader(), which sockets of ØMQ need; run the program with "
+                "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+            )
         self.actions.open(self._watch, self._unwatch)
         return True
 
     def close(self) -> None:
         """Reject what waits, and close the sockets."""
-        self.actions.close_machines(time.monotonic())
+        self.actions.close_machines(monotonic())
         self.perform()
         if self._timer is not None:
             self._timer.cancel()
@@ -66,9 +72,9 @@ class SocketReader:
 
     async def give_way(self) -> None:
         """Let others have a turn, if the loop made none for long: for readers that always find something."""
-        if time.monotonic() - self._turned_at > _TURN_S:
+        if monotonic() - self._turned_at > _TURN_S:
             await asyncio.sleep(0)
-            self._turned_at = time.monotonic()
+            self._turned_at = monotonic()
 
     def perform(self) -> None:
         """Carry out what the machines want, until they want nothing more."""
@@ -77,7 +83,7 @@ class SocketReader:
 
     def _on_readable(self, descriptor: int, link: Link) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
-        now = self._turned_at = time.monotonic()
+        now = self._turned_at = monotonic()
         actions = self.actions
         actions.readable(descriptor, link, now)
         if actions.machine.actions or actions.runners.members:
@@ -111,9 +117,9 @@ class SocketReader:
                 return  # it will look again then
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self.loop.call_later(max(0.0, deadline - time.monotonic()), self._timed)
+        self._timer = self.loop.call_later(max(0.0, deadline - monotonic()), self._timed)
 
     def _timed(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        self.actions.tick(time.monotonic())
+        self.actions.tick(monotonic())
         self.perform()

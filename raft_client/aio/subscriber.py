@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
 from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, ReadySignal
+from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
 from raft_client.core.entries_stream import EntryBatch
@@ -76,7 +76,7 @@ class AsyncSubscriber:
         runner = self._home()
         if not self._subscription.is_placed:
             with self._one_reader:
-                await self._find_start(runner, time.monotonic() + self._timeout)
+                await self._find_start(runner, monotonic() + self._timeout)
         return self
 
     async def _find_start(self, runner: StreamRunner, deadline: float) -> None:
@@ -90,14 +90,14 @@ class AsyncSubscriber:
                 return
             if is_last_look:
                 raise RequestTimeoutError(f"no leader told where the log ends within {self._timeout:g} s")
-            await self._engine.wait_for(self._signal, max(0.0, deadline - time.monotonic()))
-            is_last_look = time.monotonic() >= deadline
+            await self._engine.wait_for(self._signal, max(0.0, deadline - monotonic()))
+            is_last_look = monotonic() >= deadline
 
     def _home(self) -> StreamRunner:
         if self._closed:
             raise ClientClosedError("the subscriber is closed")
         if self._runner is None:
-            self._subscription.start(time.monotonic())
+            self._subscription.start(monotonic())
             self._runner = self._engine.attach(self._subscription)
             self._runner.consumers[None] = self._signal
         return self._runner
@@ -120,14 +120,14 @@ class AsyncSubscriber:
         """
         seconds = arguments.check_wait(timeout)
         runner = self._home()
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         with self._one_reader:
             await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             while (batch := self._look(runner)) is None and not is_last_look:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                left = None if deadline is None else max(0.0, deadline - monotonic())
                 await self._engine.wait_for(self._signal, left)
-                is_last_look = deadline is not None and time.monotonic() >= deadline
+                is_last_look = deadline is not None and monotonic() >= deadline
             return batch
 
     def _look(self, runner: StreamRunner) -> EntryBatch | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Self
 from raft_client.aio.callbacks import Worker, call_back
 from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, ReadySignal
+from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.freshness import SubscriptionState
 from raft_client.core.watch_events import WatchItem
@@ -98,14 +98,14 @@ class AsyncWatch:
         if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         seconds = arguments.check_wait(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         with self._one_reader:
             await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
             while (item := self._next()) is None and not is_last_look:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                left = None if deadline is None else max(0.0, deadline - monotonic())
                 await self._engine.wait_for(self._signal, left)
-                is_last_look = deadline is not None and time.monotonic() >= deadline
+                is_last_look = deadline is not None and monotonic() >= deadline
             return item
 
     def _next(self) -> WatchItem | None:

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
@@ -151,7 +152,7 @@ def serve(
         compact_bytes=compact_bytes,
         make_node=RaftNode if trace is None else traced_into(trace),
     )
-    return asyncio.run(_serve(peer, None if metrics_port is None else (metrics_host, metrics_port)))
+    return event_loops.run(_serve(peer, None if metrics_port is None else (metrics_host, metrics_port)))
 
 
 def _raise_file_limit() -> None:

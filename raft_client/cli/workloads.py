@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
+from raft_client._common import event_loops
 from raft_client.aio.client import AsyncRaftClient
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
@@ -130,7 +130,7 @@ def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> _Round:
                 await client.append_many((data for _ in range(count)), in_flight=in_flight)
             return timer.round(count)
 
-    return asyncio.run(run())
+    return event_loops.run(run())
 
 
 def _read_sync(client: RaftClient, after: int) -> _Round:
@@ -148,7 +148,7 @@ def _read_aio(settings: RaftSettings, after: int) -> _Round:
                     count += 1
             return timer.round(count)
 
-    return asyncio.run(run())
+    return event_loops.run(run())
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

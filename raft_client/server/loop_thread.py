@@ -29,7 +29,7 @@ class LoopThread:
 
     def __enter__(self) -> Self:
         with ExitStack() as closing:
-            loop = self._loop = asyncio.new_event_loop()
+            loop = self._loop = asyncio.SelectorEventLoop()  # Windows' own has no add_reader()
             closing.callback(loop.close)
             thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
             thread.start()

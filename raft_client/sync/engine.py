@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
+from raft_client.clocks import monotonic
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
@@ -60,7 +60,7 @@ class Engine:
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:
         """Ask one thing and wait for the answer."""
         self._check_usable()
-        waiter, sockets, now = Waiter(), self._sockets, time.monotonic()
+        waiter, sockets, now = Waiter(), self._sockets, monotonic()
         request = None
         try:
             sockets.section.enter(waiter, math.inf if timeout is None else now + timeout)
@@ -95,7 +95,7 @@ class Engine:
         except BaseException:
             self._sockets.later(
                 lambda: self.machine.cancel_all(
-                    lambda waiter: isinstance(waiter, BatchSlot) and waiter.batch is batch, time.monotonic()
+                    lambda waiter: isinstance(waiter, BatchSlot) and waiter.batch is batch, monotonic()
                 )
             )
             raise
@@ -105,7 +105,7 @@ class Engine:
         self, chunk: list[Call | RaftError], batch: BatchWaiter, timeout: float | None, in_flight: int
     ) -> None:
         def submit() -> None:
-            now = time.monotonic()
+            now = monotonic()
             for call in chunk:
                 slot = batch.slot()
                 if isinstance(call, RaftError):
@@ -120,7 +120,7 @@ class Engine:
         """Begin a call that streams. Its owner waits, takes from the call's queue, and says when it has room again."""
         self._check_usable()
         waiter = StreamWaiter()
-        request = self._sockets.run(lambda: self.machine.submit(call, waiter, time.monotonic(), timeout=None))
+        request = self._sockets.run(lambda: self.machine.submit(call, waiter, monotonic(), timeout=None))
         return request, waiter
 
     def wait(
@@ -138,7 +138,7 @@ class Engine:
             waiter.ready = waiter.is_over
 
         try:
-            self._sockets.run(lambda: self.machine.set_timeout(request, timeout, time.monotonic()))
+            self._sockets.run(lambda: self.machine.set_timeout(request, timeout, monotonic()))
             self._sockets.wait(waiter, deadline)
         finally:  # after Ctrl-C too: nobody waits, so no time runs
             self._sockets.later(stop_time)
@@ -148,7 +148,7 @@ class Engine:
         self.check_process()
 
         def take() -> EntryBatch | None:
-            now = time.monotonic()
+            now = monotonic()
             batch = call.next_batch(now)
             verdict = call.resume()
             if verdict is not None:
@@ -174,7 +174,7 @@ class Engine:
 
         def begin() -> tuple[StreamRunner, Watches, WatchState]:
             runner, watches = self._runners.watches(codec, self.user_code.codec)
-            runner.at(time.monotonic())
+            runner.at(monotonic())
             watch = make(watches)
             runner.consumers[watch] = consumer
             return runner, watches, watch
@@ -187,7 +187,7 @@ class Engine:
             self.user_code.check()
 
             def end() -> None:
-                runner.at(time.monotonic())
+                runner.at(monotonic())
                 watches.cancel(watch)
 
             self._sockets.later(end)
@@ -202,7 +202,7 @@ class Engine:
         self.check_process()
 
         def act() -> T:
-            now = time.monotonic()
+            now = monotonic()
             runner.at(now)
             return action(now)
 
@@ -215,7 +215,7 @@ class Engine:
 
             def end() -> None:
                 runner.machine.close()
-                runner.settle(time.monotonic())
+                runner.settle(monotonic())
                 self._runners.remove(runner)
 
             self._sockets.later(end)
@@ -223,13 +223,13 @@ class Engine:
     def wait_for(self, signal: ReadySignal, timeout: float | None) -> None:
         """Wait until ``signal`` is ready, at most for this many seconds."""
         self._check_usable()
-        self._sockets.wait(signal, None if timeout is None else time.monotonic() + timeout)
+        self._sockets.wait(signal, None if timeout is None else monotonic() + timeout)
 
     def cancel(self, request: Request, last: list[bytes] | None = None) -> None:
         """Nobody waits for this any longer. Allowed in any process and after the end."""
         if os.getpid() == self._pid and not request.is_done:
             self.user_code.check()
-            self._sockets.later(lambda: self.machine.cancel(request, time.monotonic(), last=last))
+            self._sockets.later(lambda: self.machine.cancel(request, monotonic(), last=last))
 
     def end(self, request: Request, waiter: StreamWaiter, last: list[bytes]) -> None:
         """As :meth:`cancel`, for a stream: whoever waits for it is woken."""

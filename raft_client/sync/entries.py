@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from operator import length_hint
 from types import TracebackType
 from typing import Self
 
+from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
@@ -81,7 +81,7 @@ class Entries:
     def _next(self, seconds: float | None) -> EntryBatch | None:
         if self._request is None or self._waiter is None:
             self._request, self._waiter = self._engine.start(self._call)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         while (batch := self._engine.take(self._request, self._call)) is None:
             if self._waiter.is_over:
@@ -90,7 +90,7 @@ class Entries:
             if is_last_look:
                 return None
             self._engine.wait(self._request, self._waiter, self._timeout, deadline)
-            is_last_look = deadline is not None and time.monotonic() >= deadline
+            is_last_look = deadline is not None and monotonic() >= deadline
         return batch
 
     def _enter_next(self, timeout: float | None = None) -> bool:

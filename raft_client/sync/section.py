@@ -16,11 +16,11 @@ signals come: Python 3.14 looks for them between the call that takes a lock and 
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from raft_client.clocks import monotonic
 from raft_client.errors import BusyError, RequestTimeoutError
 from raft_client.thread_locks import LONGEST_NAP_S, Mutex
 
@@ -81,8 +81,8 @@ class Section:
         return True
 
     def _wait(self, deadline: float) -> None:
-        while not self._lock.acquire(True, max(0.0, min(deadline - time.monotonic(), LONGEST_NAP_S))):
-            if time.monotonic() >= deadline:
+        while not self._lock.acquire(True, max(0.0, min(deadline - monotonic(), LONGEST_NAP_S))):
+            if monotonic() >= deadline:
                 raise RequestTimeoutError("another thread was at work with this client until the time-out")
 
     def leave(self) -> None:

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from raft_client.action_runner import ActionRunner
+from raft_client.clocks import monotonic
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
 from raft_client.sync.listeners import Listeners
@@ -81,7 +81,7 @@ class SocketReader:
             self.section.later(self._close)
 
     def _reject(self) -> None:
-        self.actions.close_machines(time.monotonic())
+        self.actions.close_machines(monotonic())
         self.perform()
 
     def _close(self) -> None:
@@ -111,7 +111,7 @@ class SocketReader:
                     reading.release()
                 else:
                     self._sleep(signal, deadline)
-                if deadline is not None and time.monotonic() >= deadline:
+                if deadline is not None and monotonic() >= deadline:
                     break
         except BaseException:
             self.abandon(signal)
@@ -133,7 +133,7 @@ class SocketReader:
         try:
             # Looked at after having been added: a thread that stops reading later than that wakes somebody.
             if not signal.ready and self._is_read:
-                signal.sleep(None if deadline is None else deadline - time.monotonic())
+                signal.sleep(None if deadline is None else deadline - monotonic())
         finally:
             self._waiting.discard(signal)
 
@@ -160,7 +160,7 @@ class SocketReader:
             if signal.ready:
                 section.leave()
                 return
-            now = time.monotonic()
+            now = monotonic()
             until = self._next_look(now)
             if deadline is not None and deadline < until:
                 until = deadline
@@ -171,7 +171,7 @@ class SocketReader:
             finally:
                 self._wakes_at = None
             section.enter(signal)
-            now = time.monotonic()
+            now = monotonic()
             for descriptor, _ in events:
                 if descriptor in owners:  # not so if its link was closed in this very turn
                     link = owners[descriptor]

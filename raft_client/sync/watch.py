@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.freshness import SubscriptionState
 from raft_client.core.watch_events import WatchItem
@@ -99,13 +99,13 @@ class Watch:
         if self._worker is not None and not self._worker.is_current:
             raise BusyError("the events of this watch go to its callback")
         seconds = arguments.check_wait(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         with self._one_reader:
             while (item := self._next()) is None and not is_last_look:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                left = None if deadline is None else max(0.0, deadline - monotonic())
                 self._engine.wait_for(self._signal, left)
-                is_last_look = deadline is not None and time.monotonic() >= deadline
+                is_last_look = deadline is not None and monotonic() >= deadline
             return item
 
     def _next(self) -> WatchItem | None:

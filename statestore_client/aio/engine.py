@@ -52,7 +52,7 @@ class Engine:
         """Start to connect and wait until requests can leave."""
         self.check_process()
         try:
-            self._link.loop = self._link.loop or asyncio.get_running_loop()
+            self._link.begin()
         except RuntimeError:
             raise BusyError(_NO_LOOP) from None
         waiter = Waiter(self._usable_loop())

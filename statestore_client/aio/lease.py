@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -15,6 +14,7 @@ from statestore_client.aio.callbacks import Worker, check_callback
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.aio.waiters import Flag, Guard
+from statestore_client.clocks import monotonic
 from statestore_client.core.calls import check_timeout
 from statestore_client.core.lease_state import LeaseState
 from statestore_client.core.leases import keep_renewed, next_token, outlive
@@ -75,7 +75,7 @@ class AsyncLease:
     @property
     def valid_until(self) -> float:
         """Until when nobody else can have the lock, on the clock of ``time.monotonic()``."""
-        return self._state.valid_until - (elapsed() - time.monotonic())
+        return self._state.valid_until - (elapsed() - monotonic())
 
     @property
     def remaining(self) -> float:

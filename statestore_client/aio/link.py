@@ -76,6 +76,13 @@ class Link:
 
     # -- calls of any task ---------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Belong to the running loop. Raises RuntimeError if there is none, BusyError if the driver cannot use it."""
+        if self.loop is None:
+            loop = asyncio.get_running_loop()
+            self._connector.check_loop(loop)
+            self.loop = loop
+
     def perform(self) -> None:
         """Carry out what the machine wants, and see to it that its next deadline is met."""
         self._carry_out()
@@ -217,7 +224,8 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
         self._wakes_at = deadline
-        self._timer = self.loop.call_at(deadline, self._timed)
+        # Not call_at(): a loop may count from another moment than the client's clock does.
+        self._timer = self.loop.call_later(max(0.0, deadline - self.now().monotonic), self._timed)
 
     def _timed(self) -> None:
         self._timer = None

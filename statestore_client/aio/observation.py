@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Self
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Mutex
 from statestore_client.aio.watch import AsyncWatch
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
@@ -51,9 +51,9 @@ class AsyncLockObservation:
         Raises :class:`ClosedError` once the observation or its client is closed.
         """
         seconds = check_wait(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         while not self._first:
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            remaining = None if deadline is None else max(0.0, deadline - monotonic())
             event = await self._watch.get(timeout=remaining)
             if event is None:
                 return None

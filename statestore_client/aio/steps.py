@@ -9,6 +9,7 @@ from typing import Any, Final
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Flag, pause
 from statestore_client.aio.watch import AsyncWatch
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
 from statestore_client.core.watch_state import WatchTerms
@@ -28,7 +29,7 @@ _SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
 def elapsed() -> float:
     """Seconds on a clock that goes on while the machine sleeps, as the server's does. Linux's monotonic one stops."""
-    return time.monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
+    return monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
 
 
 async def run_steps(steps: Steps, engine: Engine, *, stop: Flag | None = None) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, StateStoreError
 
 __all__ = [
@@ -163,7 +163,7 @@ class Bell(asyncio.Event):
         if deadline is None:
             return await self.wait()
         try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            async with asyncio.timeout(max(0.0, deadline - monotonic())):
                 return await self.wait()
         except TimeoutError:
             return False

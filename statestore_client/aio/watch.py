@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Self
 from statestore_client.aio.callbacks import Worker, call_back, check_callback
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Bell, Mutex, OneReader
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watch_state import WatchState, WatchTerms
@@ -128,7 +128,7 @@ class AsyncWatch:
 
     async def _next(self, timeout: float | None) -> WatchEvent | None:
         seconds = check_wait(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         while True:
             with self._arrived.lock:

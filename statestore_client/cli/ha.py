@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common import event_loops
 from statestore_client.cli import exits
 from statestore_client.cli.log_options import log_of, log_options
 from statestore_client.cli.output import print_line
@@ -132,7 +133,7 @@ def import_data(directory: str, **options: Any) -> int:
     """
     from statestore_client.server.runtime.replication.importing import import_directory
 
-    imported = asyncio.run(import_directory(directory, log_of(options)))
+    imported = event_loops.run(import_directory(directory, log_of(options)))
     counts = ", ".join(counted(count, name) for name, count in imported.records.items())
     print_line(f"{directory} is in the log up to entry {imported.index}: {counts or 'no records'}")
     return exits.DONE
@@ -174,7 +175,7 @@ def _ask(address: str, purpose: str, argument: str, key_file: str | None) -> Any
                 stream.transport.close()
 
     try:
-        return asyncio.run(ask())
+        return event_loops.run(ask())
     except (EOFError, ssl.SSLError):
         advice = "give --cluster-key-file" if key_file is None else f"it has another key than {key_file}"
         return ConnectionLostError(f"the server at {address} does not let us in: {advice}", fatal=True)

@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
 from statestore_client.cli import exits
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
@@ -47,7 +48,7 @@ def monitor(
     them, as they came or at any moment of it.
     """
     if replay is not None and address is None and record is None:
-        asyncio.run(_replay(replay, port))
+        event_loops.run(_replay(replay, port))
     elif address is not None and record is not None and replay is None:
         _record(address, record, duration)
     else:

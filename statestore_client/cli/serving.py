@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_line
@@ -109,7 +110,7 @@ def serve(
     )
     if data is not None or log is not None:
         sys.setswitchinterval(_SWITCH_S)
-    asyncio.run(_serve(server))
+    event_loops.run(_serve(server))
     return exits.DONE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from raft_client._common import event_loops
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.errors import StateStoreError
 from statestore_client.settings import ConnectionSettings
@@ -129,7 +129,7 @@ def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, C
 
 
 def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
-    return asyncio.run(_aio_one_by_one(settings, plan) if in_flight == 1 else _aio_many(settings, plan))
+    return event_loops.run(_aio_one_by_one(settings, plan) if in_flight == 1 else _aio_many(settings, plan))
 
 
 async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> _Round:

@@ -7,10 +7,10 @@ that swallows packets does not use up the time of the next.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from statestore_client.clocks import monotonic
 from statestore_client.mqtt.opening import Opening, OpenSocket, in_own_thread
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ async def _dial_any_async(
 
 
 def _left(deadline: float) -> float:
-    return max(_SHORTEST_S, deadline - time.monotonic())
+    return max(_SHORTEST_S, deadline - monotonic())

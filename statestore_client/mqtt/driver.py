@@ -20,6 +20,8 @@ from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Event, OutgoingMessage
 
 if TYPE_CHECKING:
+    import asyncio
+
     from statestore_client.mqtt.paho_shared import PahoClient, SharedConnector
 
 __all__ = [
@@ -115,6 +117,9 @@ class SyncConnector(Protocol):
 
 class AioConnector(Protocol):
     """Makes the drivers of one client, one after the other, and keeps what they have in common."""
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises BusyError if this kind of driver cannot work in that loop."""
 
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> AioDriver:
         """A driver that is not connected yet. ``on_events`` is called in the running loop."""

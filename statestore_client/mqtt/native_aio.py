@@ -44,6 +44,9 @@ class NativeAioConnector(NativeConnector):
         super().__init__(settings, client_id=client_id, open_socket=open_socket)
         self.connected: set[NativeAioDriver] = set()  # those whose sockets are open
 
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Its transports are made by any loop."""
+
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> NativeAioDriver:
         return NativeAioDriver(self, clean_start=clean_start, on_events=on_events)
 

@@ -6,12 +6,12 @@ import contextlib
 import math
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.dialing import dial
@@ -55,7 +55,7 @@ class NativeSyncDriver(NativeDriver):
         self._broken: OSError | None = None  # what a write met
 
     def connect(self) -> None:
-        began = time.monotonic()
+        began = monotonic()
         try:
             self._socket = _open(self._settings, began, self._open_socket)
             self._greet(began)
@@ -82,7 +82,7 @@ class NativeSyncDriver(NativeDriver):
         try:
             while unsent:
                 drop_sent(unsent, _send(sock, unsent))
-                self._connection.written(time.monotonic())
+                self._connection.written(monotonic())
                 if not unsent and self._may_have_output:
                     # Not before: what a slow broker does not take stays in the connection, which sees how much it is.
                     unsent.extend(map(memoryview, self._take_output()))
@@ -97,7 +97,7 @@ class NativeSyncDriver(NativeDriver):
     def poll(self) -> Sequence[Event]:
         if self._socket is not None:
             self._read(self._socket)
-            self._tick(time.monotonic())
+            self._tick(monotonic())
             self.flush()
             if self._broken is not None:
                 self._end(unreachable(self._settings, self._broken))
@@ -115,7 +115,7 @@ class NativeSyncDriver(NativeDriver):
 
     def _read(self, sock: socket.socket) -> None:
         tls = sock if isinstance(sock, ssl.SSLSocket) else None
-        budget, until = _READ_BUDGET, time.monotonic() + _READ_TIME_S
+        budget, until = _READ_BUDGET, monotonic() + _READ_TIME_S
         try:
             # For bytes that TLS has decrypted already, the descriptor will not become readable.
             while budget > 0 or (tls is not None and tls.pending()):
@@ -127,13 +127,13 @@ class NativeSyncDriver(NativeDriver):
                     self._close()
                     return
                 if room is None:
-                    self._take_in(size, time.monotonic())
+                    self._take_in(size, monotonic())
                 else:
-                    self._connection.received(size, time.monotonic())
+                    self._connection.received(size, monotonic())
                 budget -= size
                 if size < len(buffer) and tls is None:
                     return
-                if time.monotonic() >= until:
+                if monotonic() >= until:
                     budget = 0
         except _WOULD_BLOCK:
             return
@@ -172,7 +172,7 @@ def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | 
     sock = dial(settings.host, settings.port, deadline, open_socket)
     try:
         if context is not None:
-            sock.settimeout(max(0.001, deadline - time.monotonic()))  # for the handshake as a whole
+            sock.settimeout(max(0.001, deadline - monotonic()))  # for the handshake as a whole
             sock = context.wrap_socket(sock, server_hostname=settings.host)
         sock.setblocking(False)
     except BaseException:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from statestore_client.clocks import monotonic
+from statestore_client.errors import BusyError
 from statestore_client.mqtt.opening import in_own_thread
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.wire.messages import Event
@@ -29,6 +30,13 @@ class PahoAioConnector:
         self._connector = connector
         self.complaint: Callable[[], str | None] = connector.complaint
         self.close: Callable[[], None] = connector.close
+
+    def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:  # where it is not implemented: on Windows
+            raise BusyError(
+                f"{type(loop).__name__} has no add_reader(), which paho needs; use driver='native', or run the program "
+                "with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+            )
 
     def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> PahoAioDriver:
         return PahoAioDriver(self._connector.open(clean_start=clean_start), on_events)
@@ -98,7 +106,7 @@ class PahoAioDriver:
             if self._timer is not None:
                 self._timer.cancel()
             self._wakes_at = deadline
-            never, delay = deadline == math.inf, deadline - time.monotonic()
+            never, delay = deadline == math.inf, deadline - monotonic()
             self._timer = None if never else self._loop.call_later(max(0.0, delay), self._timed)
 
     def _timed(self) -> None:

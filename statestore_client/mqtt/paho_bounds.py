@@ -14,12 +14,12 @@ import os
 import socket
 import ssl
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import MQTTErrorCode
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
@@ -102,14 +102,14 @@ class BoundedClient(Client):
     # -- the handshake of a WebSocket ----------------------------------------------------------------------------------
 
     def _create_socket(self) -> SocketLike:
-        self._connect_by = time.monotonic() + self.connect_timeout
+        self._connect_by = monotonic() + self.connect_timeout
         try:
             return super()._create_socket()
         except BaseException as error:
             self._end_watch()
             if self._dialed is not None:
                 self._dialed.close()
-            if isinstance(error, OSError) and time.monotonic() >= self._connect_by:
+            if isinstance(error, OSError) and monotonic() >= self._connect_by:
                 raise TimeoutError from error  # it was cut off, and says something else
             raise
         finally:
@@ -120,7 +120,7 @@ class BoundedClient(Client):
         self._dialed = super()._create_socket_connection()
         no_delay_below(self._dialed)
         if self.transport == "websockets":
-            self._watch = threading.Timer(max(0.0, self._connect_by - time.monotonic()), self._cut_off)
+            self._watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)
             self._watch.daemon = True
             self._watch.start()
         return self._dialed

@@ -10,7 +10,6 @@ Two facts about paho that shape this file:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import cycle
 from typing import Any, Final
@@ -20,6 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from statestore_client.clocks import monotonic
 from statestore_client.mqtt.closing import no_connack, no_mqtt, unreachable
 from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
@@ -102,7 +102,7 @@ class _OwnedDriver(PahoDriver):
     def _read(self) -> None:
         """Take in what has arrived, up to a batch."""
         client, queue = self._client, self._queue
-        until = time.monotonic() + _READ_TIME_S
+        until = monotonic() + _READ_TIME_S
         for _ in range(_READ_BATCH):
             before = len(queue)
             try:
@@ -112,11 +112,11 @@ class _OwnedDriver(PahoDriver):
                 excess = f"it cannot be read: {error!r}"
             if excess is not None:
                 self._end(no_mqtt(self._settings, excess, answered=self._listener.is_up))
-            if self._is_over or (len(queue) == before and not self._has_unread) or time.monotonic() >= until:
+            if self._is_over or (len(queue) == before and not self._has_unread) or monotonic() >= until:
                 return
 
     def _keep_alive(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if not self._is_over and not self._listener.is_up and now >= self._connack_deadline:
             self._end(no_connack(self._settings))
         elif now >= self._next_housekeeping and not self._is_over:
@@ -145,7 +145,7 @@ class _OwnedDriver(PahoDriver):
         properties.RequestProblemInformation = 1
         if users := connect_user_properties(settings):
             properties.UserProperty = list(users)
-        self._connack_deadline = time.monotonic() + settings.connect_timeout
+        self._connack_deadline = monotonic() + settings.connect_timeout
         client.connect(
             settings.host,
             settings.port,

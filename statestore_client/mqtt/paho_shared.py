@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from paho.mqtt.client import Client
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, CallbackReplacedError, ConnectionLostError
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.mqtt.paho_listener import PahoListener
@@ -41,7 +41,7 @@ class _SharedDriver(PahoDriver):
         self._is_awake = False  # it was woken, and has not looked yet
 
     def connect(self) -> None:
-        self._deadline = time.monotonic() + self._settings.connect_timeout
+        self._deadline = monotonic() + self._settings.connect_timeout
         if self._wake_loop is None:
             self._waker = socket.socketpair()
             for end in self._waker:
@@ -83,7 +83,7 @@ class _SharedDriver(PahoDriver):
         return super().poll()
 
     def _work(self) -> None:
-        if not self._is_open and not self._queue and time.monotonic() >= self._deadline:
+        if not self._is_open and not self._queue and monotonic() >= self._deadline:
             text = f"the application's paho client did not connect within {self._settings.connect_timeout:g} s"
             complaint = self._listener.complaint()
             error = CallbackReplacedError(f"{text}: {complaint}") if complaint else ConnectionLostError(text)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
@@ -304,9 +304,9 @@ class Engine:
 
 
 def _deadline(timeout: float | None) -> float:
-    return math.inf if timeout is None else time.monotonic() + timeout
+    return math.inf if timeout is None else monotonic() + timeout
 
 
 def _remaining(deadline: float) -> float | None:
     """Seconds to wait, and a little once it is over: the clocks may disagree by a tick."""
-    return None if deadline == math.inf else max(0.001, deadline - time.monotonic())
+    return None if deadline == math.inf else max(0.001, deadline - monotonic())

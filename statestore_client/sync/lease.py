@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.core.calls import check_timeout
 from statestore_client.core.lease_state import LeaseState
 from statestore_client.core.leases import keep_renewed, next_token, outlive
@@ -76,7 +76,7 @@ class Lease:
     @property
     def valid_until(self) -> float:
         """Until when nobody else can have the lock, on the clock of ``time.monotonic()``."""
-        return self._state.valid_until - (elapsed() - time.monotonic())
+        return self._state.valid_until - (elapsed() - monotonic())
 
     @property
     def remaining(self) -> float:

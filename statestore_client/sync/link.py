@@ -22,12 +22,11 @@ import math
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from statestore_client.action_runner import ActionRunner
-from statestore_client.clocks import Clock
+from statestore_client.clocks import Clock, monotonic
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener
 from statestore_client.errors import BusyError, ConnectionLostError, StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
@@ -159,7 +158,7 @@ class Link:
         loan, section = self.loan, self.section
         fileno = loan.lent_to(reader)
         try:
-            while fileno is not None and is_pending() and (remaining := deadline - time.monotonic()) > 0:
+            while fileno is not None and is_pending() and (remaining := deadline - monotonic()) > 0:
                 # In slices: another thread may have brought the outcome, by closing the client for one.
                 slice_s = ACK_DELAY_S if self.actions.unflushed_acks else _SLICE_S
                 loan.poller.wait_for_input(fileno, min(remaining, slice_s))
@@ -321,7 +320,7 @@ class Link:
                 driver.abort()
 
     def _sleep_for(self) -> float:
-        moment, loan, driver = time.monotonic(), self.loan, self.actions.driver
+        moment, loan, driver = monotonic(), self.loan, self.actions.driver
         deadlines = [moment + _LONGEST_SLEEP_S, loan.next_look(moment)]
         if self.actions.unflushed_acks and not loan.is_lent:
             deadlines.append(moment + ACK_DELAY_S)

@@ -13,11 +13,11 @@ import contextlib
 import math
 import selectors
 import threading
-import time
 from collections.abc import Callable, Collection
 from typing import Final
 
 from statestore_client.action_runner import ActionRunner
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.mqtt.driver import SyncDriver
 from statestore_client.sync.waiters import InputPoller
@@ -80,7 +80,7 @@ class SocketLoan:
 
     def lasts(self) -> bool:
         """Whether the socket is still lent, and somebody was heard of in time; otherwise the loan is over now."""
-        if self._lent is not None and time.monotonic() >= self._ends_at:
+        if self._lent is not None and monotonic() >= self._ends_at:
             self._lent = None
         return self._lent is not None
 
@@ -139,7 +139,7 @@ class SocketLoan:
             self.poller = InputPoller()
         else:
             return
-        self._ends_at = time.monotonic() + _LOAN_S
+        self._ends_at = monotonic() + _LOAN_S
         self.reader = reader
         self._thread = threading.get_ident()
 
@@ -169,7 +169,7 @@ class SocketLoan:
         """The reader is alive. Whether it has the socket still, and may read."""
         if self._lent is None or self._lent[0] is not self._actions.driver:
             return False
-        self._ends_at = time.monotonic() + _LOAN_S
+        self._ends_at = monotonic() + _LOAN_S
         return True
 
     def may_go_on(self) -> bool:
@@ -184,7 +184,7 @@ class SocketLoan:
         self.reader = None
         if self._lent is None:
             return
-        moment = time.monotonic()
+        moment = monotonic()
         is_loop = moment - self._returned_at <= _TIGHT_LOOP_S
         self._returned_at = moment
         if is_loop and self._may_park():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import select
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from statestore_client import thread_locks
+from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, StateStoreError
 from statestore_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
 
@@ -123,7 +123,7 @@ class Bell:
 
         False once the deadline (monotonic seconds, None: never) has passed: look for a last time.
         """
-        remaining = LONGEST_NAP_S if deadline is None else min(deadline - time.monotonic(), LONGEST_NAP_S)
+        remaining = LONGEST_NAP_S if deadline is None else min(deadline - monotonic(), LONGEST_NAP_S)
         if remaining > 0:
             self._rung.acquire(timeout=remaining)
         return remaining > 0

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watch_state import WatchState, WatchTerms
@@ -129,7 +129,7 @@ class Watch:
 
     def _next(self, timeout: float | None) -> WatchEvent | None:
         seconds = check_wait(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         while True:
             with self._arrived.lock:

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import random
 import secrets
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
+from raft_client.clocks import wall_ns
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.reports import on_one_line
 from raft_client.server.node.node import RaftNode
@@ -141,7 +141,7 @@ class RaftPeer:
             applied_index=0,  # a snapshot is restored beside everything else
             rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
             now=monotonic_s(),
-            wall_s=time.time(),
+            wall_s=wall_ns() / 1_000_000_000,
         )
         self._node = self._make_node(state)
         self._turn()
@@ -214,7 +214,7 @@ class RaftPeer:
         self._sockets.settle(now)
         came = self._sockets.receive(_TURN, now)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
-        now, wall_s = monotonic_s(), time.time()
+        now, wall_s = monotonic_s(), wall_ns() / 1_000_000_000
         incoming = list(self._incoming(came, now))
         if incoming:
             self._node.steps(incoming, now, wall_s)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.link import SiteLink
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
@@ -129,7 +129,7 @@ class AsyncSiteClient:
         wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all)
         link = self._link.another()
         try:
-            return await link.run(self._calls.differs(known, wanted, timeout_s, time.monotonic))
+            return await link.run(self._calls.differs(known, wanted, timeout_s, monotonic))
         finally:
             await link.close()
 

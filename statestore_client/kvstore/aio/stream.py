@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import ClosedError, RequestTimeoutError
 from statestore_client.kvstore.aio.link import CallbackWorker, SiteLink
 from statestore_client.kvstore.calls import check_seconds
@@ -79,9 +79,9 @@ class AsyncSiteStream(Generic[S, T]):
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         while not self._waiting:
-            left = HOLD_S if deadline is None else min(HOLD_S, deadline - time.monotonic())
+            left = HOLD_S if deadline is None else min(HOLD_S, deadline - monotonic())
             try:
                 self._waiting.extend(await self._link.run(self._follower.proceed(max(0.0, left))))
                 self.is_connected = True

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
@@ -130,7 +130,7 @@ class SiteClient:
         wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all)
         link = self._link.another()
         try:
-            return link.run(self._calls.differs(known, wanted, timeout_s, time.monotonic))
+            return link.run(self._calls.differs(known, wanted, timeout_s, monotonic))
         finally:
             link.close()
 

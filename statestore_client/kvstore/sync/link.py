@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
+from statestore_client.clocks import monotonic
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, packed
@@ -90,7 +90,7 @@ class SiteLink(SiteSocket):
 
     def _exchange(self, request: ClientRequest) -> Reply:
         data = packed(request)
-        deadline = time.monotonic() + self.timeout_s + hold_s(request)
+        deadline = monotonic() + self.timeout_s + hold_s(request)
         if not self._wait_for(zmq.POLLOUT, deadline):
             raise self.late(request, was_sent=False)
         self._socket.send(data)
@@ -104,7 +104,7 @@ class SiteLink(SiteSocket):
         raise self.late(request, was_sent=True)
 
     def _wait_for(self, event: int, deadline: float) -> bool:
-        while (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - monotonic()) > 0:
             if self._socket.poll(min(_LOOK_MS, int(1000 * left) + 1), event):
                 return True
             self.check()

@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
+from statestore_client.clocks import monotonic, wall_ns
 from statestore_client.wire.instant import Instant
 
 __all__ = ["CallAt", "Clock", "ElapsedClock", "TimerHandle", "monotonic_origin", "system_clock"]
@@ -37,7 +38,7 @@ def system_clock() -> Instant:
     """Both clocks at once. The monotonic one is the one of the event loop, so deadlines can be given to it as they
     are.
     """
-    return Instant(time.monotonic(), time.time_ns() // 1_000_000)
+    return Instant(monotonic(), wall_ns() // 1_000_000)
 
 
 #: Also while the machine sleeps, where the system has such a clock.
@@ -52,8 +53,8 @@ class ElapsedClock:
         self.ahead_s: float = 0.0
 
     def __call__(self) -> Instant:
-        elapsed = time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
-        return Instant(elapsed + self.ahead_s, time.time_ns() // 1_000_000)
+        elapsed = monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
+        return Instant(elapsed + self.ahead_s, wall_ns() // 1_000_000)
 
     def call_at(self, when: float, action: Callable[[], object]) -> TimerHandle:
         """In the running event loop. Late by the time that the machine sleeps meanwhile."""

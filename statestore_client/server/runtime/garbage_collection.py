@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+from statestore_client.clocks import monotonic
 
 __all__ = ["short_pauses"]
 
@@ -69,14 +70,14 @@ def short_pauses(
 class _FullCollections:
     def __init__(self, loop: asyncio.AbstractEventLoop, pause_s: float, blocks: Callable[[], int]) -> None:
         self._loop, self._pause_s, self._blocks = loop, pause_s, blocks
-        self._last, self._left = time.monotonic(), blocks()
+        self._last, self._left = monotonic(), blocks()
         self.timer = loop.call_later(pause_s, self._look)
 
     def _look(self) -> None:
         now = self._blocks()
-        if now < _FEW_BLOCKS or now >= 2 * self._left or time.monotonic() - self._last >= _LONG_PAUSE_S:
+        if now < _FEW_BLOCKS or now >= 2 * self._left or monotonic() - self._last >= _LONG_PAUSE_S:
             gc.collect()
-            self._last, self._left = time.monotonic(), self._blocks()
+            self._last, self._left = monotonic(), self._blocks()
         self.timer = self._loop.call_later(self._pause_s, self._look)
 
 

@@ -60,7 +60,8 @@ class ServerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:  # Windows' own has no add_reader()
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             self._error = error
         finally:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.server.bridge.bridge import Bridge, BridgeOptions
 from statestore_client.server.bridge.exports import NotExported
 from statestore_client.server.bridge.names import RESERVED_BYTES
@@ -86,11 +86,11 @@ class SiteBridge:
         """Go on for a turn."""
         if self._is_closed or self._driver.is_closing:
             return False
-        ends = time.monotonic() + TURN_S
+        ends = monotonic() + TURN_S
         bridge, broker, now = self.bridge, self._driver.broker, self._clock()
         has_told = False
-        while bridge.has_work and time.monotonic() < ends and not broker.is_busy:
-            changes = bridge.step(now, time.monotonic())
+        while bridge.has_work and monotonic() < ends and not broker.is_busy:
+            changes = bridge.step(now, monotonic())
             if changes:
                 has_told = True
                 broker.perform(self._service.announce(changes), now)

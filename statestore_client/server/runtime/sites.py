@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.area import Area
@@ -79,7 +79,7 @@ class SitePeering:
         served: Callable[[], int] = lambda: 0,
     ) -> None:
         self._areas = tuple(areas)
-        self.site: Site = Site(settings, self._areas, random, time.monotonic())
+        self.site: Site = Site(settings, self._areas, random, monotonic())
         #: Where it listens; None if it only dials.
         self.url: str | None = None
         self._on_event = on_event
@@ -95,7 +95,7 @@ class SitePeering:
         self.refused: int = 0
         self._gone: set[bytes] = set()
         self._refusals: dict[tuple[object, int], str] = {}
-        self._refusals_since = time.monotonic()
+        self._refusals_since = monotonic()
         self._is_closed = False
 
     @classmethod
@@ -144,7 +144,7 @@ class SitePeering:
     def add_peer(self, url: str) -> None:
         """Dial a site, and keep the connection up. Raises SettingsError."""
         self._sockets.dial(url)
-        self.site.members.dial(url, time.monotonic())
+        self.site.members.dial(url, monotonic())
         self.changed()
 
     def remove_peer(self, peer: str) -> bool:
@@ -154,7 +154,7 @@ class SitePeering:
         False if there is nothing of the kind. Raises InvalidArgumentError for a site that would come back.
         """
         if peer in self._sockets.dialled:
-            self.site.members.hang_up(peer, time.monotonic())
+            self.site.members.hang_up(peer, monotonic())
             self._send()
             self._sockets.hang_up(peer)
         elif not self.site.members.forget(peer):
@@ -178,7 +178,7 @@ class SitePeering:
         self._loop.add_reader(descriptor, self._wake)
 
     def _wake(self) -> None:
-        if time.monotonic() >= self._rests_until:
+        if monotonic() >= self._rests_until:
             self._turn()
         elif self._sockets.is_readable():  # having looked, the descriptor does not tell again
             self._arm(0.0)
@@ -187,27 +187,27 @@ class SitePeering:
         """The next turn is then, or when the others had their time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(max(at, self._rests_until), self._turn)
+        self._timer = self._loop.call_later(max(0.0, max(at, self._rests_until) - monotonic()), self._turn)
 
     def _turn(self) -> None:
         if self._is_closed:
             return
-        now = time.monotonic()
+        now = monotonic()
         for what in self._sockets.receive():
             if isinstance(what, Came):
                 self.site.receive(what.link, what.data, now, what.user)
-                if time.monotonic() >= now + _TURN_S:
+                if monotonic() >= now + _TURN_S:
                     break
             else:  # what was said on the former connection does not count, and hello is due on the new one
                 self.site.members.redial(what.link, now)
         self._forget_gone(now)
         self._sockets.settle(now)
         # After a long message that is the next turn's; every other turn does it, whatever comes.
-        self._is_tick_put_off = time.monotonic() >= now + _TURN_S and not self._is_tick_put_off
+        self._is_tick_put_off = monotonic() >= now + _TURN_S and not self._is_tick_put_off
         if not self._is_tick_put_off:
-            self.site.tick(time.monotonic())
+            self.site.tick(monotonic())
         self._carry()
-        ended = time.monotonic()
+        ended = monotonic()
         self._rest(now, ended)
         is_busy = self._sockets.is_readable() or self.site.output or self._gone
         self._arm(ended if is_busy or self._is_tick_put_off else self.site.next_deadline(ended))
@@ -285,7 +285,7 @@ class SitePeering:
 
     def _is_news(self, who: object, reason: int, text: str) -> bool:
         """Whether a refusal is told. A stranger that comes with ever new names cannot fill the log."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._refusals_since >= _REFUSALS_S:
             self._refusals.clear()
             self._refusals_since = now

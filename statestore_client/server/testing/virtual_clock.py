@@ -12,11 +12,11 @@ had been set back by as much.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import attrs
 
+from statestore_client.clocks import monotonic, wall_ns
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class VirtualTimer:
         """Set the timer of the event loop, which knows nothing of jumps."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._when - self._clock.ahead_s, self.keep)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._when - self._clock().monotonic), self.keep)
 
     def keep(self) -> None:
         """Do it."""
@@ -65,7 +65,7 @@ class VirtualClock:
     timers: dict[VirtualTimer, None] = attrs.field(factory=dict, repr=False)  # in the order of making
 
     def __call__(self) -> Instant:
-        return Instant(time.monotonic() + self.ahead_s, time.time_ns() // 1_000_000 + self.wall_ahead_ms)
+        return Instant(monotonic() + self.ahead_s, wall_ns() // 1_000_000 + self.wall_ahead_ms)
 
     def call_at(self, when: float, action: Callable[[], object]) -> VirtualTimer:
         """Like :meth:`asyncio.loop.call_at`, with a time of this clock."""
@@ -78,7 +78,7 @@ class VirtualClock:
         """Jump, from one timer to the next. ``catch_up`` is called at each of them, before it is kept, and at the
         end.
         """
-        until = time.monotonic() + self.ahead_s + seconds
+        until = monotonic() + self.ahead_s + seconds
         while (timer := self._first()) is not None and timer.when() <= until:
             self._go_to(timer.when())
             catch_up()
@@ -97,4 +97,4 @@ class VirtualClock:
 
     def _go_to(self, when: float) -> None:
         """Invariant: the clock never goes back; while this works, real time goes on as well."""
-        self.ahead_s += max(0.0, when - time.monotonic() - self.ahead_s)
+        self.ahead_s += max(0.0, when - monotonic() - self.ahead_s)

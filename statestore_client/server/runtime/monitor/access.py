@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import time
 from base64 import b64decode
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client._common.http_requests import HttpRequest, host_of
+from statestore_client.clocks import monotonic
 from statestore_client.errors import SettingsError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials
@@ -95,12 +95,12 @@ class MonitorAccess:
             return _refuse(HTTPStatus.UNAUTHORIZED, "a user of the server and a password, please", _CHALLENGE)
         verdict = self._security.authenticate(credentials)  # at once, for a password that was right before
         if verdict is None:
-            if self._throttle.is_used_up(address, time.monotonic()):
+            if self._throttle.is_used_up(address, monotonic()):
                 return _refuse(HTTPStatus.TOO_MANY_REQUESTS, "too many failed attempts from this address")
             async with self._verifying:
                 verdict = await asyncio.to_thread(self._security.verify, credentials)
         if not isinstance(verdict, Admitted):
-            self._throttle.used(address, time.monotonic())
+            self._throttle.used(address, monotonic())
             return _refuse(HTTPStatus.UNAUTHORIZED, "wrong user name or password", _CHALLENGE)
         permissions = self._security.permissions(credentials.username, "")
         if permissions is not None and not permissions.may_administer:

@@ -8,7 +8,6 @@ sent: a reader that falls behind is cut off, and holds up nobody.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Coroutine
 from http import HTTPStatus
 from typing import Final, Protocol, TypeAlias, cast
@@ -16,6 +15,7 @@ from typing import Final, Protocol, TypeAlias, cast
 import attrs
 
 from raft_client._common.http_requests import HttpRequest, RequestReader
+from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.transport.peers import Group, Peer, peer_name
@@ -84,7 +84,7 @@ class HttpEndpoint:
 
     def came(self, exchange: _Exchange, transport: asyncio.Transport) -> None:
         """A new connection. Another one may have to go for it, or itself."""
-        peer = self._peers[exchange] = Peer.of(transport, exchange, time.monotonic())
+        peer = self._peers[exchange] = Peer.of(transport, exchange, monotonic())
         self._group.add(peer)
         if self._group.count > self._most:
             leaving = self._group.oldest_of_most(peer)

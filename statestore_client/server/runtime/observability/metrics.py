@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.clocks import monotonic
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.site_summary import figures_of
@@ -146,7 +146,7 @@ class Metrics:
         peering = self.site()
         if peering is None:
             return
-        figures = {area: figures_of(replica, time.monotonic()) for area, replica in peering.site.replicas.items()}
+        figures = {area: figures_of(replica, monotonic()) for area, replica in peering.site.replicas.items()}
         for name in next(iter(figures.values())):
             if name.startswith("peers"):
                 continue

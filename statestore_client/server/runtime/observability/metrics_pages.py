@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 from statestore_client.server.runtime.observability.metrics import CONTENT_TYPE
 
@@ -46,7 +46,7 @@ class MetricsPages:
 
     def _figures(self) -> bytes:
         """A moment old at most."""
-        now = time.monotonic()
+        now = monotonic()
         if now - self._rendered_at > _FRESH_S:
             self._page, self._rendered_at = self._render(), now
         return self._page

@@ -7,9 +7,9 @@ again and finds that one: a packet that the former one did not answer would be l
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.server.runtime.replication.internal_handshake import Hello
 from statestore_client.server.runtime.replication.splice import SplicedClient, SplicedServer
 from statestore_client.server.runtime.turns import TURN_S
@@ -94,8 +94,8 @@ class ClientRouter:
             self.driver.turns.add(self._place_some)
 
     def _place_some(self) -> bool:
-        ends = time.monotonic() + TURN_S
-        while self._to_place and time.monotonic() < ends:
+        ends = monotonic() + TURN_S
+        while self._to_place and monotonic() < ends:
             self.place(next(iter(self._to_place)))
         self._is_queued = bool(self._to_place)
         return self._is_queued

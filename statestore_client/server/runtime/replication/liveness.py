@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.runtime.observability.event_log import LOGGER
@@ -100,13 +100,13 @@ class PulseThread:
 
     def _look(self) -> None:
         """In the event loop."""
-        self._epoch, self._seen_at = self._may_pulse(), time.monotonic()
+        self._epoch, self._seen_at = self._may_pulse(), monotonic()
         self._timer = asyncio.get_running_loop().call_later(_PULSE_S, self._look)
 
     def _run(self) -> None:
         while not self._is_over.wait(_PULSE_S):
             epoch = self._epoch
-            if epoch is not None and time.monotonic() - self._seen_at < _HUNG_S:
+            if epoch is not None and monotonic() - self._seen_at < _HUNG_S:
                 self._give(epoch)
 
     def _give(self, epoch: int) -> None:

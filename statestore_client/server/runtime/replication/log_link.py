@@ -6,10 +6,10 @@ A log has entries of its peers as well, such as new leaders' marks; those of ser
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raft_client import AsyncRaftClient, RaftError, RequestExpiredError, SnapshotChunk
+from statestore_client.clocks import monotonic
 from statestore_client.server.runtime.clock import system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.log_base import find_base
@@ -164,7 +164,7 @@ class LogLink:
     async def _hand_on(self, reader: LogReader, batch: Sequence[RaftEntry]) -> None:
         """Never for longer than a turn at once."""
         entries: list[tuple[int, bytes]] = []
-        ends = time.monotonic() + TURN_S
+        ends = monotonic() + TURN_S
         for entry in batch:
             if entry.is_state:
                 entries.append((entry.index, entry.data))
@@ -172,9 +172,9 @@ class LogLink:
             if len(entries) >= 64:
                 reader.read(entries)
                 entries = []
-                if time.monotonic() >= ends:
+                if monotonic() >= ends:
                     await asyncio.sleep(0)
-                    ends = time.monotonic() + TURN_S
+                    ends = monotonic() + TURN_S
         reader.read(entries)
 
     def trim(self, index: int) -> None:

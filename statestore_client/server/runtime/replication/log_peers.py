@@ -9,7 +9,6 @@ Source: ØMQ Raft protocol, RequestLogInfo RPC.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,8 @@ from raft_client import AsyncRaftClient, Peer, RaftError
 
 if TYPE_CHECKING:
     from raft_client import LogInfo, RaftSettings
+
+from statestore_client.clocks import monotonic
 
 __all__ = ["LogPeer", "LogPeers"]
 
@@ -50,7 +51,7 @@ class LogPeers:
     def known(self) -> list[LogPeer] | None:
         """At the last look; None before the first one has ended. Looks again if that was some time ago."""
         is_looking = self._looking is not None and not self._looking.done()
-        if not is_looking and time.monotonic() >= self._looked_at + _FRESH_S:
+        if not is_looking and monotonic() >= self._looked_at + _FRESH_S:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         return self._known
 
@@ -67,7 +68,7 @@ class LogPeers:
         members = await self._members(client)
         infos = await asyncio.gather(*(_ask(client, each.url) for each in members))
         self._known = [LogPeer(each.id, each.url, info) for each, info in zip(members, infos, strict=True)]
-        self._looked_at = time.monotonic()
+        self._looked_at = monotonic()
 
     async def _members(self, client: AsyncRaftClient) -> list[Peer]:
         """As the leader names them; without one as any peer did; before that, those this server was told of."""

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, log_name, logs_in
@@ -119,9 +120,9 @@ class DirectoryLock:
         self._folder = folder
         names = folder.names()
         self._file: SystemFile = folder.open(_LOCK_NAME, create=_LOCK_NAME not in names)
-        give_up_at = time.monotonic() + _LOCK_TIMEOUT_S
+        give_up_at = monotonic() + _LOCK_TIMEOUT_S
         while not _lock(self._file):
-            if time.monotonic() > give_up_at:
+            if monotonic() > give_up_at:
                 self._file.close()
                 raise DataInUseError(f"the data directory {path} is in use by another server. Stop that one first.")
             time.sleep(_LOCK_PAUSE_S)

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import zmq
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.transport.site_handshakes import REFUSED, SiteHandshakes, events_of, monitored
 from statestore_client.setting_sources import check_site_address
@@ -285,7 +285,7 @@ class SiteSockets:
         keys = self._handshakes.keys
         if keys is None or name is None:
             return None
-        keys.refresh(time.monotonic())
+        keys.refresh(monotonic())
         key = keys.of_site(name)
         if key is None:
             raise SettingsError(f"there is no {keys.folder / name}.key, the public key of site {name}")

@@ -1,0 +1,29 @@
+"""The clocks of this machine, read where shells wait or make request ids.
+
+The twin of ``statestore_client.clocks``: the two packages import nothing of each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+__all__ = ["monotonic", "wall_ns"]
+
+#: What ``time.monotonic()`` is where nobody replaced it. Time-outs, and the time in versions and request ids, are of
+#: the real world, whatever a test says that the time is: freezegun lets ``time.monotonic()`` and ``time.time()`` stand
+#: still, also where a module has them by name, and not in all threads alike. A wait that goes by that never ends, and
+#: versions differ by years. It replaces neither ``clock_gettime()`` nor what is inside a ``partial``.
+monotonic: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+    if time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
+    else partial(time.monotonic)
+)
+#: The same for ``time.time_ns()``.
+wall_ns: Final[Callable[[], int]] = (
+    partial(time.clock_gettime_ns, time.CLOCK_REALTIME)
+    if time.get_clock_info("time").implementation == "clock_gettime(CLOCK_REALTIME)"
+    else partial(time.time_ns)
+)

@@ -22,11 +22,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import repeat
-from typing import Final
+from types import TracebackType
+from typing import Final, TypeAlias
 
 from raft_client.clocks import monotonic
 
 __all__ = ["LONGEST_NAP_S", "Flag", "Mutex", "Within", "closed_gate"]
+
+#: What a ``with`` statement calls at its end.
+Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
 #: Python takes a signal that arrives just before a thread falls asleep for one that comes when it is awake again. So
 #: nobody sleeps longer at a time, and Ctrl-C is not lost.
@@ -44,7 +48,7 @@ class Mutex:
     def __init__(self) -> None:
         lock = threading.RLock()  # noqa: TID251 - what these are about
         #: The lock's own, in C. ``acquire`` and ``release`` are for code with a handler of its own for interruptions.
-        self.__exit__ = lock.__exit__
+        self.__exit__: Exit = lock.__exit__
         self.acquire: Callable[[bool, float], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
         #: Whether this thread holds it: what a Condition asks as well.
@@ -69,7 +73,7 @@ class Within:
     __slots__ = ("__exit__", "_mutex", "_timeout", "_too_late")
 
     def __init__(self, mutex: Mutex, timeout: float | None, too_late: Callable[[], Exception]) -> None:
-        self.__exit__ = mutex.__exit__
+        self.__exit__: Exit = mutex.__exit__
         self._mutex = mutex
         self._timeout = timeout
         self._too_late = too_late

@@ -44,7 +44,8 @@ class Window:
 
     def __init__(self, most: int) -> None:
         """``most``: the setting ``max_in_flight``."""
-        self._most = self.width = most
+        self._most: int = most
+        self.width: int = most
         self.count: int = 0
         self._bytes = 0  # of the requests
         self._reads = 0

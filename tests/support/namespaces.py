@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-__all__ = ["as_first_process", "with_mounted_file"]
+__all__ = ["as_first_process", "as_stranger", "with_mounted_file"]
 
 _ROOT: Final = ("unshare", "--user", "--map-root-user")
 
@@ -17,6 +17,15 @@ _ROOT: Final = ("unshare", "--user", "--map-root-user")
 def as_first_process(*command: str) -> list[str]:
     """The command as process 1. Skips the test where there are no namespaces."""
     return _checked([*_ROOT, "--pid", "--fork", "--kill-child"], command)
+
+
+def as_stranger(*command: str) -> list[str]:
+    """The command as a user whom the system does not know, without HOME, and with no directory that it can write to."""
+    read_only = (
+        'for place in / /tmp /var/tmp /dev/shm; do mount -o remount,bind,ro "$place" 2>/dev/null; done; '
+        '! touch /tmp/x /dev/shm/x 2>/dev/null && exec unshare --user --map-user 54321 env -u HOME -u TMPDIR "$@"'
+    )
+    return _checked([*_ROOT, "--mount", "sh", "-c", read_only, "sh"], command)
 
 
 def with_mounted_file(source: Path, target: Path, *command: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -12,12 +13,14 @@ import pytest
 _TIMEOUT_S = 90
 
 
-def run_program(head: str, program: str, *options: str) -> str:
+def run_program(
+    head: str, program: str, *options: str, within: Callable[..., list[str]] = lambda *command: [*command]
+) -> str:
     """Run ``head`` and ``program``, which is indented, with these options of Python; returns what it said.
 
-    A program that hangs, or fails, fails the test with that.
+    A program that hangs, or fails, fails the test with that. ``within`` makes the command one that runs elsewhere.
     """
-    command = [sys.executable, "-X", "faulthandler", *options, "-c", head + textwrap.dedent(program)]
+    command = within(sys.executable, "-X", "faulthandler", *options, "-c", head + textwrap.dedent(program))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             output, _ = process.communicate(timeout=_TIMEOUT_S)

@@ -99,7 +99,8 @@ class AsyncSiteClient:
 
         With ``hashes`` there are hashes in place of values; with ``ttls`` it is also told when the time to live of a
         key begins again. ``callback`` is called with what is there at first, and then with each change, one after the
-        other; what it raises is logged. Closing the stream ends it.
+        other; what it raises is logged. Closing the stream ends it. What else ends a stream with a callback, such as a
+        site that has the area no more, is logged, and in its ``error``.
         """
         wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all, not ttls, hashes)
         return AsyncSiteStream(self._link.another(), AreaFollower(self._calls, wanted), callback, _as_changes)

@@ -106,12 +106,13 @@ class Node(Member):
         self.is_alive = True
         self.area = Area(AREA, self.name, key_ttl_ms=self._ttl_ms, started_ms=int(self.world.now * 1000))
         self.store = self.area.store
-        self.area.own.persist(self.own_key, self.own_value, self.now)
         self.sent.clear()
         self._timer = None
         settings = SiteSettings(self.name, self.world.random.getrandbits(64), self._rate, self._capabilities)
         seed = Random(f"{self.world.random.random()}")
         self.site = Site(settings, [self.area], seed, self.now)
+        keep = self.area.own.set if self._incarnation % 2 else self.area.own.persist
+        assert keep(self.own_key, self.own_value, self.now) is None
         for edge in self.edges:
             edge.reconnect()
             if edge.dialer is self:

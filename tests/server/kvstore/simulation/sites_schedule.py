@@ -277,8 +277,9 @@ class Schedule:
                     return f"{node.name} has {mine}, {other.name} has {theirs}"
                 if to_the_letter and other.sums.total != node.sums.total:
                     return f"{node.name} and {other.name} have equal entries and other sums"
-                if other.store.get(other.own_key) is None:
-                    return f"{other.name} has lost its own key"
+                own = other.store.get(other.own_key)
+                if own is None or own.value != other.own_value:
+                    return f"{other.name} keeps {other.own_value!r} alive, and has {own}"
             names = {other.own_key for other in reached}
             if any(key.startswith("own:") and key not in names for key in node.store):
                 return f"{node.name} has the key of a site that is gone"

@@ -232,10 +232,9 @@ class ConnectionSettings:
             raise SettingsError("give either password or password_file, not both")
         if (self.password is not None or self.password_file is not None) and self.username is None:
             raise SettingsError(f"{'password' if self.password_file is None else 'password_file'} needs a username")
-        if (self.tls_cert_file is None) != (self.tls_key_file is None):
-            raise SettingsError("tls_cert_file and tls_key_file belong together; give both or neither")
-        if self.tls_key_password_file is not None and self.tls_key_file is None:
-            raise SettingsError("tls_key_password_file needs tls_key_file")
+        for name in ("tls_key_file", "tls_key_password_file"):
+            if getattr(self, name) is not None and self.tls_cert_file is None:
+                raise SettingsError(f"{name} needs tls_cert_file")
         if self.sat_file is not None and (self.username is not None or self.driver != "native"):
             raise SettingsError("sat_file needs driver='native' and takes the place of username and password")
         if self.tls_ca_file is not None and self.tls_ca_dir is not None:
@@ -343,7 +342,10 @@ def _unknown_settings(names: Collection[str], known: Collection[str]) -> Setting
     from difflib import get_close_matches  # for an error only: importing it takes time
 
     known = sorted(known)
-    near = [match for name in names for match in get_close_matches(name, known, n=1)]
+    # By their letters alone, with and without the prefix: ``cafile`` and ``ca_file`` stand for ``tls_ca_file``.
+    spelled = {name.removeprefix(prefix).replace("_", ""): name for prefix in ("", "tls_") for name in known}
+    letters = [name.replace("_", "").lower() for name in names]
+    near = [spelled[match] for name in letters for match in get_close_matches(name, spelled, n=1)]
     hint = f"did you mean {', '.join(near)}? Known" if near else "known"
     return SettingsError(f"unknown setting {', '.join(names)}; {hint}: {', '.join(known)}")
 

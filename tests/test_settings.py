@@ -81,8 +81,8 @@ def test_a_url_says_where_and_how(url: str, expected: dict[str, Any]) -> None:
         ("mqtt://%E4:word@b", "user name of the URL is not UTF-8"),
         ("mqtt://b?password=x", "needs a username"),
         ("mqtt://b?tls_ca_file=x", "tls is off"),
-        ("mqtts://b?tls_cert_file=x", "belong together"),
-        ("mqtts://b?tls_key_password_file=x", "needs tls_key_file"),
+        ("mqtts://b?tls_key_file=x", "tls_key_file needs tls_cert_file"),
+        ("mqtts://b?tls_key_password_file=x", "tls_key_password_file needs tls_cert_file"),
         ("mqtt://u:p@b?password_file=x", "not both"),
         (None, "text"),
         (b"mqtt://b", "text"),
@@ -147,6 +147,14 @@ def test_keyword_arguments_win() -> None:
     assert ConnectionSettings.from_env(env, port=2).port == 2
     with pytest.raises(SettingsError, match=r"^unknown setting colour; known: "):
         ConnectionSettings.from_url("mqtt://b", colour="red")
+    for wrong, right in (
+        ("ca_file", "tls_ca_file"),
+        ("cafile", "tls_ca_file"),
+        ("certFile", "tls_cert_file"),
+        ("key_file", "tls_key_file"),
+    ):
+        with pytest.raises(SettingsError, match=rf"^unknown setting {wrong}; did you mean {right}\? Known: "):
+            ConnectionSettings.from_url("mqtt://b", **{wrong: "x"})
     with pytest.raises(SettingsError, match=r"^unknown setting keepalive; did you mean keep_alive\? Known: "):
         ConnectionSettings.from_url("mqtt://b?keepalive=5")
 

@@ -152,7 +152,7 @@ _ACCESS: Final = (
     click.option(
         "--tls-cert-file", type=_FILE, help="TLS, with this certificate (PEM, with the intermediate certificates)."
     ),
-    click.option("--tls-key-file", type=_FILE, help="The certificate's key."),
+    click.option("--tls-key-file", type=_FILE, help="The certificate's key, unless it is in the same file."),
     click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
     click.option(
         "--tls-ca-file", type=_FILE, help="Clients must show a certificate that one of these authorities issued."
@@ -304,10 +304,10 @@ def tls_of(options: dict[str, Any]) -> ServerTls | None:
     key_password_file, ca, crl = options["tls_key_password_file"], options["tls_ca_file"], options["tls_crl_file"]
     if crl is not None and ca is None:
         raise click.UsageError("--tls-crl-file needs --tls-ca-file")
-    if cert is not None and key is not None:
+    if cert is not None:
         return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file, crl_file=crl)
-    if any(given is not None for given in (cert, key, key_password_file, ca)):
-        raise click.UsageError("TLS needs both --tls-cert-file and --tls-key-file")
+    if any(given is not None for given in (key, key_password_file, ca)):
+        raise click.UsageError("TLS needs --tls-cert-file")
     if options["tls_port"] is not None or options["wss_port"] is not None:
-        raise click.UsageError("--tls-port and --wss-port need --tls-cert-file and --tls-key-file")
+        raise click.UsageError("--tls-port and --wss-port need --tls-cert-file")
     return None

@@ -26,10 +26,9 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
             # "" instead of None: without a password OpenSSL would ask for one on the terminal.
             context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, password or "")
         except (OSError, ssl.SSLError) as error:
-            raise SettingsError(
-                f"tls_cert_file {settings.tls_cert_file!r} with tls_key_file {settings.tls_key_file!r} "
-                f"cannot be loaded: {error}"
-            ) from error
+            key_file = settings.tls_key_file
+            key = "and the key in it" if key_file is None else f"with tls_key_file {key_file!r}"
+            raise SettingsError(f"tls_cert_file {settings.tls_cert_file!r} {key} cannot be loaded: {error}") from error
     return context
 
 

@@ -21,7 +21,7 @@ from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.runtime.security.revocation import revoked_serials
 from statestore_client.server.runtime.security.watched_file import WatchedFile
 from statestore_client.server.runtime.transport.peers import peer_name
-from statestore_client.server.runtime.transport.tls_alerts import AlertingContext, handshake_of
+from statestore_client.server.runtime.transport.tls_alerts import alerting, handshake_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,8 @@ _SHUTDOWN_S: Final = 1.0
 
 @attrs.frozen(kw_only=True)
 class ServerTls:
-    """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority.
+    """Files in PEM. ``cert_file`` has the server's certificate and what is between it and the authority, and its key as
+    well if there is no ``key_file``.
 
     With ``ca_file``, clients must show a certificate that one of these authorities issued. ``crl_file`` has the lists
     of certificates that they have revoked, one of each authority between a client and the root, and none that is out
@@ -48,7 +49,7 @@ class ServerTls:
     """
 
     cert_file: str = attrs.field(validator=required(path))
-    key_file: str = attrs.field(validator=required(path))
+    key_file: str | None = attrs.field(default=None, validator=path)
     ca_file: str | None = attrs.field(default=None, validator=path)
     key_password_file: str | None = attrs.field(default=None, validator=path)
     crl_file: str | None = attrs.field(default=None, validator=path)
@@ -59,15 +60,15 @@ class ServerTls:
 
     def context(self) -> ssl.SSLContext:
         """Read the files. Raises SettingsError that names the one that cannot be used."""
-        context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
+        context = alerting(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.cert_file, self.key_file, self._key_password())
         except (OSError, ssl.SSLError) as error:
-            why = _missing("certificate", self.cert_file) or _missing("private key", self.key_file) or error
-            raise SettingsError(
-                f"certificate {self.cert_file} with key {self.key_file} cannot be loaded: {why}"
-            ) from error
+            key_file = self.key_file or self.cert_file
+            why = _missing("certificate", self.cert_file) or _missing("private key", key_file) or error
+            both = self.cert_file if self.key_file is None else f"{self.cert_file} with key {self.key_file}"
+            raise SettingsError(f"certificate {both} cannot be loaded: {why}") from error
         if self.ca_file is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             try:
@@ -123,13 +124,13 @@ class TlsFiles:
     """The context for new connections, made anew when a file has changed."""
 
     def __init__(self, tls: ServerTls | ssl.SSLContext) -> None:
-        """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own stays as it is."""
+        """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own is not made anew."""
         self._tls = tls
         self._files: list[WatchedFile] = []
         #: Serial numbers of certificates that are good no longer.
         self.revoked: frozenset[int] = frozenset()
         if isinstance(tls, ssl.SSLContext):
-            self.context: ssl.SSLContext = tls
+            self.context: ssl.SSLContext = alerting(tls)
             return
         paths = (tls.cert_file, tls.key_file, tls.ca_file, tls.key_password_file, tls.crl_file)
         self._files = [WatchedFile(path) for path in paths if path is not None]

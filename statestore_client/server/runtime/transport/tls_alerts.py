@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AlertingContext", "handshake_of"]
+__all__ = ["AlertingContext", "alerting", "handshake_of"]
 
 #: The transport whose handshake begins. asyncio makes the TLS object in a callback, which inherits the context.
 handshake_of: ContextVar[asyncio.Transport] = ContextVar("handshake_of")
@@ -38,7 +38,7 @@ class _AlertingObject(ssl.SSLObject):
 
 
 class AlertingContext(ssl.SSLContext):
-    """A context for servers whose handshakes run under :data:`handshake_of`."""
+    """A context for servers whose handshakes run under :data:`handshake_of`. Elsewhere it is as any other."""
 
     sslobject_class: type[ssl.SSLObject] = _AlertingObject
 
@@ -47,3 +47,12 @@ class AlertingContext(ssl.SSLContext):
         if isinstance(made, _AlertingObject):
             made.outgoing, made.transport = outgoing, handshake_of.get(None)
         return made
+
+
+def alerting(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same context, whose handshakes send alerts from now on. One that has its own way to make TLS objects, of
+    another library, stays as it is.
+    """
+    if type(context) is ssl.SSLContext and context.sslobject_class is ssl.SSLObject:
+        context.__class__ = AlertingContext
+    return context

@@ -147,6 +147,53 @@ def test_an_encrypted_key(certificates: Certificates, tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("endpoint", ["mqtts", "wss"])
+def test_a_context_of_the_users_own_sends_alerts(certificates: Certificates, endpoint: str) -> None:
+    """With an SSLContext in place of files, a client without a certificate hears that one is required, and one that
+    speaks no version of TLS that the server speaks gets an alert, not just the end of the connection.
+    """
+    own = certificates.server_context()
+    own.verify_mode = ssl.CERT_REQUIRED
+    own.load_verify_locations(certificates.ca_file)
+    with EmbeddedServer(tls=own, wss_port=0) as server:
+        url = server.urls[endpoint]
+        with pytest.raises(ConnectionLostError, match=r"certificate required.*tls_cert_file"):
+            StateStoreClient(url, tls_ca_file=certificates.ca_file).open()
+    old = certificates.server_context()
+    old.minimum_version = ssl.TLSVersion.TLSv1_3
+    with (
+        EmbeddedServer(tls=old) as server,
+        socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock,
+    ):
+        context = client_context(certificates)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(ssl.SSLError, match=r"(?i)alert protocol version"):
+            context.wrap_socket(sock, server_hostname="127.0.0.1")
+
+
+def test_one_file_may_have_certificate_and_key(certificates: Certificates, tmp_path: Path) -> None:
+    """One PEM with certificate and key is enough, for the server and for its clients; without a key it is named."""
+    both = []
+    for name, cert, key in (
+        ("server", certificates.server_file, certificates.server_key_file),
+        ("client", certificates.client_file, certificates.client_key_file),
+    ):
+        file = tmp_path / f"{name}-both.pem"
+        file.write_bytes(Path(cert).read_bytes() + Path(key).read_bytes())
+        both.append(str(file))
+    with EmbeddedServer(tls=ServerTls(cert_file=both[0], ca_file=certificates.ca_file)) as server:
+        options = {"tls_ca_file": certificates.ca_file}
+        with StateStoreClient(server.url, tls_cert_file=both[1], **options) as store:
+            assert store.set("k", "v")
+        with pytest.raises(SettingsError, match=r"client\.pem' and the key in it cannot be loaded"):
+            StateStoreClient(server.url, tls_cert_file=certificates.client_file, **options).open()
+    with (
+        pytest.raises(SettingsError, match=r"server\.pem cannot be loaded: there is no private key in .*server\.pem$"),
+        EmbeddedServer(tls=ServerTls(cert_file=certificates.server_file)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("field", ["cert_file", "key_file", "ca_file", "key_password_file"])
 def test_files_of_tls_that_are_missing(certificates: Certificates, field: str) -> None:
     """A missing file is named, and the server does not start."""

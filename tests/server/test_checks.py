@@ -147,7 +147,7 @@ def test_parts_of_a_server() -> None:
     for options in (
         {"cert_file": 5, "key_file": "k"},
         {"cert_file": "", "key_file": "k"},
-        {"cert_file": "c", "key_file": None},
+        {"cert_file": None, "key_file": "k"},
         {"cert_file": "c", "key_file": "k", "ca_file": "a\0b"},
         {"cert_file": "c", "key_file": "k", "key_password_file": ""},
     ):

@@ -139,11 +139,6 @@ class Links:
         """Whether a peer has a connection, or is dialled where it was reached before."""
         return any(link.last_name == name for link in self._links.values())
 
-    def incarnation_of(self, name: str) -> int | None:
-        """Which incarnation the name belongs to; None if it is not connected."""
-        link = self.of(name)
-        return link.incarnation if link else None
-
     def objection(self, link_id: LinkId, hello: Hello, user: str | None = None) -> Refusal | None:
         """Why a hello cannot be taken. ``user`` is the site whose key was proved, see :meth:`Site.receive`."""
         if user is not None and hello.name != user:

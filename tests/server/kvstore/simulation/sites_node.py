@@ -194,8 +194,8 @@ class Node(Member):
 
     @property
     def own_value(self) -> bytes:
-        """Another one for each start."""
-        return b"%d" % self._incarnation
+        """Another one for each start, which the one of the start before would win against."""
+        return b"%03d" % (999 - self._incarnation)
 
     def set(self, key: str, value: bytes, ttl_ms: int = INFINITE_TTL_MS) -> None:
         """A newer version than what is there."""

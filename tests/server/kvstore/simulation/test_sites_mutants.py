@@ -15,6 +15,8 @@ from statestore_client.server.kvstore import replica as replica_module
 from statestore_client.server.kvstore import store as store_module
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.flood import FloodLimiter, Path
+from statestore_client.server.kvstore.own_key import OwnKey
+from statestore_client.server.kvstore.own_keys import OwnKeys
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.store import MergeResult
@@ -63,7 +65,7 @@ def of_equal_versions_the_first_one_stays(decide: Any, entry: Value, current: Va
     return decide(entry, current, sender)
 
 
-@MUTANTS.instead(FloodLimiter, "admit", ("", 0))
+@MUTANTS.instead(FloodLimiter, "admit", ("", 80))
 def merged_floods_under_the_paths_of_all(
     admit: Any, limiter: FloodLimiter, keys: Iterable[str], path: Path, now: float
 ) -> bool:
@@ -76,6 +78,16 @@ def merged_floods_under_the_paths_of_all(
 @MUTANTS.instead(Replica, "_due_at", (CALM, 0))
 def one_side_never_syncs(due_at: Any, replica: Replica, peer: Any) -> Any:
     return due_at(replica, peer) if replica._site < peer.name else None
+
+
+@MUTANTS.instead(OwnKeys, "_go_above", ("own key", 0))
+def a_key_that_was_set_is_lost_to_a_former_life(
+    go_above: Any, keys: OwnKeys, key: str, own: OwnKey, entry: Value, now: float
+) -> None:
+    if own.is_persisted:
+        go_above(keys, key, own, entry, now)
+    else:
+        keys._lose(key, entry, now)
 
 
 MUTANTS.replace("changes_during_a_sync_are_not_sent", Replica, "_pend", lambda *_: None, (CALM, 178))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.ports import reserved_port
 from support.programs import run_program
 
 import statestore_client
@@ -160,25 +161,67 @@ def test_what_a_system_lacks() -> None:
     assert "fine" in run_program(environment + _HEAD, program)
 
 
-def test_signals_that_a_platform_lacks() -> None:
-    """A server starts and ends where SIGHUP, register_at_fork and handlers of the loop are missing, as on Windows."""
-    program = """
-    import os, signal, threading
-    del signal.SIGHUP, os.register_at_fork
-    def refuse(self, number, callback, *arguments):
-        raise NotImplementedError
-    asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = refuse
-    import statestore_client.spark.pool
-    from statestore_client.cli.app import main
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    sys.argv = ["statestore", "serve", "--port", "0"]
+#: A program that sees what Windows has: no fork, few signals, and a loop that watches no descriptors.
+_AS_ON_WINDOWS = """
+import os, signal, threading
+del signal.SIGHUP, os.register_at_fork
+def refuse(self, number, callback, *arguments):
+    raise NotImplementedError
+asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler = refuse
+class Proactor(asyncio.SelectorEventLoop):
+    add_reader, add_writer = asyncio.AbstractEventLoop.add_reader, asyncio.AbstractEventLoop.add_writer
+asyncio.new_event_loop = asyncio.events.new_event_loop = Proactor
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [
+        ("statestore_client", "statestore serve --port 0 --monitor-port 0"),
+        ("raft_client", "zmqraft serve --id 1 --data {folder}/log --peer 1=tcp://127.0.0.1:{port}"),
+    ],
+)
+def test_servers_of_a_platform_that_lacks_much(tmp_path: Path, package: str, command: str) -> None:
+    """A server starts, says so, and ends with SIGTERM without SIGHUP, handlers of the loop and add_reader."""
+    arguments = command.format(folder=tmp_path, port=reserved_port()).split()
+    program = f"""
+    from {package}.cli import main
+    reads, writes = os.pipe()
+    told = os.dup(1)
+    os.dup2(writes, 1)
+    def listen():  # ends the server when it says that it is ready
+        while b"://" not in (said := os.read(reads, 10_000)):
+            os.write(told, said)
+        os.write(told, said)
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=listen, daemon=True).start()
+    sys.argv = {arguments!r}
     try:
         main()
     except SystemExit as end:
         assert_equal(end.code or 0, 0)
+    os.write(told, b"fine")
+    """
+    output = run_program(_HEAD + _AS_ON_WINDOWS, program)
+    assert "fine" in output
+    assert "://" in output
+
+
+def test_the_pool_of_executors_on_a_platform_without_fork() -> None:
+    """Spark's workers borrow clients, and give them back, where nothing can be registered for a fork."""
+    program = """
+    from statestore_client import ConnectionSettings
+    from statestore_client.spark.pool import POOL, PoolKey
+    with EmbeddedServer() as server:
+        key = PoolKey(ConnectionSettings.from_url(server.url))
+        for number in range(2):
+            with POOL.borrow(key) as loan:
+                loan.client.set("k", b"%d" % number)
+        assert_equal(len(POOL), 1)
+        POOL.clear()
     print("fine")
     """
-    assert "fine" in run_program(_HEAD, program)
+    assert "fine" in run_program(_HEAD + _AS_ON_WINDOWS, program)
 
 
 @pytest.mark.machine

@@ -105,9 +105,10 @@ def named(error: ServerError, command: Command) -> ServerError:
             f"{error.message}: the server cannot use the pattern; in a pattern, * ? [abc] stand for other characters"
         )
     elif isinstance(error, (RequestSyntaxError, WrongArgumentCountError)) and _compares(command):
-        error = type(error)(
-            f"{error.message}: the server does not know NEX with a value. The official service compares with the new "
-            "value only; lock.edit() changes a key that others change, too"
+        # With an expiry there is a word too many, without one that word is wrong: one mistake, one error.
+        error = RequestSyntaxError(
+            f"{RequestSyntaxError.wire_text}: the server does not know NEX with a value. The official service compares "
+            "with the new value only; lock.edit() changes a key that others change, too"
         )
     error.command = type(command).__name__.upper()
     error.key = command.pattern if isinstance(command, Scan) else command.key

@@ -41,10 +41,11 @@ class Entry:
 class Keyspace:
     """A dictionary with a sorted index of its keys for SCAN.
 
-    Invariant: ``used_bytes`` is the sum of key, value and KEY_OVERHEAD_BYTES over all entries.
+    Invariant: ``used_bytes`` is the sum of key, value and KEY_OVERHEAD_BYTES over all entries, and ``unlisted`` the
+    number of keys that are not UTF-8, which SCAN never lists.
     """
 
-    __slots__ = ("_entries", "_index", "get", "used_bytes")
+    __slots__ = ("_entries", "_index", "get", "unlisted", "used_bytes")
 
     def __init__(self) -> None:
         self._entries: dict[bytes, Entry] = {}
@@ -52,6 +53,7 @@ class Keyspace:
         self.get: Final = self._entries.get
         self._index: KeyIndex[bytes] = KeyIndex()
         self.used_bytes: int = 0
+        self.unlisted: int = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,6 +62,7 @@ class Keyspace:
         """Store an entry under a key that has none."""
         self._entries[key] = entry
         self._index.add(key)
+        self.unlisted += not _is_text(key)
         self.used_bytes += len(key) + len(entry.value) + KEY_OVERHEAD_BYTES
 
     def replace_value(self, entry: Entry, value: bytes) -> None:
@@ -71,9 +74,20 @@ class Keyspace:
         """Forget a key and hand back its entry."""
         entry = self._entries.pop(key)
         self._index.remove(key)
+        self.unlisted -= not _is_text(key)
         self.used_bytes -= len(key) + len(entry.value) + KEY_OVERHEAD_BYTES
         return entry
 
     def keys_from(self, start: bytes, *, inclusive: bool) -> Iterator[bytes]:
         """The keys from ``start`` on, in byte order. Do not change the keyspace while iterating."""
         return self._index.keys_from(start, inclusive=inclusive)
+
+
+def _is_text(key: bytes) -> bool:
+    if key.isascii():
+        return True
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

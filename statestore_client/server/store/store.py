@@ -167,7 +167,7 @@ class StateStore:
     def usage(self) -> StoreUsage:
         """What is stored. Expired keys count until they are removed."""
         used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
-        return StoreUsage(len(self._keyspace), used_bytes, self._observers.count, self._limits)
+        return StoreUsage(len(self._keyspace), self._keyspace.unlisted, used_bytes, self._observers.count, self._limits)
 
     def keys_from(self, start: bytes, *, inclusive: bool) -> Iterator[bytes]:
         """All keys from this one on, in byte order; the expired ones too. Do not change the store while iterating."""

@@ -36,9 +36,12 @@ class StoreLimits:
 
 @attrs.frozen
 class StoreUsage:
-    """What the quota is compared with, and the quota."""
+    """What the quota is compared with, and the quota. ``unlisted_keys`` are those that are not UTF-8: no SCAN lists
+    them.
+    """
 
     keys: int
+    unlisted_keys: int
     bytes: int
     observations: int
     limits: StoreLimits

@@ -165,6 +165,19 @@ def test_binary_keys_do_not_stop_a_scan() -> None:
     assert everything(driver, b"*") == ["\U0001f600".encode()]
 
 
+def test_keys_that_no_listing_has_are_counted() -> None:
+    """Keys that are not UTF-8 are counted as long as they are there: by SET, SET again, and DEL."""
+    driver = filled(b"\xff", b"a\xc3", b"text", "ключ".encode())
+    driver.set(b"\xff", b"again")
+    assert driver.store.usage.unlisted_keys == 2
+    driver.delete(b"a\xc3")
+    driver.delete(b"text")
+    assert (driver.store.usage.keys, driver.store.usage.unlisted_keys) == (2, 1)
+    assert everything(driver, b"*") == ["ключ".encode()]
+    driver.delete(b"\xff")
+    assert driver.store.usage.unlisted_keys == 0
+
+
 def test_hostile_patterns_take_no_time() -> None:
     """Many stars over a long key that does not match take no exponential time."""
     driver = filled(b"a" * 5_000)

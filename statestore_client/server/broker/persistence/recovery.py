@@ -137,8 +137,8 @@ class Recovery:
         self._releases(storage)
         self._inbound(storage)
         self._walks(storage)
-        for client_id, fields in load(storage, Stream.LOSSES):
-            self._state.dropped_messages.loaded(client_id, DroppedMessagesRecord.read(fields))
+        losses = load(storage, Stream.LOSSES)
+        self._state.dropped_messages.load([(name, DroppedMessagesRecord.read(fields)) for name, fields in losses])
 
     # -- the streams --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ import attrs
 from statestore_client.server.broker.persistence.records import DroppedMessagesRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.journal import JournalStream
     from statestore_client.wire.instant import Instant
@@ -111,9 +113,14 @@ class DroppedMessages:
         if len(session.client_id) > _LONG_NAME:
             self.forget(session.client_id)
 
-    def loaded(self, client_id: str, record: DroppedMessagesRecord) -> None:
-        """It is in the journal already."""
-        self._by_client[client_id] = _Dropped(record.user, record.count, record.since_ms)
+    def load(self, records: Iterable[tuple[str, DroppedMessagesRecord]]) -> None:
+        """They are in the journal already. A server that may remember fewer than the one before forgets the oldest."""
+        for client_id, record in sorted(records, key=_since):
+            self._put(client_id, _Dropped(record.user, record.count, record.since_ms))
+
+
+def _since(item: tuple[str, DroppedMessagesRecord]) -> int:
+    return item[1].since_ms
 
 
 def _text(wall_ms: int) -> str:

@@ -127,6 +127,8 @@ class Metrics:
         service = self.service()
         usage, counters = service.usage, service.counters
         yield from _metric("store_keys", "Keys in the state store.", usage.keys)
+        text = "Of those, the ones that are not UTF-8: no listing has them."
+        yield from _metric("store_unlisted_keys", text, usage.unlisted_keys)
         yield from _metric("store_bytes", "Bytes in the state store, as the quota counts them.", usage.bytes)
         yield from _metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
         yield from _metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)

@@ -26,6 +26,7 @@ from statestore_client.mqtt.packets import (
     Will,
 )
 from statestore_client.server.broker import BrokerLimits, Deliver, Effect, Route
+from statestore_client.server.journal import Stream
 
 DROPS = ("drop-new", "drop-old", "end-session")
 
@@ -116,6 +117,29 @@ def test_the_losses_of_a_session_that_is_over_are_told() -> None:
         sender.publish("t", b"x", 1)
     assert back(world, "short") == ("2 since 1970-01-01T00:16:40.000Z", [])
     assert back(world, "long", clean_start=True) == ("3 since 1970-01-01T00:16:40.000Z", [])
+
+
+def test_a_server_that_may_remember_fewer_losses_forgets_the_oldest() -> None:
+    """Losses are bounded by the number of sessions after a restart, too: those that began first are forgotten, also on
+    the disk, whatever the names of their clients.
+    """
+    world = DurableWorld(queued_messages=1, in_flight=1, sessions=9)
+    for client_id in ("c", "a", "d", "b"):
+        client = world.client(client_id, session_expiry=DAY)
+        client.subscribe(client_id, qos=1)
+        client.lose()
+    sender = world.client("p")
+    for client_id in ("c", "a", "d", "b"):
+        world.monotonic += 1
+        for _ in range(3):
+            sender.publish(client_id, b"x", 1)
+    world.commit()
+    assert world.broker.usage.losing_clients == 4
+    world.limits["sessions"] = 2
+    world.crash()
+    assert world.broker.usage.losing_clients == 2
+    world.commit()
+    assert sorted(world.storage.streams[Stream.LOSSES]) == ["b", "d"]
 
 
 def test_a_client_that_cannot_be_told_is_told_later() -> None:

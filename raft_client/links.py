@@ -39,7 +39,10 @@ _LOST: Final = int(
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
-_HANDSHAKE_BROKE: Final = "broke the connection in the handshake; has it CURVE keys, or others than this client thinks?"
+_HANDSHAKE_BROKE: Final = (
+    "broke the connection in the handshake: is it a ØMQ Raft peer, and the port the right one? If so, has it CURVE "
+    "keys, or others than this client thinks?"
+)
 #: What a handshake ended with. Which side sees first that only one of them has keys is a matter of time.
 _REFUSALS: Final = {
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "does not know the key of this client (curve_public_key)",

@@ -196,9 +196,19 @@ class FencingTokenClockSkewError(FencingError):
 
 
 class QuotaExceededError(ServerError):
-    """The state store holds as many keys or bytes as it may. Delete keys or raise its quota."""
+    """The state store holds as many keys or bytes as it may. Delete keys or raise its quota.
+
+    ``quota`` says which it is, its value, and what raises it, if the server tells: ours does, and not in the dialect of
+    the document."""
 
     wire_text = "the quota has been exceeded"
+
+    def __init__(self, message: str | None = None, *, quota: str | None = None) -> None:
+        super().__init__(message)
+        self.quota = quota
+
+    def __str__(self) -> str:
+        return super().__str__() if self.quota is None else f"{super().__str__()}: {self.quota}"
 
 
 class RequestSyntaxError(ServerError):

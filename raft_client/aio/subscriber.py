@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, ReadySignal
@@ -15,7 +15,7 @@ from raft_client.core.entries_stream import EntryBatch
 from raft_client.core.freshness import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
-from raft_client.errors import BusyError, ClientClosedError, RequestTimeoutError
+from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
@@ -89,7 +89,7 @@ class AsyncSubscriber:
             if self._subscription.is_placed:
                 return
             if is_last_look:
-                raise RequestTimeoutError(f"no leader told where the log ends within {self._timeout:g} s")
+                raise RequestTimeoutError(f"no leader told where the log ends {arguments.within(self._timeout)}")
             await self._engine.wait_for(self._signal, max(0.0, deadline - monotonic()))
             is_last_look = monotonic() >= deadline
 
@@ -172,6 +172,11 @@ class AsyncSubscriber:
         if batch is not None:
             self._cursor.enter(batch, before)
         return batch is not None
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a subscription cannot be pickled: send client.settings, and subscribe where it is needed"
+        )
 
     def __repr__(self) -> str:
         if self._closed or self._subscription.error is not None:

@@ -33,6 +33,7 @@ __all__ = [
     "raise_failures",
     "request_id_of",
     "selector_of",
+    "within",
 ]
 
 #: What an entry holds: bytes; text is encoded as UTF-8.
@@ -79,6 +80,11 @@ def check_timeout(timeout: float | None) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
     return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def within(timeout: float) -> str:
+    """How long a caller waited in vain, in words, rounded: it may be what was left of a longer time."""
+    return f"within {round(timeout, 2 if timeout >= 1 else 4):g} s"
 
 
 def check_wait(timeout: float | None) -> float | None:

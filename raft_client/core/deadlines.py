@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from raft_client.core.arguments import within
 from raft_client.core.leader_routing import LeaderRouting
 from raft_client.core.request import Request
 from raft_client.core.request_table import RequestTable
@@ -107,8 +108,11 @@ class Deadlines:
             self._routing.check_leader(now)
             return
         self._routing.suspects.add(self._routing.leader)
-        within = f"{self._table.response_timeout:g} s"
-        self._routing.suspend(RequestTimeoutError(f"the leader at {self._routing.leader} said nothing within {within}"))
+        self._routing.suspend(
+            RequestTimeoutError(
+                f"the leader at {self._routing.leader} said nothing {within(self._table.response_timeout)}"
+            )
+        )
         self._routing.take_back()
         self._routing.need_leader(now)
 
@@ -118,13 +122,13 @@ class Deadlines:
         self._routing.reject(request, error, now, refused=refused)
 
     def _timed_out(self, request: Request) -> RaftError:
-        within = f"within {request.timeout:g} s"
+        limit = within(request.timeout or 0.0)
         if request.pause_error is not None:
             return request.pause_error
         if request.target is not None:
-            return RequestTimeoutError(f"no answer from {request.target} {within}")
+            return RequestTimeoutError(f"no answer from {request.target} {limit}")
         if self._routing.leader is None and request.sent_to is None:
-            return NoLeaderError(f"no leader {within}: {self._routing.told()}")
+            return NoLeaderError(f"no leader {limit}: {self._routing.told()}")
         return RequestTimeoutError(
-            f"no final answer from the leader at {request.sent_to or self._routing.leader} {within}"
+            f"no final answer from the leader at {request.sent_to or self._routing.leader} {limit}"
         )

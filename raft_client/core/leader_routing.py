@@ -223,10 +223,13 @@ class LeaderRouting:
 
     def told(self) -> str:
         """What the peers said to the search, and what their silence may mean (ØMQ Raft facts, 1.1)."""
-        if not self.search.all_are_silent:
+        if not self.search.nobody_answered:
             return str(self.search)
+        question = f"{self.search}; is this a ØMQ Raft peer, and is the port the right one?"
+        if not self.search.all_are_silent:
+            return question
         return (
-            f"{self.search}; peers do not answer a client of another cluster: check the setting cluster, which is "
+            f"{question} Peers do not answer a client of another cluster either: check the setting cluster, which is "
             f"{self._ident.decode()!r}"
         )
 

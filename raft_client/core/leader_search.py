@@ -146,7 +146,7 @@ class LeaderSearch:
         if candidate is not None:
             candidate.asked_at = candidate.refusal = None
             candidate.has_answered = True
-            candidate.said = "does not speak ØMQ Raft"
+            candidate.said = "does not speak ØMQ Raft: is the port the right one?"
 
     def fallback(self, now: float) -> str | None:
         """The suspect after all, if its time has come."""
@@ -160,10 +160,14 @@ class LeaderSearch:
                 self._round_at = now
 
     @property
+    def nobody_answered(self) -> bool:
+        """Whether no peer has said anything, and none has refused the connection with a reason."""
+        return not any(c.has_answered or c.refusal for c in self._candidates.values())
+
+    @property
     def all_are_silent(self) -> bool:
         """Whether no peer has answered, though some took the question: so it is with another cluster's ident."""
-        candidates = self._candidates.values()
-        return any(c.is_silent for c in candidates) and not any(c.has_answered for c in candidates)
+        return self.nobody_answered and any(c.is_silent for c in self._candidates.values())
 
     def __str__(self) -> str:
         """What everybody said, for the error."""

@@ -58,7 +58,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     """Raises :class:`SettingsError`, as :func:`batch_writer` does, and without a ``pipelineId``."""
     settings, own = _checked(own_options(options), schema)
     if overwrite:
-        raise SettingsError('use .outputMode("append"): a log is not overwritten')
+        raise SettingsError('use .outputMode("append"), the only one of this sink: a log is not overwritten')
     if own.pipeline_id is None:
         raise SettingsError("a stream needs the option pipelineId: a name of its own, which it keeps over restarts")
     return LogStreamWriter(settings, own)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from raft_client._common.column_types import conversion
 from raft_client.errors import SettingsError
 from raft_client.spark.options import option_name, whole_number
 from raft_client.wire.frames import MAX_UINT
@@ -65,18 +66,21 @@ def own_options(options: Mapping[str, str]) -> dict[str, str]:
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Raises SettingsError when a column is missing, or has a type that is not taken."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    wanted: list[tuple[str, str | None, tuple[str, ...]]] = [
-        ("dataColumn", options.data_column, _TEXTS),
-        ("indexColumn", options.index_column, _WHOLE),
-        ("idColumn", options.id_column, (*_TEXTS, *_WHOLE)),
+    wanted: list[tuple[str, str | None, tuple[str, ...], str]] = [
+        ("dataColumn", options.data_column, _TEXTS, "string"),
+        ("indexColumn", options.index_column, _WHOLE, "bigint"),
+        ("idColumn", options.id_column, (*_TEXTS, *_WHOLE), "string"),
     ]
-    for option, column, allowed in wanted:
+    for option, column, allowed, to in wanted:
         if column is not None:
-            _check_column(types, option, column, allowed)
+            _check_column(types, option, column, allowed, to)
 
 
-def _check_column(types: Mapping[str, Any], option: str, column: str, allowed: tuple[str, ...]) -> None:
+def _check_column(types: Mapping[str, str], option: str, column: str, allowed: tuple[str, ...], to: str) -> None:
     if column not in types:
         raise SettingsError(f"{option}: there is no column {column!r}; there are {', '.join(types)}")
     if types[column] not in allowed:
-        raise SettingsError(f"{option}: the column {column!r} is {types[column]}; it must be {' or '.join(allowed)}")
+        remedy = conversion(column, types[column], to)
+        raise SettingsError(
+            f"{option}: the column {column!r} is {types[column]}; it must be {' or '.join(allowed)}{remedy}"
+        )

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import length_hint
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.cursor import Cursor
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
-from raft_client.errors import ClientClosedError
+from raft_client.errors import ClientClosedError, PickleRefusedError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, StreamWaiter
 from raft_client.wire.log_entry import LogEntry
@@ -133,6 +133,11 @@ class Entries:
         # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a stream of entries cannot be pickled: send client.settings and the index, and read where it is needed"
+        )
 
     def __repr__(self) -> str:
         if self._closed or self._ended:

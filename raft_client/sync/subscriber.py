@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
@@ -14,7 +14,7 @@ from raft_client.core.entries_stream import EntryBatch
 from raft_client.core.freshness import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
-from raft_client.errors import BusyError, ClientClosedError, RequestTimeoutError
+from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
 from raft_client.wire.log_entry import LogEntry
@@ -90,7 +90,7 @@ class Subscriber:
             if self._subscription.is_placed:
                 return
             if is_last_look:
-                raise RequestTimeoutError(f"no leader told where the log ends within {self._timeout:g} s")
+                raise RequestTimeoutError(f"no leader told where the log ends {arguments.within(self._timeout)}")
             self._engine.wait_for(self._signal, max(0.0, deadline - monotonic()))
             is_last_look = monotonic() >= deadline
 
@@ -171,6 +171,11 @@ class Subscriber:
         if batch is not None:
             self._cursor.enter(batch, before)
         return batch is not None
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a subscription cannot be pickled: send client.settings, and subscribe where it is needed"
+        )
 
     def __repr__(self) -> str:
         if self._closed or self._subscription.error is not None:

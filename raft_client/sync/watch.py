@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
@@ -15,7 +15,7 @@ from raft_client.core.freshness import SubscriptionState
 from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import WatchState
 from raft_client.core.watches import Watches
-from raft_client.errors import BusyError, ClientClosedError
+from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError
 from raft_client.sync.callbacks import Worker, call_back
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
@@ -153,6 +153,11 @@ class Watch:
             raise StopIteration from None
         assert item is not None  # noqa: S101 - get() without a time-out returns an item or raises
         return item
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a watch cannot be pickled: send client.settings and the position, and watch where it is needed"
+        )
 
     def __repr__(self) -> str:
         state = "ended" if self.error is not None else "live" if self.is_live else "catching up"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import AsyncLease
 from statestore_client.aio.lock import AsyncLock
 from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.core.elections import ElectionTerms
+from statestore_client.errors import PickleRefusedError
 
 __all__ = ["AsyncElection"]
 
@@ -65,6 +68,11 @@ class AsyncElection:
     def observe(self) -> AsyncLockObservation:
         """The leader, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an election cannot be pickled: send the fencing token of its lease, or client.settings to elect elsewhere"
+        )
 
     def __repr__(self) -> str:
         state = "leading" if self._lock._is_held else "not leading"  # noqa: SLF001 - the two classes are one idea

@@ -19,6 +19,7 @@ from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
 from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.waiting import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
@@ -60,7 +61,7 @@ class Engine:
         self._link.perform()
         try:
             if not await waiter.wait(timeout):
-                raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
+                raise self._machine.too_late(f"not connected to {self._settings.url} {within(timeout)}")
         finally:
             self._machine.cancel_open(waiter)
 
@@ -150,7 +151,7 @@ class Engine:
         self._link.perform()
         try:
             if not await waiter.wait(timeout):
-                raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
+                raise self._machine.too_late(f"the watch could not be started {within(timeout)}")
         except BaseException:
             self.unwatch(key, observer)
             raise

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from statestore_client.aio.callbacks import Worker, check_callback
 from statestore_client.aio.engine import Engine
@@ -20,7 +20,7 @@ from statestore_client.core.lease_state import LeaseState
 from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
-from statestore_client.errors import ForkedClientError, LeaseLostError, StateStoreError
+from statestore_client.errors import ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["AsyncLease"]
@@ -152,6 +152,9 @@ class AsyncLease:
         except StateStoreError as failed:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError("a lease cannot be pickled: send its token, str(lease.fencing_token), in its place")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, {self._state.describe(elapsed())}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
@@ -19,7 +19,7 @@ from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import BusyError, InvalidArgumentError, LeaseLostError, TransportError
+from statestore_client.errors import BusyError, InvalidArgumentError, LeaseLostError, PickleRefusedError, TransportError
 
 __all__ = ["AsyncLease", "AsyncLock"]
 
@@ -129,6 +129,11 @@ class AsyncLock:
             await lease.__aexit__(kind, error, trace)
             if self._lease is lease and not self._is_held:  # where it may not be released, it is held still
                 self._lease = None
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a lock cannot be pickled: send the fencing token of its lease, or client.settings to lock elsewhere"
+        )
 
     def __repr__(self) -> str:
         state = "held" if self._is_held else "not held"

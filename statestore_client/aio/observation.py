@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.waiters import Mutex
@@ -15,7 +15,7 @@ from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.core.watch_state import WatchTerms
-from statestore_client.errors import ClosedError
+from statestore_client.errors import ClosedError, PickleRefusedError
 
 __all__ = ["AsyncLockObservation"]
 
@@ -65,6 +65,11 @@ class AsyncLockObservation:
         """Stop observing; an iteration in another task ends. Closing twice is harmless."""
         self._first.clear()
         await self._watch.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an observation cannot be pickled: send client.settings, and observe where it is needed"
+        )
 
     def __repr__(self) -> str:
         state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea

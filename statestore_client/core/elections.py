@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import attrs
 
-from statestore_client.core.locks import LockTerms, within
+from statestore_client.core.locks import LockTerms
+from statestore_client.core.waiting import within
 from statestore_client.errors import LockNotAcquiredError, RequestTimeoutError
 
 __all__ = ["ElectionTerms"]

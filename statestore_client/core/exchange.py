@@ -27,6 +27,7 @@ from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
 from statestore_client.core.window import Window
 from statestore_client.errors import (
+    QuotaExceededError,
     RemoteProtocolError,
     RequestClockSkewError,
     ServerError,
@@ -40,6 +41,7 @@ from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
     FIRST_ERROR,
     MAX_PACKET_SIZE,
+    STATUS_MESSAGE,
     Connected,
     IncomingMessage,
     OutgoingMessage,
@@ -244,6 +246,8 @@ class Exchange:
         except StateStoreError as error:
             if isinstance(error, RequestClockSkewError):
                 self._clock.forget()
+            if isinstance(error, QuotaExceededError):
+                error.quota = message.user_property(STATUS_MESSAGE)
             if isinstance(error, ServerError) and error.command is None:  # it was told by __stat
                 error = named(error, request.command)
             self._reject(request, error)

@@ -7,6 +7,7 @@ from typing import Final
 
 from statestore_client.core.request import Request, Stage
 from statestore_client.core.results import named
+from statestore_client.core.waiting import within
 from statestore_client.errors import (
     CallbackReplacedError,
     ClosedError,
@@ -48,7 +49,7 @@ def timed_out(
     ``owed``: the number of PUBACKs for other requests that the broker must send before it takes any more.
     ``complaint``: what the application has done to the connection that it shares.
     """
-    waited = f"no answer within {request.timeout:g} s"
+    waited = f"no answer {within(request.timeout)}"
     if complaint is not None:
         was_sent = request.stage is not Stage.QUEUED
         return CallbackReplacedError(f"{waited}: {complaint}", may_have_been_applied=was_sent)

@@ -23,7 +23,7 @@ import attrs
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.results import SetResult
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
-from statestore_client.core.waiting import LastWord, WaitPolicy
+from statestore_client.core.waiting import LastWord, WaitPolicy, within
 from statestore_client.errors import (
     InvalidArgumentError,
     LockNotAcquiredError,
@@ -47,7 +47,6 @@ __all__ = [
     "release",
     "set_result",
     "try_acquire",
-    "within",
 ]
 
 #: Part of the lease that is not relied upon: quartz clocks differ by far less than this.
@@ -56,11 +55,6 @@ _CLOCK_MARGIN: Final = 0.02
 _WAKE_MARGIN_S: Final = 0.05
 _WAKE_MARGIN: Final = 0.1  # of the lease, at most
 _RETRY_S: Final = 0.1
-
-
-def within(timeout: float) -> str:
-    """How long a caller waited in vain, in words; 0: one attempt."""
-    return f"within {round(timeout, 3):g} s" if timeout else "at once"
 
 
 @attrs.frozen

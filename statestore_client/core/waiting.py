@@ -24,7 +24,7 @@ from statestore_client.errors import RequestTimeoutError, TransportError
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["LastWord", "WaitPolicy"]
+__all__ = ["LastWord", "WaitPolicy", "within"]
 
 #: A waiter that heard nothing looks again after at most this long (seconds), and at least half of it.
 _POLL_S: Final = 1.0
@@ -134,3 +134,8 @@ class WaitPolicy:
 
     def _poll(self) -> float:
         return _POLL_S * (0.5 + 0.5 * self._random.random())
+
+
+def within(timeout: float | None) -> str:
+    """How long a caller waited in vain, in words, rounded: it may be what was left of a longer time. 0: one attempt."""
+    return f"within {round(timeout, 2 if timeout >= 1 else 4):g} s" if timeout else "at once"

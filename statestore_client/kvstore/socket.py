@@ -113,7 +113,7 @@ class SiteSocket:
         """What a request ends with that was not answered in time."""
         what = "has not answered" if was_sent else "cannot be reached"
         return RequestTimeoutError(
-            f"the site at {self.url} {what} within {self.timeout_s + hold_s(request):g} s{self._why()}",
+            f"the site at {self.url} {what} within {round(self.timeout_s + hold_s(request), 2):g} s{self._why()}",
             may_have_been_applied=was_sent and may_change(request),
         )
 

@@ -5,6 +5,7 @@ Importing this package imports neither PySpark nor PyArrow: workers load what a 
 ========================================  ============================================================================
 ``df.write.format("statestore_client")``         the sink; :func:`register` it, or rely on Spark's auto-registration
 :class:`ActiveStandby`                    a streaming query that one of several drivers runs, and the next takes over
+:class:`BatchWriter`                      for ``foreachBatch``: each micro-batch exactly once; aggregations, above all
 :func:`write_rows`                        the same write, which returns a :class:`WriteReport` and raises typed errors
 :func:`partition_writer`                  for ``df.foreachPartition``
 :func:`lookup`, :func:`get_value`         read values for the rows of a DataFrame, or inside a UDF
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statestore_client.spark.active_standby import ActiveStandby
+    from statestore_client.spark.batch_writer import BatchWriter
     from statestore_client.spark.dataframes import latest_by_key, register, write_rows
     from statestore_client.spark.java import JavaNotFoundError, find_java_home
     from statestore_client.spark.leadership import PipelineEvent
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActiveStandby",
+    "BatchWriter",
     "JavaNotFoundError",
     "Marker",
     "PartitionWriter",
@@ -52,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "ActiveStandby": "active_standby",
+    "BatchWriter": "batch_writer",
     "JavaNotFoundError": "java",
     "Marker": "marker",
     "PartitionWriter": "partitions",

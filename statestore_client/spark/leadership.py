@@ -10,6 +10,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -27,7 +28,6 @@ from statestore_client.errors import (
 from statestore_client.spark.marker import (
     Marker,
     MarkerGoneError,
-    MarkerStep,
     MarkerSteps,
     NextToken,
     ReadMarker,
@@ -37,14 +37,14 @@ from statestore_client.spark.marker import (
     take_over,
     write_batch,
 )
-from statestore_client.spark.micro_batches import BatchWriter
+from statestore_client.spark.micro_batches import NewestWriter
 from statestore_client.spark.report import WriteReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
 
-__all__ = ["Leadership", "Pipeline", "PipelineEvent", "pause_before_retry"]
+__all__ = ["Leadership", "Pipeline", "PipelineEvent", "carry_out", "foreign", "pause_before_retry"]
 
 logger: Final[logging.Logger] = logging.getLogger("statestore_client.spark")
 
@@ -80,7 +80,7 @@ class Pipeline:
     source: Callable[[SparkSession, int], DataFrame]
     source_id: str | None
     marker_key: str
-    writer: BatchWriter
+    writer: NewestWriter
     trigger: Mapping[str, Any]
     listener: Callable[[PipelineEvent], object]
 
@@ -141,7 +141,7 @@ class Leadership:
                 pause_before_retry(self._is_stopped)
             except FencingTokenTooOldError as error:
                 self._lease.next_token()  # raises if another driver leads, which is why
-                raise _foreign(error) from error
+                raise foreign(error) from error
 
     def _run_once(self) -> None:
         self._marker = self._carry_out(take_over(self._pipeline.marker_key, self._pipeline.source_id))
@@ -176,14 +176,15 @@ class Leadership:
             if (progress := query.lastProgress) is not None and progress.stateOperators:
                 raise SettingsError(
                     "the query has state (an aggregation, a join or dropDuplicates), which Spark keeps in a checkpoint "
-                    "that no other driver can trust: compute each row from its own event, or in a query before this one"
+                    "that no other driver can trust: write it with statestore_client.spark.BatchWriter, whose query "
+                    "keeps its checkpoint, or compute each row from its own event"
                 )
 
     # -- a micro-batch, in a thread of Spark's -------------------------------------------------------------------------
 
     def _write(self, batch: DataFrame, _batch_id: int) -> None:
         try:
-            marker = self._carry_out(write_batch(self._marker), batch)
+            marker = self._carry_out(write_batch(self._marker), partial(self._write_rows, batch))
             if marker != self._marker:
                 self._marker = marker
                 self._pipeline.tell(PipelineEvent("written", marker, self._token, self._report.written))
@@ -194,32 +195,15 @@ class Leadership:
                 self._pipeline.tell(PipelineEvent("refused", self._marker, self._token, rejected, error))
             raise
 
-    def _carry_out(self, steps: MarkerSteps, batch: DataFrame | None = None) -> Marker:
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as done:
-                marker: Marker = done.value
-                return marker
-            answer = self._step(step, batch)
-
-    def _step(self, step: MarkerStep, batch: DataFrame | None) -> Any:
+    def _carry_out(self, steps: MarkerSteps, write: Callable[[WriteRows], Written] | None = None) -> Marker:
         key, persist = self._pipeline.marker_key, self._pipeline.writer.options.persist
-        if isinstance(step, NextToken):
-            self._token = self._lease.next_token()
-            return self._token
-        if isinstance(step, ReadMarker):
-            item = self._store.get(key)
-            return None if item is None else item.value
-        if isinstance(step, WriteMarker):
-            condition: ConditionName | None = "NEX" if step.if_unchanged else None
-            done = self._store.set(key, step.value, condition=condition, fencing_token=step.token, persist=persist)
-            return done.applied
-        return self._write_rows(step, batch)
+        return carry_out(steps, self._store, key, persist=persist, next_token=self._next_token, write=write)
 
-    def _write_rows(self, step: WriteRows, batch: DataFrame | None) -> Written:
-        assert batch is not None  # noqa: S101 - only micro-batches have this step
+    def _next_token(self) -> HlcTimestamp:
+        self._token = self._lease.next_token()
+        return self._token
+
+    def _write_rows(self, batch: DataFrame, step: WriteRows) -> Written:
         self._report = WriteReport()
         self._pipeline.tell(PipelineEvent("writing", self._marker, step.token))
         written, self._report = self._writer.write(batch, step.after, step.token)
@@ -237,7 +221,39 @@ class Leadership:
         return written
 
 
-def _foreign(error: FencingTokenTooOldError) -> FencingTokenTooOldError:
+def carry_out(
+    steps: MarkerSteps,
+    store: StateStoreClient,
+    key: str,
+    *,
+    persist: bool,
+    next_token: Callable[[], HlcTimestamp],
+    write: Callable[[WriteRows], Written] | None = None,
+) -> Marker:
+    """Carry out steps about the marker at ``key``; returns what they come to. Raises what the store says to one."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as done:
+            marker: Marker = done.value
+            return marker
+        if isinstance(step, NextToken):
+            answer = next_token()
+        elif isinstance(step, ReadMarker):
+            item = store.get(key)
+            answer = None if item is None else item.value
+        elif isinstance(step, WriteMarker):
+            condition: ConditionName | None = "NEX" if step.if_unchanged else None
+            result = store.set(key, step.value, condition=condition, fencing_token=step.token, persist=persist)
+            answer = result.applied
+        else:
+            assert write is not None  # noqa: S101 - only micro-batches have this step
+            answer = write(step)
+
+
+def foreign(error: FencingTokenTooOldError) -> FencingTokenTooOldError:
+    """The refusal of a token though no other driver leads."""
     return FencingTokenTooOldError(
         f"{error.message}: this driver leads, so a key of the pipeline has a token or a version that comes from "
         "elsewhere; write it by this pipeline alone, or delete it"

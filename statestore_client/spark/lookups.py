@@ -10,7 +10,7 @@ from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import connection
 from statestore_client.spark.pool import PoolKey, application_id
-from statestore_client.spark.rows import check_frame, find_column
+from statestore_client.spark.rows import check_column, check_frame
 from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
@@ -88,11 +88,7 @@ def _one(outcomes: list[object]) -> Item | None:
 
 
 def _check(schema: StructType, key: str, value_as: str, version_as: str) -> str:
-    column = find_column(schema, key, "key")
-    if schema[column].dataType.typeName() not in ("string", "binary"):
-        raise SettingsError(
-            f"the column {column!r} (key) must be a string or binary, not {schema[column].dataType.simpleString()}"
-        )
+    column = check_column(schema, key, "key_column", "key")
     taken = {name.lower() for name in schema.names}
     for option, name in (("value_as", value_as), ("version_as", version_as)):
         if name.lower() in taken:

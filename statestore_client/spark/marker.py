@@ -30,6 +30,7 @@ __all__ = [
     "MarkerStep",
     "MarkerSteps",
     "NextToken",
+    "OtherSourceError",
     "ReadMarker",
     "WriteMarker",
     "WriteRows",
@@ -40,6 +41,10 @@ __all__ = [
 
 _FORMAT: Final = 1
 _GONE: Final = "the store no longer holds the marker that this driver knows: it goes on where the store says"
+
+
+class OtherSourceError(SettingsError):
+    """The marker is that of another source, whose indexes mean something else."""
 
 
 class MarkerGoneError(StateStoreError):
@@ -129,14 +134,14 @@ MarkerSteps: TypeAlias = "Generator[MarkerStep, Any, Marker]"
 def take_over(key: str, source: str | None) -> MarkerSteps:
     """The marker from which a new driver goes on; nobody who led before can move it any more.
 
-    Raises :class:`SettingsError` when the marker is that of another source.
+    Raises :class:`OtherSourceError` when the marker is that of another source.
     """
     token = yield NextToken()
     while True:
         value = yield ReadMarker()
         marker = Marker(source=source) if value is None else Marker.decode(value, key)
         if source != marker.source:
-            raise SettingsError(
+            raise OtherSourceError(
                 f"the marker {key} belongs to the source {marker.source!r}, not to {source!r}, whose indexes mean "
                 "something else: choose another pipeline_id"
             )
@@ -170,7 +175,7 @@ def write_batch(marker: Marker) -> MarkerSteps:
     token = yield NextToken()
     yield from _hold(marker, token)
     written: Written = yield WriteRows(marker.index, token)
-    if not written.rows or written.last is None:
+    if written.last is None or written.last <= marker.index:
         return marker
     yield from _expect(marker)
     following = attrs.evolve(marker, index=written.last, rows=marker.rows + written.rows)

@@ -16,12 +16,12 @@ from uuid import uuid4
 import attrs
 
 from statestore_client import ConnectionSettings, HlcTimestamp
-from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.spark.dataframes import key_identity
 from statestore_client.spark.marker import Written
 from statestore_client.spark.options import WriteOptions
 from statestore_client.spark.report import WriteReport
-from statestore_client.spark.rows import Rows, arrow_rows, check_columns, find_column
+from statestore_client.spark.rows import Rows, arrow_rows, check_column, check_columns
 from statestore_client.spark.writing import report_partition
 
 if TYPE_CHECKING:
@@ -29,16 +29,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter"]
+__all__ = ["NewestWriter"]
 
-_WHOLE: Final = ("byte", "short", "integer", "long")
 #: What is known of all rows of a key, beside the newest one. Nobody's columns are called so.
 _ROWS, _FIRST, _LAST, _NULLS = (f"__statestore_{name}" for name in ("rows", "first", "last", "nulls"))
 _RESULT: Final = "report binary"
 
 
 @attrs.frozen
-class BatchWriter:
+class NewestWriter:
     """Writes the rows of micro-batches."""
 
     settings: ConnectionSettings
@@ -46,12 +45,9 @@ class BatchWriter:
     index_column: str
     application: str | None
 
-    def checked(self, schema: StructType) -> BatchWriter:
+    def checked(self, schema: StructType) -> NewestWriter:
         """With the columns' exact names. Raises :class:`SettingsError` for a missing or wrongly typed one."""
-        index = find_column(schema, self.index_column, "index_column")
-        if schema[index].dataType.typeName() not in _WHOLE:
-            kind = schema[index].dataType.simpleString()
-            raise SettingsError(f"the column {index!r} (index_column) must be a whole number, not {kind[:100]}")
+        index = check_column(schema, self.index_column, "index_column", "index_column")
         return attrs.evolve(self, options=check_columns(schema, self.options), index_column=index)
 
     def write(self, batch: DataFrame, after: int, token: HlcTimestamp) -> tuple[Written, WriteReport]:

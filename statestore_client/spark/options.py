@@ -360,7 +360,10 @@ def parse_options(
     except SettingsError as error:
         if "host" in connection:
             raise
-        raise SettingsError(f"the option url is missing, and {error}") from None
+        raise SettingsError(
+            f"the option url is missing, and {error}. In SQL, INSERT INTO … WITH (url = '…') has it: Spark passes on "
+            "the options of a temporary view, but not those of a table"
+        ) from None
 
 
 def _take(remaining: dict[str, str], known: Mapping[str, tuple[str, str]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
 
-    from statestore_client.spark.micro_batches import BatchWriter
+    from statestore_client.spark.micro_batches import NewestWriter
 
 __all__ = ["rehearse"]
 
@@ -32,8 +32,8 @@ _LOOK_S: Final = 0.05
 _LONGEST_S: Final = 60.0
 
 
-def rehearse(frame: DataFrame, writer: BatchWriter, after: int, is_stopped: Callable[[], bool]) -> None:
-    """Read one micro-batch of a streaming DataFrame, and do with it all that :meth:`BatchWriter.write` does, but write.
+def rehearse(frame: DataFrame, writer: NewestWriter, after: int, is_stopped: Callable[[], bool]) -> None:
+    """Read one micro-batch of a streaming DataFrame, as :meth:`NewestWriter.write` does, and write nothing.
 
     Without rows that wait, an empty frame stands for them. What Spark cannot do now is told by the log alone: it may be
     possible when this driver is elected. Raises what the writer says of the columns.

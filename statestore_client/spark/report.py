@@ -67,17 +67,21 @@ class WriteReport:
             "resent": self.resent,
         }
 
+    def first_rejection(self) -> dict[str, str]:
+        """Why the first of the rejected rows was, for JSON beside the counts; empty if none was."""
+        if self.rejection is None:
+            return {}
+        return {"first_rejection": f"{type(self.rejection).__name__}: {self.rejection}"}
+
     def log(self, target: str, options: WriteOptions) -> None:
         """Log the counts at INFO, and what may surprise at WARNING."""
         logger.info("wrote to %s: %s", target, self.counts())
-        if self.rejection is not None:
-            reason = f"{type(self.rejection).__name__}: {self.rejection}"
+        if reason := self.first_rejection().get("first_rejection"):
             text = "%d of %d rows were rejected and are not in the state store at %s; the first: %s"
             logger.warning(text, self.rejected, self.rows, target, reason)
         if options.version_column is not None and self.not_applied and not self.written:
             logger.warning(
-                "none of %d rows changed the state store at %s: it has newer versions of all their keys. A key that "
-                "was once written under a lock's fencing token is newer than every whole number in %r",
+                "none of %d rows changed the state store at %s: it has newer versions in %r of all their keys",
                 self.not_applied,
                 target,
                 options.version_column,

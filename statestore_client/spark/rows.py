@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
+from raft_client._common.column_types import conversion
 from statestore_client import HlcTimestamp, SetItem
 from statestore_client.core.calls import MAX_EXPIRY_S
 from statestore_client.errors import InvalidArgumentError, SettingsError
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "GREATEST_WHOLE",
     "Request",
     "Rows",
     "arrow_rows",
+    "check_column",
     "check_columns",
     "check_frame",
     "find_column",
     "requests",
     "row_rows",
+    "version_text",
     "version_token",
 ]
 
@@ -47,16 +51,20 @@ Request: TypeAlias = "SetItem | tuple[bytes, bytes] | bytes"
 
 _BYTES: Final = ("string", "binary", "char", "varchar")
 _WHOLE: Final = ("byte", "short", "integer", "long")
+#: The types that a column may have, what they are called, and the one to convert others to.
 _TYPES: Final = {
-    "key_column": (_BYTES, "a string or binary"),
-    "value_column": (_BYTES, "a string or binary"),
-    "ttl_column": ((*_WHOLE, "float", "double", "decimal"), "a number of seconds"),
-    "version_column": ((*_WHOLE, "timestamp"), "a timestamp or a whole number"),
+    "key_column": (_BYTES, "a string or binary", "string"),
+    "value_column": (_BYTES, "a string or binary", "string"),
+    "ttl_column": ((*_WHOLE, "float", "double", "decimal"), "a number of seconds", "double"),
+    "version_column": ((*_WHOLE, "timestamp"), "a timestamp or a whole number", "timestamp"),
+    "index_column": (_WHOLE, "a whole number", "bigint"),
 }
 _TO_BYTES: Final[Mapping[type, Callable[[Any], bytes]]] = {str: str.encode, bytearray: bytes}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER_BITS: Final = 31
 _NODE: Final = "row-version"
+#: The version of the greatest whole number; whatever a lock gives, or a timestamp is after 1970-02-19, is newer.
+GREATEST_WHOLE: Final = HlcTimestamp((2**63 - 1) >> _COUNTER_BITS, 2**_COUNTER_BITS - 1, _NODE)
 #: The value of a deleted key, as long as its version has to be remembered.
 _TOMBSTONE: Final = b""
 #: So much of a cell is shown (characters).
@@ -88,15 +96,20 @@ def check_columns(schema: StructType, options: WriteOptions) -> WriteOptions:
     found: dict[str, Any] = {}
     for field, name in wanted.items():
         if name is not None:
-            found[field] = find_column(schema, name, options.called(field))
-            types, takes = _TYPES[field]
-            data_type = schema[found[field]].dataType
-            if data_type.typeName().split("(")[0].split(" ")[0] not in types:
-                raise SettingsError(
-                    f"the column {found[field]!r} ({options.called(field)}) must be {takes}, "
-                    f"not {data_type.simpleString()[:100]}"
-                )
+            found[field] = check_column(schema, name, field, options.called(field))
     return attrs.evolve(options, **found)
+
+
+def check_column(schema: StructType, name: str, field: str, option: str) -> str:
+    """The exact name of a column with a type that the option takes, which ``field`` names as Python spells it."""
+    column = find_column(schema, name, option)
+    types, takes, convert_to = _TYPES[field]
+    data_type = schema[column].dataType
+    if data_type.typeName().split("(")[0].split(" ")[0] not in types:
+        kind = data_type.simpleString()
+        remedy = conversion(column, kind, convert_to)
+        raise SettingsError(f"the column {column!r} ({option}) must be {takes}, not {kind[:100]}{remedy}")
+    return column
 
 
 def find_column(schema: StructType, name: str, option: str) -> str:
@@ -246,7 +259,9 @@ def _bytes(column: str, value: Any) -> bytes:
         return bytes(value)
     if value is None:
         raise InvalidArgumentError(f"the column {column!r} has a null")
-    raise InvalidArgumentError(f"the column {column!r} must be a string or binary, not {type(value).__name__}")
+    kind = "struct" if isinstance(value, (dict, list, tuple)) else type(value).__name__
+    remedy = conversion(column, kind, "string")
+    raise InvalidArgumentError(f"the column {column!r} must be a string or binary, not {type(value).__name__}{remedy}")
 
 
 def _expiry_s(column: str | None, ttl: Any) -> float:
@@ -273,3 +288,13 @@ def version_token(column: str, version: Any) -> HlcTimestamp:
     if isinstance(version, _Microseconds):
         return HlcTimestamp(version // 1000, version % 1000, _NODE)
     return HlcTimestamp(version >> _COUNTER_BITS, version & (2**_COUNTER_BITS - 1), _NODE)
+
+
+def version_text(token: HlcTimestamp) -> str:
+    """The version that became this token: a whole number, or a timestamp."""
+    if token <= GREATEST_WHOLE:
+        return str(token.wall_ms << _COUNTER_BITS | token.counter)
+    try:
+        return str(_EPOCH + timedelta(milliseconds=token.wall_ms, microseconds=token.counter))
+    except OverflowError:  # Spark's years have six digits
+        return f"{token.wall_ms // 1000} s after 1970"

@@ -60,8 +60,13 @@ class StateStoreDataSource(DataSource):
     def schema(self) -> NoReturn:
         """There is no table to read; raises :class:`SettingsError`."""
         raise SettingsError(
-            "the state store cannot be read as a table; use statestore_client.spark.lookup with a DataFrame of keys"
+            "the state store cannot be read as a table; use statestore_client.spark.lookup with a DataFrame of keys. "
+            "To write in SQL, name the columns in CREATE TABLE or CREATE TEMPORARY VIEW"
         )
+
+    def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 - Spark's signature
+        """The same for a table of the catalog, whose columns are known."""
+        self.schema()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StateStoreStreamWriter:  # noqa: N802 - Spark's name
         """The sink of a streaming query, which needs a version in each row. Raises :class:`SettingsError`."""
@@ -113,7 +118,7 @@ class StateStoreWriter(DataSourceArrowWriter):
     def _store_report(self, report_key: str, report: WriteReport) -> None:
         key = PoolKey(self._settings, self._options.client_id_prefix or "spark")
         delivery = Delivery(key, retry_timeout_s=self._options.retry_timeout, what="reports")
-        counts = (report_key, json.dumps(report.counts()))
+        counts = (report_key, json.dumps(report.counts() | report.first_rejection()))
         token = self._options.fencing_token
         (outcome,) = delivery.deliver(
             [counts], lambda client, pairs, timeout: client.set_many(pairs, fencing_token=token, timeout=timeout)
@@ -148,18 +153,23 @@ class StateStoreStreamWriter(DataSourceStreamArrowWriter):
 
 def _check_stream(options: WriteOptions, *, overwrite: bool) -> None:
     """A micro-batch is repeated, and tasks of an earlier one may still write: only versions keep that in order."""
-    if overwrite:
-        raise SettingsError("use the output mode append or update: there is no table to replace as a whole")
     if options.fencing_token is not None:
         raise SettingsError(
-            "fencingToken is no use in a streaming query, whose micro-batches all would have this one: give each row a "
-            "versionColumn, or let statestore_client.spark.ActiveStandby take a new token for each micro-batch"
+            "use statestore_client.spark.ActiveStandby, or statestore_client.spark.BatchWriter in foreachBatch: they "
+            "take a new token of a lock for each micro-batch, and fencingToken would give all of them the same. Where "
+            "no other writer has to be kept out, a versionColumn is enough"
+        )
+    if overwrite:
+        raise SettingsError(
+            "use the output mode append, the only one of this sink, for rows that are written once. An aggregation "
+            "has the output mode update or complete and is written with statestore_client.spark.BatchWriter in "
+            "foreachBatch; the checkpoint may stay"
         )
     if options.version_column is None:
         raise SettingsError(
             "a streaming query needs the option versionColumn: Spark repeats micro-batches, and the version of a row "
             "keeps older ones out. Without one, write under a lock with statestore_client.spark.ActiveStandby, or with "
-            "statestore_client.spark.write_rows in foreachBatch"
+            "statestore_client.spark.BatchWriter in foreachBatch"
         )
 
 

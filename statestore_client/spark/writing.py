@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from statestore_client import ConnectionSettings, DeleteResult, SetItem, SetResult
+from statestore_client import ConnectionSettings, DeleteResult, HlcTimestamp, SetItem, SetResult
 from statestore_client.errors import (
     FencingTokenClockSkewError,
     FencingTokenRequiredError,
@@ -24,7 +25,7 @@ from statestore_client.spark.delivery import Delivery, Send
 from statestore_client.spark.options import Operation, WriteOptions
 from statestore_client.spark.pool import POOL, PoolKey
 from statestore_client.spark.report import WriteReport
-from statestore_client.spark.rows import Request, Rows, requests
+from statestore_client.spark.rows import GREATEST_WHOLE, Request, Rows, requests, version_text
 from statestore_client.spark.worker import begin_task
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _KEY_OF_PAIR: Final = itemgetter(0)
 #: Writes that tasks of this process have given up, by their ids, and why; only the latest few.
 _given_up: Final[dict[str, StateStoreError]] = {}
 _MOST_GIVEN_UP: Final = 16
+_Error = TypeVar("_Error", bound=StateStoreError)
 
 
 class PartitionWrite:
@@ -148,13 +150,53 @@ class PartitionWrite:
         if written == len(outcomes):
             self.report += WriteReport(written=written)
             return
+        if self._options.version_column is not None:
+            self._explain_versions(batch, outcomes)
         for outcome in outcomes:
             self._count(outcome)
 
+    def _explain_versions(self, batch: Sequence[Request], outcomes: list[object]) -> None:
+        """Put into ``outcomes`` what users can make sense of: they gave versions, and no fencing token."""
+        refused: list[int] = []
+        for number, (request, outcome) in enumerate(zip(batch, outcomes, strict=True)):
+            if isinstance(outcome, FencingTokenClockSkewError):
+                reason = "more than a minute ahead of the state store's clock; until then it would keep other rows out"
+                outcomes[number] = self._about_version(outcome, request, reason)
+            elif isinstance(outcome, FencingTokenTooOldError):
+                refused.append(number)
+        for number, sealed in zip(refused, self._sealed([batch[number] for number in refused]), strict=True):
+            if sealed is None:
+                outcomes[number] = None  # not applied: the store has a newer row
+                continue
+            sealed.command = "SET"
+            reason = (
+                "a whole number, and the key was once written under a lock's fencing token, or with a timestamp as its "
+                "version, which is newer than all whole numbers; delete the key first, or give timestamps as versions"
+            )
+            outcomes[number] = self._about_version(sealed, batch[number], reason)
+
+    def _sealed(self, refused: Sequence[Request]) -> list[FencingTokenTooOldError | None]:
+        """For each request its refusal, if the key takes no whole number as its version, ever.
+
+        A VDEL of a value that no key holds changes nothing, and is refused where its token is too old (state store
+        protocol, "Fencing Token Algorithm").
+        """
+        asked = [r for r in refused if isinstance(r, SetItem) and _version_of(r) <= GREATEST_WHOLE]
+        questions = [(_key(request), secrets.token_bytes(16)) for request in asked]
+        answers = self._delivery.deliver(questions, partial(_vdelete, GREATEST_WHOLE)) if questions else []
+        found = {
+            id(request): copy.copy(answer)
+            for request, answer in zip(asked, answers, strict=True)
+            if isinstance(answer, FencingTokenTooOldError)
+        }
+        return [found.get(id(request)) for request in refused]
+
+    def _about_version(self, error: _Error, request: Request, reason: str) -> _Error:
+        shown = version_text(_version_of(request)) if isinstance(request, SetItem) else ""
+        return _advised(error, f"the column {self._options.version_column!r} has {shown}, {reason}")
+
     def _count(self, outcome: object) -> None:
-        if isinstance(outcome, FencingTokenTooOldError) and self._options.version_column is not None:
-            self.report += WriteReport(not_applied=1)
-        elif isinstance(outcome, StateStoreError):
+        if isinstance(outcome, StateStoreError):
             self._refuse(outcome)
         elif (isinstance(outcome, SetResult) and outcome.applied) or (
             isinstance(outcome, DeleteResult) and outcome.count
@@ -165,21 +207,17 @@ class PartitionWrite:
 
     def _refuse(self, error: StateStoreError) -> None:
         if isinstance(error, FencingTokenRequiredError):
-            error = self._with_advice(error)
+            # The job that once gave the key a version may not have known that a version is a token.
+            version, token = self._options.called("version_column"), self._options.called("fencing_token")
+            error = _advised(
+                error,
+                f"{error.message}: an earlier write gave the key a version or a lock's token, and so each write of it "
+                f"needs {version} or {token} from then on",
+            )
         if self._options.error_mode == "continue" and isinstance(error, self._row_errors):
             self.report += WriteReport(rejected=1, rejection=error)
         else:
             self.report += WriteReport(rejected=1, error=error)
-
-    def _with_advice(self, error: FencingTokenRequiredError) -> FencingTokenRequiredError:
-        """The job that once gave the key a version may not have known that a version is a token."""
-        version, token = self._options.called("version_column"), self._options.called("fencing_token")
-        advised = copy.copy(error)
-        advised.args = (
-            f"{error.message}: an earlier write gave the key a version or a lock's token, and so each write of it "
-            f"needs {version} or {token} from then on",
-        )
-        return advised
 
 
 def write_partition(
@@ -233,6 +271,13 @@ def _until_failed(batches: Iterable[Rows], write: PartitionWrite) -> Iterator[Ro
             return
 
 
+def _advised(error: _Error, text: str) -> _Error:
+    """The same refusal of the same command, in other words."""
+    advised = copy.copy(error)
+    advised.args = (text,)
+    return advised
+
+
 def _attempt_number() -> int:
     from pyspark import TaskContext
 
@@ -250,7 +295,7 @@ def _partition() -> int | None:
 
 def _row_errors(options: WriteOptions) -> tuple[type[StateStoreError], ...]:
     """What is wrong with one row and not with the job: its columns, its key's protection, its own version."""
-    of_version = () if options.version_column is None else (FencingTokenClockSkewError,)
+    of_version = () if options.version_column is None else (FencingTokenClockSkewError, FencingTokenTooOldError)
     return (InvalidArgumentError, FencingTokenRequiredError, *of_version)
 
 
@@ -291,6 +336,12 @@ def _key(request: Request) -> bytes:
     key = request.key if isinstance(request, SetItem) else request[0]
     assert isinstance(key, bytes)  # noqa: S101 - requests() makes them so
     return key
+
+
+def _version_of(item: SetItem) -> HlcTimestamp:
+    token = item.fencing_token
+    assert isinstance(token, HlcTimestamp)  # noqa: S101 - requests() gives each row its version
+    return token
 
 
 def _version(request: Request) -> Any:

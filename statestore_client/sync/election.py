@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from statestore_client.core.elections import ElectionTerms
+from statestore_client.errors import PickleRefusedError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease
 from statestore_client.sync.lock import Lock
@@ -62,6 +65,11 @@ class Election:
     def observe(self) -> LockObservation:
         """The leader, as it changes: an iterator, used as a context manager. The present state comes first."""
         return self._lock.observe()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an election cannot be pickled: send the fencing token of its lease, or client.settings to elect elsewhere"
+        )
 
     def __repr__(self) -> str:
         state = "leading" if self._lock._is_held else "not leading"  # noqa: SLF001 - the two classes are one idea

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.calls import check_wait
 from statestore_client.core.holders import HolderView, LockState
 from statestore_client.core.watch_state import WatchTerms
-from statestore_client.errors import ClosedError
+from statestore_client.errors import ClosedError, PickleRefusedError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Mutex
 from statestore_client.sync.watch import Watch
@@ -66,6 +66,11 @@ class LockObservation:
         """Stop observing; an iteration in another thread ends. Closing twice is harmless."""
         self._first.clear()
         self._watch.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an observation cannot be pickled: send client.settings, and observe where it is needed"
+        )
 
     def __repr__(self) -> str:
         state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea

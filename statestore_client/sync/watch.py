@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watch_state import WatchState, WatchTerms
-from statestore_client.errors import BusyError, ClosedError, StateStoreError
+from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
 from statestore_client.sync.callbacks import Worker, call_back, check_callback
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Bell, Mutex, OneReader
@@ -158,6 +158,11 @@ class Watch:
                 logger.error("the watch on %r has ended: %s", self._key, error)
                 return
             call_back(f"the callback of the watch on {self._key!r}", callback, event)
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a watch cannot be pickled: send client.settings, and watch where the events are needed"
+        )
 
     def __repr__(self) -> str:
         what = "" if self._options.prefix is None else "prefix "

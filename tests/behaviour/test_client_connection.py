@@ -29,6 +29,7 @@ from statestore_client import (
     PickleRefusedError,
     RequestTimeoutError,
     SettingsError,
+    StateStoreClient,
     TransportError,
 )
 from statestore_client.server import EmbeddedServer
@@ -249,6 +250,25 @@ async def test_clients_refuse_to_be_pickled(shell: Shell, server: EmbeddedServer
                 attempt(client)
         assert pickle.loads(pickle.dumps(store.settings)) == store.settings  # noqa: S301 - our own bytes
         assert "connected" in repr(store)
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda store: store.lock("l").acquire(), r"send its token, str\(lease\.fencing_token\)"),
+        (lambda store: store.lock("l"), "send the fencing token of its lease"),
+        (lambda store: store.election("e"), "send the fencing token of its lease"),
+        (lambda store: store.watch("k"), r"send client\.settings"),
+        (lambda store: store.watch_prefix("k"), r"send client\.settings"),
+        (lambda store: store.lock("l").observe(), r"send client\.settings"),
+    ],
+)
+def test_what_a_client_makes_refuses_to_be_pickled(
+    server: EmbeddedServer, make: Callable[[StateStoreClient], object], remedy: str
+) -> None:
+    """What holds a connection refuses to travel, in the closure of a Spark task say, and names what can be sent."""
+    with StateStoreClient(server.url) as store, pytest.raises(PickleRefusedError, match=remedy):
+        pickle.dumps(make(store))
 
 
 async def test_a_request_that_is_not_answered_ends_in_time(shell: Shell) -> None:

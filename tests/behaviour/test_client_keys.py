@@ -17,6 +17,7 @@ from statestore_client import (
     InvalidArgumentError,
     Item,
     NotAuthorizedError,
+    QuotaExceededError,
     RequestSyntaxError,
 )
 from statestore_client.core.calls import SetItem
@@ -391,3 +392,30 @@ async def test_a_broker_that_refuses_a_publication_is_told_of_with_the_key(shell
             server.faults.refuse("PUBLISH", 0x87)
             with pytest.raises(NotAuthorizedError, match=r"does not let this client publish .* \(SET of 'key'\)"):
                 await store.set("key", b"1")
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"max_keys": 1}, "the store may hold 1 keys; --max-keys raises that"),
+        ({"max_bytes": 1000}, "keys, values and watches may take 1000 bytes; --max-bytes raises that"),
+    ],
+)
+async def test_a_quota_that_is_used_up_is_named(shell: Shell, limits: dict[str, int], told: str) -> None:
+    """The error says which quota is used up, its value, and what raises it; on the wire its text is as ever."""
+    with EmbeddedServer(store_limits=StoreLimits(**limits)) as server:
+        async with shell.client(server.url) as store:
+            await store.set("a", b"1")
+            with pytest.raises(QuotaExceededError) as caught:
+                await store.set("b", bytes(1000))
+    assert str(caught.value) == f"the quota has been exceeded (SET of 'b'): {told}"
+    assert caught.value.message == QuotaExceededError.wire_text
+
+
+async def test_a_quota_of_watches_is_named(shell: Shell) -> None:
+    """The same for the keys that one client watches."""
+    with EmbeddedServer(store_limits=StoreLimits(max_observations_per_client=1)) as server:
+        async with shell.client(server.url) as store, store.watch("a"):
+            with pytest.raises(QuotaExceededError, match="one client may watch 1 keys; --max-observations raises"):
+                async with store.watch("b"):
+                    pass

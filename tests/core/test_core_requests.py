@@ -99,6 +99,16 @@ def test_the_deadline_travels_as_message_expiry(driver: MachineDriver, timeout: 
     assert driver.published[0].message.message_expiry_s == expiry
 
 
+@pytest.mark.parametrize(
+    ("left", "told"), [(7.99998, "8"), (7.9973, "8"), (0.25, "0.25"), (0.00123, "0.0012"), (86_400, "86400")]
+)
+def test_what_was_left_of_a_time_is_rounded(driver: MachineDriver, left: float, told: str) -> None:
+    """A time-out that is the rest of another one is told without the digits that nobody gave."""
+    driver.submit(SET, "w", timeout=left)
+    driver.after(left + 0.001)
+    assert f"no answer within {told} s: " in str(driver.outcome("w"))
+
+
 def test_a_request_above_the_brokers_limit_is_not_sent(driver: MachineDriver) -> None:
     """The check against the broker's limit counts every byte: a longer packet is refused."""
     driver.cut(maximum_packet_size=1000)

@@ -39,6 +39,7 @@ SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 STREAMING = DOCS / "how-to" / "spark-streaming.md"
 PIPELINE = DOCS / "how-to" / "pipeline-failover.md"
+AGGREGATE = DOCS / "how-to" / "spark-aggregate.md"
 
 PAGES = [
     ROOT / "README.md",
@@ -47,7 +48,7 @@ PAGES = [
 ]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
-DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, *RAFT)]
+DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, *RAFT)]
 
 
 #: Pages that break a connection, or have a client refused, to show what happens then.
@@ -136,7 +137,7 @@ def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
-@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, STREAMING, PIPELINE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")

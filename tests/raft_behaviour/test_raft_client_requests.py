@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
+import re
+import socketserver
+import threading
 import time
 from typing import Any
 
@@ -21,9 +25,11 @@ from raft_client import (
     ConfigError,
     InvalidArgumentError,
     InvalidDataError,
+    Key,
     NoLeaderError,
     Peer,
     PickleRefusedError,
+    RaftClient,
     RaftSettings,
     RequestId,
     RequestTimeoutError,
@@ -200,10 +206,39 @@ async def test_a_leader_that_comes_back_at_its_address_is_found(raft: RaftShell,
 async def test_a_wrong_ident_looks_like_silence(raft: RaftShell, peers: ScriptedCluster) -> None:
     """With a wrong ident peers do not answer (facts 1.1), and the error names that as a possible reason."""
     client = raft.client(peers.seeds, cluster="other", request_timeout=0.3)
-    hint = "peers do not answer a client of another cluster: check the setting cluster, which is 'other'"
-    with pytest.raises(NoLeaderError, match=f"does not answer; {hint}"):
+    hint = (
+        "is this a ØMQ Raft peer, and is the port the right one? Peers do not answer a client of another cluster "
+        "either: check the setting cluster, which is 'other'"
+    )
+    with pytest.raises(NoLeaderError, match=re.escape(f"does not answer; {hint}")):
         await client.open()
     await client.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.0 400 Bad Request\r\n\r\n", b"\xe0\x00"])
+async def test_a_port_of_something_else(raft: RaftShell, answer: bytes) -> None:
+    """Against what is no peer, silent or not, the error asks first whether it is one, and whether the port is right."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.recv(1)
+                self.request.sendall(answer)
+                while not answer and self.request.recv(1024):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        port = server.server_address[1]
+        client = raft.client(f"tcp://127.0.0.1:{port}", request_timeout=0.5)
+        with pytest.raises(NoLeaderError) as caught:
+            await client.open()
+        await client.close()
+        server.shutdown()
+        thread.join()
+    question = caught.value.args[0].partition(f"127.0.0.1:{port} ")[2]
+    assert re.match(r"[^?]* ØMQ Raft peer, and (is )?the port the right one\?", question), question
 
 
 async def test_a_deadline_holds_while_the_leader_only_accepts(raft: RaftShell, peers: ScriptedCluster) -> None:
@@ -262,6 +297,10 @@ async def test_a_client_does_not_pickle_but_its_settings_do(raft: RaftShell, pee
     async with raft.client(pickle.loads(pickle.dumps(client.settings))) as other:  # noqa: S301 - our own bytes
         assert await other.append(b"a") == 1
     assert peers.peers["1"].url in repr(client)
+    with RaftClient(peers.seeds) as blocking:
+        for made in (blocking.entries(0), blocking.subscribe(0), blocking.watch(Key(b"k"))):
+            with pytest.raises(PickleRefusedError, match=r"send client\.settings"):
+                pickle.dumps(made)
 
 
 async def test_curve_encrypts_and_tells_strangers_apart(raft: RaftShell) -> None:

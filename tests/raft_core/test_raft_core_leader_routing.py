@@ -128,6 +128,15 @@ def test_no_leader_is_an_error_that_says_what_everybody_said(client: ClientDrive
     assert error.request_id == RequestId((1).to_bytes(12, "big"))
     assert f"{ONE} says that nobody leads; {TWO} does not answer; {THREE} refused or broke" in str(error)
     assert client.machine.next_deadline() is None
+
+
+def test_what_was_left_of_a_time_is_rounded(client: ClientDriver, cluster: SimCluster) -> None:
+    """A time-out that is the rest of another one is told without the digits that nobody gave."""
+    cluster.elect(None)
+    client.append(1, timeout=1.9999984)
+    client.pass_time(2.0)
+    [error] = client.outcomes[1]
+    assert "no leader within 2 s: " in str(error)
     assert client.links == {}
 
 

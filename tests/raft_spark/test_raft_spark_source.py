@@ -71,12 +71,6 @@ def test_a_log_is_a_table(spark: SparkSession, peers: ScriptedCluster) -> None:
     assert datetime.fromtimestamp(row.seconds, UTC) == datetime.fromtimestamp(request_id.seconds, UTC)
 
 
-def test_spark_finds_the_format_by_itself(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """Spark finds the format by its module's name in a session that did not register it."""
-    peers.fill(3)
-    assert spark.newSession().read.format("zmqraft").option("seeds", peers.seeds).load().count() == 3
-
-
 def test_streams_need_a_later_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     """With PySpark 4.1, whose streams know no limits, a stream is refused with a word on what to do."""
     from raft_client.spark.source import ZmqRaftDataSource
@@ -115,9 +109,6 @@ def test_spark_need_not_read_to_the_end(spark: SparkSession, peers: ScriptedClus
 
 def test_wrong_options_fail_before_any_task(spark: SparkSession, peers: ScriptedCluster) -> None:
     """Wrong options fail before any task with the option's name and without a secret key."""
-    assert "SettingsError: the option seeds is missing" in complaint(spark)
-    assert "SettingsError: unknown option begin" in complaint(spark, seeds=peers.seeds, begin=1)
-    assert "SettingsError: until must not be before after" in complaint(spark, seeds=peers.seeds, after=2, until=1)
     text = complaint(
         spark, seeds=peers.seeds, curveServerKey="a" * 40, curvePublicKey="b" * 40, curveSecretKey="c" * 39
     )
@@ -127,14 +118,33 @@ def test_wrong_options_fail_before_any_task(spark: SparkSession, peers: Scripted
         read_entries(spark, peers.seeds, partitions=0)
 
 
-def test_another_schema_is_refused(spark: SparkSession, peers: ScriptedCluster) -> None:
-    """Another schema is refused, because the columns are fixed."""
-    from pyspark.errors import AnalysisException
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "the option seeds is missing"),
+        ({"seeds": "tcp://127.0.0.1:1", "begin": "1"}, "unknown option begin"),
+        ({"seeds": "tcp://127.0.0.1:1", "after": "2", "until": "1"}, "until must not be before after"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
+    """What Spark calls for a read names the option, in Spark's words for it."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
 
-    register(spark)
-    reader = spark.read.format("zmqraft").schema("key string").option("seeds", peers.seeds)
-    with pytest.raises(AnalysisException, match="SettingsError: the columns of zmqraft are fixed"):
-        reader.load().count()
+    from raft_client.spark.source import ENTRY_SCHEMA, ZmqRaftDataSource
+
+    schema = StructType([StructField(name, BinaryType()) for name in ENTRY_SCHEMA.names])
+    with pytest.raises(SettingsError, match=message):
+        ZmqRaftDataSource(options).reader(schema)
+
+
+def test_another_schema_is_refused() -> None:
+    """Another schema is refused, because the columns are fixed."""
+    from pyspark.sql.types import StructType
+
+    from raft_client.spark.source import ZmqRaftDataSource
+
+    with pytest.raises(SettingsError, match="the columns of zmqraft are fixed"):
+        ZmqRaftDataSource({"seeds": "tcp://127.0.0.1:1"}).reader(StructType().add("key", "string"))
 
 
 def test_what_the_log_does_not_have_fails_before_any_task(spark: SparkSession, peers: ScriptedCluster) -> None:

@@ -113,7 +113,7 @@ def test_a_log_that_knows_nothing_is_refused(pipeline: Pipeline, log: RaftClient
 
 
 def test_a_stream_needs_a_name(pipeline: Pipeline, log: RaftClient) -> None:
-    """A stream without a name is refused before it reads anything, as is another output mode."""
+    """A stream without a name is refused before it reads anything."""
     log.append_many(numbers(3))
     stream = pipeline.spark.readStream.format("zmqraft").options(seeds=pipeline.seeds).load()
     writer = stream.writeStream.format("zmqraft").options(

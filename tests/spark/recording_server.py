@@ -20,17 +20,19 @@ def process_of(client_id: str) -> int:
 
 
 class RecordingServer(EmbeddedServer):
-    """A server that remembers who asked for what. ``on_request`` is called in its thread, before the answer."""
+    """A server that remembers who asked for what. ``on_request`` is called in its thread, before the answer;
+    ``allows`` says of each command whether it is carried out."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(reserved_port(), authorize=self._record, **options)
         self.requests: list[tuple[str, Command]] = []
         self.on_request: Callable[[int], None] = lambda _count: None
+        self.allows: Callable[[Command], bool] = lambda _command: True
 
     def _record(self, client_id: str, command: Command) -> bool:
         self.requests.append((client_id, command))
         self.on_request(len(self.requests))
-        return True
+        return self.allows(command)
 
     @property
     def sets(self) -> list[bytes]:
@@ -44,6 +46,10 @@ class RecordingServer(EmbeddedServer):
 
     def restart_at(self, count: int) -> threading.Event:
         """Stop at the request number ``count`` and start again, empty, on the same port. The event tells when."""
+        return self.restart_when(lambda _command: len(self.requests) == count)
+
+    def restart_when(self, is_time: Callable[[Command], bool]) -> threading.Event:
+        """The same at the first command of which this is true."""
         restarted = threading.Event()
 
         def restart() -> None:
@@ -51,8 +57,9 @@ class RecordingServer(EmbeddedServer):
             self.start()
             restarted.set()
 
-        def watch(seen: int) -> None:
-            if seen == count:
+        def watch(_seen: int) -> None:
+            if is_time(self.requests[-1][1]):
+                self.on_request = lambda _count: None
                 threading.Thread(target=restart).start()
 
         self.on_request = watch

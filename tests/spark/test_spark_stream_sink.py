@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.types import LongType, StringType, StructType
 
-from statestore_client import HlcTimestamp, StateStoreClient
+from statestore_client import HlcTimestamp, SettingsError, StateStoreClient
 from statestore_client.spark import write_rows
+from statestore_client.spark.sink import StateStoreDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 COLUMNS = "key string, value string, v long"
+SCHEMA = StructType().add("key", StringType()).add("value", StringType()).add("v", LongType())
 
 
 class Query:
@@ -76,19 +79,40 @@ def test_repeated_micro_batch_leaves_newer_rows(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"needs the option versionColumn: .* statestore_client\.spark\.ActiveStandby"),
-        ({"fencingToken": str(HlcTimestamp(1, 0, "lock"))}, "fencingToken is no use in a streaming query"),
+        ({}, r"a streaming query needs the option versionColumn: .* statestore_client\.spark\.ActiveStandby"),
+        (
+            {"fencingToken": str(HlcTimestamp(1, 0, "lock"))},
+            r"use statestore_client\.spark\.ActiveStandby",
+        ),
         ({"versionColumn": "v", "operation": "vdelete"}, "versionColumn is for operation=set and operation=delete"),
         ({"versionColumn": "version"}, r"there is no column 'version' \(versionColumn\)"),
         ({"versionColumn": "v", "keyColum": "k"}, "unknown option keycolum; did you mean keyColumn"),
-        ({"versionColumn": "v", "mode": "complete"}, "use the output mode append or update"),
     ],
 )
-def test_unusable_options_are_named(query: Query, options: dict[str, str], message: str) -> None:
+def test_unusable_options_are_named(options: dict[str, str], message: str) -> None:
     """What a stream cannot keep its promise with is refused, with what to use instead."""
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        StateStoreDataSource({"url": "mqtt://127.0.0.1:1", **options}).streamWriter(SCHEMA, overwrite=False)
+
+
+def test_complete_mode_is_refused(query: Query) -> None:
+    """An aggregation that is written as a whole is refused, with what to use instead."""
     query.add(("a", "1", 1))
-    with pytest.raises(PySparkException, match=message):
-        query.run(**options)
+    reason = r"use the output mode append, .* is written with statestore_client\.spark\.BatchWriter in foreachBatch"
+    with pytest.raises(PySparkException, match=f"SettingsError: {reason}"):
+        query.run("complete", versionColumn="v")
+
+
+def test_a_checkpoint_outlives_a_wrong_output_mode(query: Query, store: StateStoreClient) -> None:
+    """The mode update is refused by Spark itself, which has made the checkpoint by then: it is good for append."""
+    query.add(("a", "1", 1))
+    with pytest.raises(StreamingQueryException, match="statestore_client does not support Update mode"):
+        query.run("update", versionColumn="v")
+    assert store.get("a") is None
+    query.run("append", versionColumn="v")
+    item = store.get("a")
+    assert item is not None
+    assert item.value == b"1"
 
 
 def test_unusable_row_ends_the_query(query: Query, store: StateStoreClient) -> None:

@@ -160,6 +160,35 @@ def test_continue_counts_versions_of_the_future(write: Writer, store: StateStore
     assert isinstance(report.rejection, FencingTokenClockSkewError)
 
 
+@pytest.mark.parametrize("error_mode", ["fail", "continue"])
+def test_whole_numbers_that_never_win_are_errors(write: Writer, store: StateStoreClient, error_mode: str) -> None:
+    """A key that was written under a lock takes no whole number as its version, ever: its row is refused with what to
+    do, whatever becomes of the others; a row that has a newer one in the store is merely not applied."""
+    with store.lock("job") as lease:
+        store.set("sealed", "locked", fencing_token=lease.fencing_token)
+    write(["newer"], ["9"], version_column="v", versions=[9])
+    columns: dict[str, Any] = {"version_column": "v", "versions": [4, 8, 2**63 - 1], "error_mode": error_mode}
+    report = write(["new", "newer", "sealed"], ["4", "8", "5"], **columns)
+    error = report.rejection if error_mode == "continue" else report.error
+    assert (report.written, report.not_applied, report.rejected) == (1, 1, 1)
+    assert isinstance(error, FencingTokenTooOldError)
+    assert (error.command, error.key) == ("SET", b"sealed")
+    assert str(error) == (
+        "the column 'v' has 9223372036854775807, a whole number, and the key was once written under a lock's fencing "
+        "token, or with a timestamp as its version, which is newer than all whole numbers; delete the key first, or "
+        "give timestamps as versions (SET of 'sealed')"
+    )
+    assert [value(store, key) for key in ("new", "newer", "sealed")] == [b"4", b"9", b"locked"]
+
+
+def test_old_rows_alone_are_a_warning(write: Writer, store: StateStoreClient, caplog: pytest.LogCaptureFixture) -> None:
+    """A write that changed nothing, because there are newer rows, is right and worth a warning."""
+    write(["a"], ["9"], version_column="v", versions=[9])
+    options = WriteOptions(version_column="v")
+    write(["a"], ["8"], version_column="v", versions=[8]).log("the store", options)
+    assert "none of 1 rows changed the state store at the store: it has newer versions in 'v'" in caplog.text
+
+
 def test_a_stale_token_fails_the_job_also_with_continue(
     write: Writer, server: RecordingServer, store: StateStoreClient
 ) -> None:
@@ -234,8 +263,12 @@ def test_same_version_may_be_written_again(write: Writer) -> None:
 
 def test_version_from_the_far_future_is_refused(write: Writer, store: StateStoreClient) -> None:
     """A version from the far future is refused, so that a device with a wrong clock cannot lock its key."""
-    report = write(["a"], ["1"], version_column="v", versions=[datetime(2100, 1, 1, tzinfo=UTC)])
-    assert type(report.error).__name__ == "FencingTokenClockSkewError"
+    report = write(["a"], ["1"], version_column="v", versions=[datetime(2100, 1, 1, 12, 30, 0, 250, tzinfo=UTC)])
+    assert isinstance(report.error, FencingTokenClockSkewError)
+    assert str(report.error) == (
+        "the column 'v' has 2100-01-01 12:30:00.000250+00:00, more than a minute ahead of the state store's clock; "
+        "until then it would keep other rows out (SET of 'a')"
+    )
     assert value(store, "a") is None
 
 

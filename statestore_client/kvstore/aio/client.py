@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.curve_keys import ClientKeys
+from statestore_client.errors import PickleRefusedError
 from statestore_client.kvstore.aio.link import SiteLink
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
 from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
@@ -42,6 +43,11 @@ class AsyncSiteClient:
     ) -> None:
         self._link = SiteLink(url, timeout_s, keys)
         self._calls = SiteCalls(area, self._link.next_id)
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a client holds a socket and cannot be pickled: send the URL, and open another where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncSiteClient of {self._link.url}>"

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, NoReturn, Self, TypeVar
 
 from statestore_client.clocks import monotonic
-from statestore_client.errors import ClosedError, RequestTimeoutError
+from statestore_client.errors import ClosedError, PickleRefusedError, RequestTimeoutError
 from statestore_client.kvstore.aio.link import CallbackWorker, SiteLink
 from statestore_client.kvstore.calls import check_seconds
 from statestore_client.kvstore.following import HOLD_S, Follower
@@ -116,6 +116,11 @@ class AsyncSiteStream(Generic[S, T]):
                 raise StopAsyncIteration from None
             if change is not None:
                 return change
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a stream cannot be pickled: send the URL of the site, and subscribe where the events are needed"
+        )
 
     async def __aenter__(self) -> Self:
         return await self.start()

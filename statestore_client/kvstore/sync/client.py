@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.curve_keys import ClientKeys
+from statestore_client.errors import PickleRefusedError
 from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
 from statestore_client.kvstore.sync.link import SiteLink
@@ -43,6 +44,11 @@ class SiteClient:
     ) -> None:
         self._link = SiteLink(url, timeout_s, keys)
         self._calls = SiteCalls(area, self._link.next_id)
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a client holds a socket and cannot be pickled: send the URL, and open another where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<SiteClient of {self._link.url}>"

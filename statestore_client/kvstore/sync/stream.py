@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, NoReturn, Self, TypeVar
 
 from statestore_client.clocks import monotonic
-from statestore_client.errors import ClosedError, RequestTimeoutError
+from statestore_client.errors import ClosedError, PickleRefusedError, RequestTimeoutError
 from statestore_client.kvstore.calls import check_seconds
 from statestore_client.kvstore.following import HOLD_S, Follower
 from statestore_client.kvstore.sync.link import CallbackWorker, SiteLink
@@ -117,6 +117,11 @@ class SiteStream(Generic[S, T]):
                 raise StopIteration from None
             if change is not None:
                 return change
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a stream cannot be pickled: send the URL of the site, and subscribe where the events are needed"
+        )
 
     def __enter__(self) -> Self:
         return self.start()

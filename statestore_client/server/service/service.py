@@ -286,6 +286,11 @@ class StateStoreService:
             self._responses.put(request, fingerprint, payload, outcome.version, now.monotonic, is_kept=outcome.is_kept)
         is_kept = outcome.is_kept and type(command) in _WRITES
         response = self._response(message.properties, payload, outcome.version, is_kept=is_kept)
+        quota = reply.error.quota if type(reply) is Refused and isinstance(reply.error, QuotaExceededError) else None
+        if quota is not None and self._dialect is _SERVICE:
+            # Beside the text that all SDKs know. An answer that is repeated is without it: the payload is remembered.
+            told = (*self._status, (STATUS_MESSAGE, quota))
+            response = _reply(message.properties, payload, told, is_fleeting=not is_kept)
         if len(payload) > _SHORT and (problem := self._misfit(client_id, response.message)) is not None:
             self._counters["refusals.AnswerTooLarge"] += 1
             payload = self._encoded(Refused(UnknownServerError(problem)), message.payload)

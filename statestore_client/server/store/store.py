@@ -256,17 +256,24 @@ class StateStore:
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
         cost = self._observers.cost_of(request.client_id, command.key)
-        if cost and (self.usage.bytes + cost > self._limits.max_bytes or self._observes_enough(request, cost)):
-            raise QuotaExceededError
+        if cost:
+            if self.usage.bytes + cost > self._limits.max_bytes:
+                raise QuotaExceededError(quota=self._bytes_quota())
+            self._check_observations(request, cost)
         self._observers.add(request.client_id, command.key)
         return OK, None
 
-    def _observes_enough(self, request: RequestContext, cost: int) -> bool:
+    def _check_observations(self, request: RequestContext, cost: int) -> None:
         count, used_bytes = self._observers.used_by(request.client_id)
-        limits = self._limits
-        return (
-            count >= limits.max_observations_per_client or used_bytes + cost > limits.max_observation_bytes_per_client
-        )
+        most, most_bytes = self._limits.max_observations_per_client, self._limits.max_observation_bytes_per_client
+        if count >= most:
+            raise QuotaExceededError(quota=f"one client may watch {most} keys; --max-observations raises that")
+        if used_bytes + cost > most_bytes:
+            limit = "StoreLimits.max_observation_bytes_per_client"
+            raise QuotaExceededError(quota=f"what one client watches may take {most_bytes} bytes; {limit} raises that")
+
+    def _bytes_quota(self) -> str:
+        return f"keys, values and watches may take {self._limits.max_bytes} bytes; --max-bytes raises that"
 
     def _scan(self, command: Scan, request: RequestContext) -> Answer:
         now = request.now.monotonic
@@ -328,7 +335,9 @@ class StateStore:
         ):
             # Invariant: the key of the command is not among them; _live_or_expire() has seen to it.
             if steps == EXPIRIES_PER_SET or not self._expire_one(now):
-                raise QuotaExceededError
+                if len(keyspace) + more_keys <= limits.max_keys:
+                    raise QuotaExceededError(quota=self._bytes_quota())
+                raise QuotaExceededError(quota=f"the store may hold {limits.max_keys} keys; --max-keys raises that")
             steps += 1
 
     def _remove(self, key: bytes, entry: Entry, request: RequestContext) -> HlcTimestamp:

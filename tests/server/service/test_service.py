@@ -227,7 +227,8 @@ def test_each_error_string(payload: bytes, ts: str | None, ft: str | None, text:
         message = server.reply(payload, ts=ts, ft=ft)
         if dialect is Dialect.SERVICE:
             assert message.payload == f"-ERR {text}\r\n".encode()
-            assert message.properties.user_properties == (("__stat", "200"), ("__protVer", "1.0"))
+            told = (("__stMsg", "the store may hold 1 keys; --max-keys raises that"),) if "quota" in text else ()
+            assert message.properties.user_properties == (("__stat", "200"), ("__protVer", "1.0"), *told)
         else:
             letter = text.replace("lower version than", "lower version that")
             assert message.payload == f"-ERR {letter}".encode()

@@ -101,6 +101,7 @@ def stranger(folder: Path, kind: str) -> ClientKeys | None:
         ("another key for the site", "is curve_server_key its own", "from an address that libzmq does not tell"),
     ],
 )
+@pytest.mark.attack("sites", "come in without a key")
 def test_a_stranger_is_refused(
     keys: Path,
     bonn: SiteThread,
@@ -180,6 +181,7 @@ def test_a_site_that_is_refused_says_why_and_comes_in_later(
         eventually(lambda: "k" in rome.peering.site.replicas["default"].contents.store)
 
 
+@pytest.mark.attack("sites", "speak in the name of another site")
 def test_nobody_speaks_in_the_name_of_another_site(keys: Path, bonn: SiteThread) -> None:
     """A client's key is enough for no hello, and the key of a site for no other name than its own."""
     add_peer(keys, "oslo")

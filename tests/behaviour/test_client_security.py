@@ -128,6 +128,7 @@ async def test_client_certificates_that_are_not_accepted(
 
 
 @pytest.mark.parametrize("flaw", ["authority", "name", "expired"])
+@pytest.mark.attack("clients", "a server without the right certificate")
 async def test_server_certificates_that_are_not_trusted(
     shell: Shell, certificates: Certificates, strangers: Certificates, flaw: str
 ) -> None:

@@ -288,6 +288,7 @@ def test_without_a_broker_the_message_says_how_to_name_one(here: Here) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such terminals")
+@pytest.mark.attack("commands", "keys and values that move a terminal")
 def test_a_terminal_is_not_moved_by_what_others_have_stored(statestore_server: EmbeddedServer) -> None:
     """Escapes stand for controls in keys and values, on a terminal; a pipe gets the bytes. A value keeps its lines."""
     key, value = b"k\x1b[2J\nsecond", b"one\ntwo\x1b]0;title\x07 \xc2\x9b \xff"

@@ -276,6 +276,7 @@ def test_revoked_certificates(certificates: Certificates, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "broker.example.org"])
+@pytest.mark.attack("commands", "a server that lets everybody in, by mistake")
 def test_a_server_that_lets_everybody_in_stays_at_home(
     here: Callable[..., tuple[int, str, str]], certificates: Certificates, host: str
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_server_that_lets_everybody_in_stays_at_home(
             assert option in " ".join(told.split())
 
 
+@pytest.mark.attack("commands", "a server that lets everybody in, by mistake")
 def test_anonymous_clients_from_elsewhere_are_meant(here: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     """A password file protects nothing where anonymous clients are let in, too."""
     users = tmp_path / "users"

@@ -52,6 +52,7 @@ def peer(server: EmbeddedServer) -> Iterator[Peer]:
 # -- requests that are the same, and that are not ----------------------------------------------------------------------
 
 
+@pytest.mark.attack("MQTT", "a request of another user under a client identifier that is free again")
 def test_a_request_of_another_user_is_not_taken_for_an_earlier_one() -> None:
     """When a session is over, another user who has its client identifier and repeats its request gets his own answer,
     and not what the first user was told.
@@ -137,6 +138,7 @@ def answer_to(peer: Peer, payload: bytes) -> Publish:
 # -- what a listing tells ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("MQTT", "read names of keys out of a continuation token, or move it")
 def test_a_continuation_token_tells_no_key(tmp_path: Path) -> None:
     """Who may list ``*/public`` learns no other key from the continuation tokens, cannot make one, and goes on with his
     own after a restart of the server.
@@ -233,6 +235,7 @@ def test_malformed_timestamps_and_tokens(peer: Peer, text: str) -> None:
     assert peer.ask(GET_K) == b"$-1\r\n"
 
 
+@pytest.mark.attack("MQTT", "timestamps from the future, to stop the clock of others")
 async def test_the_greatest_timestamps_that_are_allowed_stop_nobody(
     shell: Shell, server: EmbeddedServer, peer: Peer
 ) -> None:
@@ -247,6 +250,7 @@ async def test_the_greatest_timestamps_that_are_allowed_stop_nobody(
             assert (await store.set("guarded", b"1", fencing_token=lease.fencing_token)).applied
 
 
+@pytest.mark.attack("MQTT", "patterns that take for ever")
 def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer) -> None:
     """Scan patterns made for backtracking, over a key of a megabyte, are refused when they cost too much."""
     key = b"a" * 1_000_000
@@ -271,6 +275,7 @@ def test_a_catastrophic_scan_holds_nobody_up(server: EmbeddedServer, peer: Peer)
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("MQTT", "answers into the topic of another client")
 async def test_answers_into_the_topic_of_another_client(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
     """An answer that an attacker makes the server send to another client is unknown there, and dropped."""
     async with shell.client(server.url, client_id="victim") as store:
@@ -281,6 +286,7 @@ async def test_answers_into_the_topic_of_another_client(shell: Shell, server: Em
         assert store.stats.late_or_unknown_replies == 200
 
 
+@pytest.mark.attack("MQTT", "counterfeit notifications")
 async def test_a_counterfeit_notification_is_not_delivered(shell: Shell, server: EmbeddedServer, peer: Peer) -> None:
     """A counterfeit notification from the far future is not delivered, since only the server may publish
     notifications."""
@@ -299,6 +305,7 @@ async def test_a_counterfeit_notification_is_not_delivered(shell: Shell, server:
 
 
 @pytest.mark.parametrize("packet", ["topic", "filter", "filter with wildcards"])
+@pytest.mark.attack("MQTT", "topics of sixty thousand levels")
 def test_topics_and_filters_of_sixty_thousand_levels(server: EmbeddedServer, peer: Peer, packet: str) -> None:
     """A topic or filter of sixty thousand levels ends the connection (0x81), and the server goes on."""
     deep = "/" * 60_000
@@ -324,6 +331,7 @@ def test_a_response_topic_of_sixty_thousand_levels(peer: Peer) -> None:
 # -- packets -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("MQTT", "ten thousand user properties")
 def test_ten_thousand_user_properties(peer: Peer) -> None:
     """Up to a thousand user properties are read, and more end the connection (0x97)."""
     assert peer.ask(SET_K, more=(("a", "b"),) * 1000) == b"+OK\r\n"
@@ -350,6 +358,7 @@ def test_qos_2_that_is_never_completed(server: EmbeddedServer, peer: Peer) -> No
         assert old.answers()
 
 
+@pytest.mark.attack("MQTT", "floods of KEYNOTIFY")
 def test_keynotify_flood(server: EmbeddedServer, peer: Peer) -> None:
     """Twenty thousand observed keys of one client are forgotten when its connection ends."""
     store = server._running()._service

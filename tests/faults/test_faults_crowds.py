@@ -143,6 +143,7 @@ def test_one_after_another(served: Served, innocent: Innocent) -> None:
     assert served.resident - before < 8 * MIB
 
 
+@pytest.mark.attack("MQTT", "crowds of connections, silent ones too")
 def test_at_once(served: Served, innocent: Innocent) -> None:
     """1,000 connections each by TCP and WebSocket, and as many with half a CONNECT or handshake, take little memory."""
     count = 1000 if IS_FULL else 100
@@ -222,6 +223,7 @@ def test_topics_of_as_many_levels_as_fit(served: Served, innocent: Innocent) -> 
         caller.sock.close()
 
 
+@pytest.mark.attack("MQTT", "answers and messages that nobody reads")
 def test_floods_of_unread_answers(served: Served, innocent: Innocent) -> None:
     """Pings by MQTT and WebSocket whose answers nobody reads only fill up their sender's socket."""
     before = served.resident

@@ -46,6 +46,7 @@ def _too_many(_packet: Publish) -> bytes:
     "breach", [lambda _: ENDLESS, lambda _: ENDLESS_SUBACK, lambda _: ENDLESS_DISCONNECT, _too_many],
     ids=["message", "suback", "disconnect", "too many"],
 )  # fmt: skip
+@pytest.mark.attack("clients", "a broker that fills memory")
 async def test_the_connection_is_left_and_not_its_memory_filled(
     shell: Shell, breach: Callable[[Publish], bytes]
 ) -> None:

@@ -136,6 +136,7 @@ async def test_a_broker_that_has_one_message_in_flight(shell: Shell) -> None:
     "payload",
     [b"", b"\xff" * 100, b"*1\r\n" * 10_000, b":" + b"9" * 10_000 + b"\r\n", b"$999999999999\r\n", b"+YES\r\n"],
 )
+@pytest.mark.attack("clients", "answers of a broker that are none")
 async def test_answers_that_are_none(shell: Shell, payload: bytes) -> None:
     """An unreadable answer is a typed error of its request, and the next request goes on the same connection."""
 

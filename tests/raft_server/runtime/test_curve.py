@@ -72,6 +72,7 @@ def stranger(keys: Path, peers: tuple[Peer, ...], kind: str) -> RaftSettings:
         ("another key for the peers", "or others than this client thinks", "from an address that libzmq does not tell"),
     ],
 )
+@pytest.mark.attack("peers of the log", "come in without a key")
 async def test_a_stranger_is_refused(
     keys: Path, caplog: pytest.LogCaptureFixture, kind: str, told: str, logged: str
 ) -> None:
@@ -186,6 +187,7 @@ async def test_a_peer_whose_key_is_another_one_is_kept_out(
         assert len(warnings_of(caplog, f"cannot connect to peer {member.id}")) <= 2
 
 
+@pytest.mark.attack("peers of the log", "speak in the name of a peer without its key")
 async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, tmp_path: Path) -> None:
     """What a leader says is heard from the one that has its key, not from a client and not from another peer."""
     members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2", "tcp://127.0.0.1:2"), Peer("3", "tcp://127.0.0.1:3"))
@@ -291,6 +293,7 @@ def test_keys_say_whose_they_are(folder: Path) -> None:
     assert keys.user(zmq.curve_keypair()[0]) is None
 
 
+@pytest.mark.attack("peers of the log", "names of peers that are paths of files")
 def test_names_of_peers_open_no_files(folder: Path) -> None:
     """A peer that is named as a path is not looked for: there is no key for it."""
     assert CurveKeys(folder, "1").of_peer("clients/app") is None

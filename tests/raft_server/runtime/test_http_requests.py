@@ -50,6 +50,7 @@ def test_others_that_are_good(data: bytes) -> None:
 @pytest.mark.parametrize(
     "separator", [b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x85", b"\xc2\x85", b"\xe2\x80\xa8"]
 )
+@pytest.mark.attack("HTTP", "bytes that Python takes for the end of a line")
 def test_nothing_but_a_line_feed_ends_a_line(separator: bytes) -> None:
     """A page may send what Python takes for the end of a line: it adds no header, and changes none."""
     data = b"GET / HTTP/1.1\r\nX-A: a" + separator + b"Host: localhost" + separator + b"Origin: http://localhost\r\n"
@@ -88,6 +89,7 @@ def test_nothing_but_a_line_feed_ends_a_line(separator: bytes) -> None:
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * MOST, 431),
     ],
 )
+@pytest.mark.attack("HTTP", "requests that two readers read differently")
 def test_what_is_no_request_is_refused(head: bytes, status: int) -> None:
     """With the status that says what is wrong."""
     assert read(head + b"\r\n") == HTTPStatus(status)

@@ -102,6 +102,7 @@ STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
+@pytest.mark.attack("MQTT", "spoiled packets in any order, from strangers and clients")
 def test_the_broker_survives_everything(steps: list[tuple[int, tuple[str, Packet | None]]]) -> None:
     """Four connections with three names and small limits raise no exception, and the counts agree afterwards."""
     world = World(
@@ -216,6 +217,7 @@ GATED_STEPS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(RULES, GATED_STEPS)
 @pytest.mark.ci
+@pytest.mark.attack("MQTT", "come in without a verdict")
 def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[tuple[int, str, object]]) -> None:
     """There is no exception, no session without a verdict, and none with a subscription that its rules forbid."""
     gate = Gate(rules)

@@ -92,6 +92,7 @@ def test_an_invented_token_is_refused(token: bytes) -> None:
     assert is_refused(server, good + token) is bool(token)
 
 
+@pytest.mark.attack("MQTT", "read names of keys out of a continuation token, or move it")
 def test_a_token_of_another_pattern_user_or_store_is_refused() -> None:
     """A token is for the user and the pattern that it was made for, and for their store: another pattern would skip
     keys. Another client of the same user may go on.

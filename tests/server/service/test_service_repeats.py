@@ -135,6 +135,7 @@ def test_a_will_is_always_carried_out(server: Server) -> None:
 
 
 @pytest.mark.parametrize("users", [("alice", "bob"), (None, "bob"), ("alice", None)])
+@pytest.mark.attack("MQTT", "read with the answers that a former user of the client identifier was given")
 def test_what_a_user_was_answered_is_not_another_users(server: Server, users: tuple[str | None, str | None]) -> None:
     """The user belongs to the request: another one who has the client identifier later has his own carried out."""
     answers = []
@@ -239,6 +240,7 @@ def test_a_set_notifies_the_owning_connection(server: Server) -> None:
     assert version(message) == version(routed(response))
 
 
+@pytest.mark.attack("MQTT", "hear a notification of a former user of the client identifier")
 def test_a_notification_under_way_is_not_for_the_next_one_under_that_client_identifier(server: Server) -> None:
     """Many observers are told a part at a time. Of one that leaves meanwhile nothing is said any more: who has its name
     then may be another user, who may not see the value."""

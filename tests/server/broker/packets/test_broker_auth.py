@@ -291,6 +291,7 @@ def test_a_client_that_may_not_be_here() -> None:
     assert (connack.reason_code, connack.properties.reason_string) == (NOT_AUTHORIZED, "not with this name")
 
 
+@pytest.mark.attack("MQTT", "rights that were taken away")
 def test_new_rules() -> None:
     """With new rules affected clients are disconnected, and forbidden subscriptions are removed, also those of absent
     clients."""
@@ -318,6 +319,7 @@ def test_new_rules() -> None:
         assert [message.topic for message in client.messages()] == ["b"]
 
 
+@pytest.mark.attack("MQTT", "a will, a session, or a subscription of a user that was removed")
 def test_users_that_are_gone() -> None:
     """Users that were removed are disconnected; neither their sessions nor their wills stay. Others do not notice."""
     gate = Gate(Admitted("u"))

@@ -199,6 +199,7 @@ def test_a_viewer_that_reads_nothing_is_cut_off_and_holds_up_nobody() -> None:
         response.close()
 
 
+@pytest.mark.attack("monitor", "a page of another site, by a name server that gives it our address")
 def test_only_pages_with_our_name_get_in_where_nobody_has_to_prove_who_he_is() -> None:
     """Without passwords a request names this machine: a page of another site that borrows our address sees nothing."""
     with EmbeddedServer(monitor_port=0) as server:
@@ -217,6 +218,7 @@ def test_only_pages_with_our_name_get_in_where_nobody_has_to_prove_who_he_is() -
 
 
 @pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85"])
+@pytest.mark.attack("monitor", "a page that smuggles headers in")
 def test_no_page_smuggles_a_header_in(separator: str) -> None:
     """``fetch()`` lets a page put these bytes into a header of its own: they do not begin another one."""
     smuggled = f"a{separator}Host: localhost{separator}Origin: http://localhost"
@@ -244,6 +246,7 @@ def test_no_page_smuggles_a_header_in(separator: str) -> None:
 VIEWERS = "user admin\nadmin\nread *\nuser clerk\nread *\n"
 
 
+@pytest.mark.attack("monitor", "see values, and holders of locks, without a right to read them")
 def test_who_holds_a_lock_is_for_those_who_may_read_it() -> None:
     """It is the value of a key: an admin without a read line sees that there is a lock, and which clients want it."""
     lines = "user admin\nadmin\nread *\nuser auditor\nadmin\nread line/*\nuser pump\nread *\nwrite *\n"
@@ -271,6 +274,7 @@ def test_who_holds_a_lock_is_for_those_who_may_read_it() -> None:
         assert "(hidden)" in seen["auditor:b"]
 
 
+@pytest.mark.attack("monitor", "keep the right one out by guessing")
 def test_wrong_passwords_keep_out_nobody_whose_password_was_right() -> None:
     """Somebody else at the same address guesses: who was let in before is let in."""
     with EmbeddedServer(monitor_port=0, passwords={"admin": "a"}) as server:
@@ -325,6 +329,7 @@ def test_other_machines_see_it_with_tls(tmp_path: Path, monkeypatch: pytest.Monk
                 plain.getresponse()
 
 
+@pytest.mark.attack("monitor", "guess passwords")
 def test_somebody_who_guesses_passwords_is_stopped() -> None:
     """After too many wrong passwords an address is refused without any work."""
     with EmbeddedServer(monitor_port=0, passwords={"a": "b"}) as server:
@@ -438,6 +443,7 @@ def test_a_key_has_its_value_version_token_expiry_watchers_and_changes() -> None
         assert answer(server, "/key", key=b"missing".hex())["key"] is None
 
 
+@pytest.mark.attack("monitor", "see values, and holders of locks, without a right to read them")
 def test_values_are_for_users_that_may_read_them() -> None:
     """An admin sees the names of all keys, and the values of those that a read line covers."""
     with EmbeddedServer(monitor_port=0, passwords=PASSWORDS, acl=AccessRules.parse(RULES + "write *\n")) as server:
@@ -591,6 +597,7 @@ def test_a_session_can_be_ended() -> None:
         {},
     ],
 )
+@pytest.mark.attack("monitor", "actions of another page")
 def test_other_pages_cannot_act(headers: dict[str, str]) -> None:
     """A request that a page of another site could make a browser send is refused."""
     with EmbeddedServer(monitor_port=0, monitor_actions=True) as server, StateStoreClient(server.url) as store:

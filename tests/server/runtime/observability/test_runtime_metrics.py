@@ -127,6 +127,7 @@ def test_other_requests(server: EmbeddedServer, request_: bytes, status: int) ->
         assert answer.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.attack("HTTP", "connections that say nothing")
 def test_hostile_readers(server: EmbeddedServer) -> None:
     """Silent connections are limited to sixteen, for a while; Prometheus and the broker are not affected."""
     socks = [socket.create_connection(("127.0.0.1", port(server)), 10) for _ in range(40)]

@@ -96,6 +96,7 @@ class Standby:
 
 
 @pytest.mark.parametrize("kind", IMPOSTORS)
+@pytest.mark.attack("replicated servers", "signs of life of a server that is gone")
 async def test_an_impostor_gives_no_sign_of_life(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it says: so the others take over as if nobody were there."""
     monkeypatch.setattr("statestore_client.server.runtime.replication.liveness._CONNECT_S", 0.1)
@@ -108,6 +109,7 @@ async def test_an_impostor_gives_no_sign_of_life(kind: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", IMPOSTORS)
+@pytest.mark.attack("replicated servers", "take the clients of a server that is gone")
 async def test_an_impostor_hears_no_client(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A standby that takes it for the active server tries to pass a client on, and says nothing of what that sent."""
     monkeypatch.setattr("statestore_client.server.runtime.replication.splice._DIAL_S", 0.1)
@@ -148,6 +150,7 @@ async def listening_between(target: Callable[[], int]) -> AsyncIterator[tuple[in
         server.close()
 
 
+@pytest.mark.attack("replicated servers", "read what is passed on")
 async def test_who_is_in_between_learns_nothing() -> None:
     """What a standby passes on is encrypted, and the client notices nothing."""
     internal = reserved_port()
@@ -170,6 +173,7 @@ async def test_who_is_in_between_learns_nothing() -> None:
 
 
 @pytest.mark.parametrize("purpose", ["splice", "pulse", "promote"])
+@pytest.mark.attack("replicated servers", "relay a handshake to another server")
 async def test_a_handshake_is_relayed_to_no_other_server(purpose: str) -> None:
     """It names the address that was dialled, so another server with the same secret does not take it for its own."""
     async with servers("a", "b") as pair:
@@ -198,6 +202,7 @@ async def test_who_has_the_key_encrypts(purpose: str, monkeypatch: pytest.Monkey
         assert json.loads(await stream.read_all())["role"] == "active"
 
 
+@pytest.mark.attack("replicated servers", "fill the log with refusals")
 async def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     """A line for each of the first, then one at times that says how many were left out; the next server gets in."""
     async with servers("a", "b") as pair:
@@ -225,6 +230,7 @@ class Keyed(ClusterServer):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["eager", "silent"])
+@pytest.mark.attack("replicated servers", "delay a failover")
 async def test_an_impostor_in_the_place_of_a_killed_server_delays_no_failover(tmp_path: Path, kind: str) -> None:
     """It is there before the others have noticed; a client that has all addresses goes on within 1.5 s."""
     (tmp_path / "key").touch(0o600)

@@ -56,6 +56,7 @@ def command(wire: Wire, payload: bytes, *, answer_on: str | None = None, client_
 
 
 @pytest.mark.parametrize("dialect", ["service", "document"])
+@pytest.mark.attack("MQTT", "commands, topics and answers beyond the access rules")
 def test_commands_under_rules(dialect: str, caplog: pytest.LogCaptureFixture) -> None:
     """A forbidden command is answered ``not authorized`` in the document's words, is logged, and changes nothing."""
     refusal = {"service": b"-ERR not authorized\r\n", "document": b"-ERR not authorized"}[dialect]
@@ -94,6 +95,7 @@ def test_commands_under_rules(dialect: str, caplog: pytest.LogCaptureFixture) ->
         assert command(boss, GET % b"b1", client_id="b") == b"$-1\r\n"
 
 
+@pytest.mark.attack("MQTT", "commands, topics and answers beyond the access rules")
 def test_an_answer_may_not_go_where_its_client_may_not_publish() -> None:
     """A client whose response topic it may not publish to is disconnected: the server would publish on its behalf."""
     rules = AccessRules.parse("everybody\n  read *\n  write *\n  publish out/#\n  subscribe #\n")

@@ -84,6 +84,7 @@ def test_anonymous_clients_where_they_are_allowed() -> None:
         assert shown(server, username="pump", password=b"wrong") == BAD_PASSWORD
 
 
+@pytest.mark.attack("MQTT", "a user name without a proof")
 def test_a_name_without_a_proof_is_not_believed() -> None:
     """Without a file of passwords a user name gives no rights, whatever the rules say."""
     rules = AccessRules.parse("user pump\n  publish t")
@@ -95,6 +96,7 @@ def test_a_name_without_a_proof_is_not_believed() -> None:
         assert shown(server, username="pump", password=b"x") == BAD_PASSWORD
 
 
+@pytest.mark.attack("MQTT", "a password with NULs behind it")
 def test_a_nul_in_a_password_counts(tmp_path: Path) -> None:
     """It is refused in a new password, and never right: at the end HMAC would not see it."""
     path = tmp_path / "users"
@@ -146,6 +148,7 @@ def test_files_change_while_the_server_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("returned", [False, True, 0, "", b"pump", ["pump"]])
+@pytest.mark.attack("MQTT", "a token for which the verifier returns something that is no name")
 def test_a_verifier_that_returns_no_name_admits_nobody(returned: object, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever it means by it; the log says that the program is wrong."""
     with EmbeddedServer(token_verifier=lambda _: returned, acl=AccessRules.parse("user *\n  write *")) as server:  # type: ignore[arg-type, return-value]
@@ -159,6 +162,7 @@ async def _permits(_client: str, _command: object) -> bool:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("returned", [1, "yes", None, "coroutine"])
+@pytest.mark.attack("MQTT", "a request for which `authorize` returns something that is no bool")
 def test_a_function_that_returns_no_bool_permits_nothing(returned: object, caplog: pytest.LogCaptureFixture) -> None:
     """A coroutine is true, for example; the log says what the program returned."""
     authorize: Any = _permits if returned == "coroutine" else lambda *_: returned
@@ -295,6 +299,7 @@ def guessed(server: EmbeddedServer, source: str, user: str, password: bytes) -> 
         return connack.reason_code
 
 
+@pytest.mark.attack("MQTT", "guess passwords")
 def test_wrong_passwords_are_throttled_by_address() -> None:
     """After three wrong passwords an address waits, while clients that were right before, and other addresses, come
     in."""

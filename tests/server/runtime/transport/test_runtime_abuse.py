@@ -81,6 +81,7 @@ def test_a_packet_that_is_too_large(server: EmbeddedServer) -> None:
         assert (type(disconnect), disconnect.reason_code) == (Disconnect, ReasonCode.PACKET_TOO_LARGE)
 
 
+@pytest.mark.attack("MQTT", "packets that never end")
 def test_unfinished_packets_are_bounded_over_all_connections() -> None:
     """Unfinished packets of all connections are bounded together: the largest is dropped with its connection."""
     # PUBLISH, remaining length 150,000, of which 120,000 bytes come
@@ -115,6 +116,7 @@ def test_no_connect_in_time(server: EmbeddedServer) -> None:
                 time.sleep(0.01)
 
 
+@pytest.mark.attack("MQTT", "answers and messages that nobody reads")
 def test_a_slow_reader_is_kept_at_bay(server: EmbeddedServer) -> None:
     """A slow reader holds up nobody, costs bounded memory, and gets what fits when it reads on."""
     with Wire(server, receive_buffer=4096) as slow, Wire(server) as quick, Wire(server) as writer:

@@ -51,6 +51,7 @@ def client_context(certificates: Certificates, files: tuple[str, str] | None = N
     return context
 
 
+@pytest.mark.attack("MQTT by TLS", "old versions of TLS")
 def test_old_versions_are_refused(certificates: Certificates) -> None:
     """TLS 1.2 and 1.3 are accepted, and 1.1 is not."""
     with EmbeddedServer(tls=tls_of(certificates)) as server:
@@ -93,6 +94,7 @@ def test_stopping_in_the_middle_of_a_handshake(certificates: Certificates) -> No
         sock.close()
 
 
+@pytest.mark.attack("MQTT by TLS", "handshakes that are silent")
 def test_a_silent_handshake_ends(certificates: Certificates) -> None:
     """A silent handshake ends after the time for CONNECT."""
     limits = BrokerLimits(connect_timeout_s=0.2)
@@ -304,6 +306,7 @@ def comes_in(server: EmbeddedServer, certificates: Certificates, files: tuple[st
         return False
 
 
+@pytest.mark.attack("MQTT by TLS", "a revoked certificate")
 def test_a_revoked_certificate_opens_nothing(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def is_open(sock: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("endpoint", DOORS)
+@pytest.mark.attack("MQTT", "crowds of connections, silent ones too")
 def test_silent_sockets_shut_nobody_out(certificates: Certificates, endpoint: str) -> None:
     """Of sixty silent sockets of one address twenty stay and the oldest go, and clients come in from there and
     elsewhere."""

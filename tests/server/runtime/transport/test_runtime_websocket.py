@@ -133,6 +133,7 @@ def test_garbage_instead_of_a_handshake(server: EmbeddedServer, garbage: bytes) 
             pass
 
 
+@pytest.mark.attack("MQTT by WebSocket", "a page of another site")
 def test_origins(server: EmbeddedServer) -> None:
     """Pages of the same host may connect, locally only by a name of this machine, and others when they are named."""
     with EmbeddedServer(ws_port=0, ws_origins=["https://example.org"]) as other:
@@ -154,6 +155,7 @@ def test_origins(server: EmbeddedServer) -> None:
         assert web.http().startswith("HTTP/1.1 101 ")
 
 
+@pytest.mark.attack("MQTT by WebSocket", "handshakes that are none, or never end")
 def test_handshakes_that_never_end(server: EmbeddedServer) -> None:
     """A handshake that trickles ends after the time for CONNECT, and a long one after 16 KiB."""
     with RawWebSocket(ws_port(server), shake=False) as slow, RawWebSocket(ws_port(server), shake=False) as long:
@@ -343,6 +345,7 @@ def test_a_message_in_fragments_without_end(raw: RawWebSocket) -> None:
 
 
 @pytest.mark.parametrize("flood", [frame(PING, b"x" * 100), frame(BINARY), frame(PONG)], ids=["ping", "empty", "pong"])
+@pytest.mark.attack("MQTT by WebSocket", "floods of small frames")
 def test_floods_of_small_frames_stop_nobody(server: EmbeddedServer, flood: bytes) -> None:
     """While small frames flood in others are served, and a client that does not take its pongs is not read."""
     with RawWebSocket(ws_port(server), receive_buffer=4096) as hostile, Wire(server) as innocent:

@@ -35,9 +35,10 @@ test-long: $(BIN)/tox  ## hours: up to 100,000 simulated schedules of each kind,
 	STATESTORE_TEST_SCALE=10 $(BIN)/tox run -e py -- -m 'scaled or long' --timeout 7200 $(CURDIR)/tests
 
 # tox does not look into pyenv by itself, whose commands python3.12 and so on are scripts.
-test-versions: export PATH := $(PATH):$(shell echo $$(pyenv root 2>/dev/null)/versions/3.1[1-4].*/bin | tr ' ' ':')
-test-versions: $(BIN)/tox  ## the quick tests on each Python from 3.11 to 3.14 that is there, and on the oldest versions of all dependencies
-	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e py311,py312,py313,py314,lowest
+test-versions: $(BIN)/tox  ## each Python from 3.11 to 3.15 that is there, or in Debian's sid, and the oldest versions of all dependencies
+	@newer=$$(tools/newer_pythons.sh) || [ -z "$$STATESTORE_REQUIRE_TOOLS" ] && \
+	PATH=$$PATH:$$(echo $$(pyenv root 2>/dev/null)/versions/3.1[1-5].*/bin | tr ' ' ':'):$$newer \
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e py315,py314,lowest,py313,py312,py311
 
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
 dist: $(BIN)/tox  ## wheel and source distribution into dist/, the same from each build of a commit

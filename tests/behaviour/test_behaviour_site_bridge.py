@@ -130,7 +130,8 @@ def test_exports_come_from_the_disk_and_imports_do_not(tmp_path: Path, caplog: p
         assert list(at_oslo.scan()) == [b"mine"]
         with rome(url, data=tmp_path / "rome"):
             eventually(lambda: at_oslo.get("sites/rome/line/1"))
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    # Not of asyncio's, which warns in development mode when the machine is busy.
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING and r.name.startswith("statestore")] == []
 
 
 def test_what_clients_had_set_there_stays_and_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ class LoopedStream:
 
     def __getattr__(self, name: str) -> Any:
         what = getattr(self._stream, name)
-        return (lambda *args, **more: self._run(what(*args, **more))) if asyncio.iscoroutinefunction(what) else what
+        return (lambda *args, **more: self._run(what(*args, **more))) if inspect.iscoroutinefunction(what) else what
 
     def __enter__(self) -> Self:
         self._run(self._stream.__aenter__())

@@ -199,6 +199,7 @@ def test_a_wait_for_an_event_that_is_interrupted_leaves_the_watch_whole() -> Non
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.ci
+@pytest.mark.interruptions
 def test_a_client_survives_interruptions_at_any_moment(via: str, kind: type[BaseException]) -> None:
     """After a signal between any two lines the interrupted call ends, nobody else waits for ever, and the client goes
     on."""

@@ -158,6 +158,7 @@ async def test_a_second_reader_is_told_at_once(raft: RaftShell, peers: ScriptedC
         }[what]()
         take = reader.get if what == "watch" else reader.next_batch
         first = asyncio.create_task(take())
+        await asyncio.sleep(0)  # what is waited for next may have been there before, and then nobody has a turn
         await until(lambda: any(seen[2] in (ENTRIES, BROADCAST) for seen in list(peers.seen)))
         with pytest.raises(raft_client.BusyError):
             await asyncio.wait_for(take(), 10)

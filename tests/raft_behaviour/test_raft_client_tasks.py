@@ -28,6 +28,8 @@ from raft_client import (
 )
 from raft_client.sync.poller import Poller, _PollPoller, _SelectorPoller
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and later
+
 
 def test_a_thread_that_stops_reading_hands_over(peers: ScriptedCluster, executor: ThreadPoolExecutor) -> None:
     """When the thread that waits for the sockets times out, another takes over, and the sleeping callers get their
@@ -73,7 +75,6 @@ def test_an_interrupted_call_leaves_no_trace(peers: ScriptedCluster) -> None:
         assert client.append(b"b") == 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of fork() in a process with threads
 def test_a_forked_child_cannot_use_the_client(peers: ScriptedCluster) -> None:
     """A forked child that uses the client gets an error, may close it, and the parent goes on."""
     with RaftClient(peers.seeds) as client:

@@ -221,6 +221,7 @@ def test_derived_ids_need_numbers_in_range(n: int, seconds: int) -> None:
         RequestId.derive("x", n, seconds=seconds)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # pytest-xdist has threads
 def test_ids_of_this_process_differ_also_after_a_fork() -> None:
     """A forked child makes other request ids than its parent, although it inherited the counter."""
     receive, send = os.pipe()

@@ -27,17 +27,24 @@ def interrupting(kind: type[BaseException] = AlarmError) -> Iterator[Callable[[C
     """
     random = Random(7)
 
+    armed: list[bool] = []
+
     def handler(*_: object) -> None:
-        raise kind
+        if armed:
+            armed.clear()
+            raise kind
 
     def interrupted(work: Callable[[], object], within_s: float) -> bool:
         try:
+            armed.append(True)
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, within_s))
             until = time.monotonic() + within_s + 0.05
             while time.monotonic() < until:
                 work()
         except kind:
             return True
+        finally:
+            armed.clear()  # an exception of the work's own
         return False
 
     before = signal.signal(signal.SIGALRM, handler)

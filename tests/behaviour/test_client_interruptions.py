@@ -1,0 +1,123 @@
+"""Locks, watches and closings of the blocking client, interrupted by exceptions from signal handlers at any moment.
+
+:mod:`test_client_tasks` has the same for requests, :mod:`test_client_loans` for the socket.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from support.interruptions import interrupting, is_free, needs_timer
+
+from statestore_client import BusyError, StateStoreClient
+from statestore_client.server import EmbeddedServer
+
+pytestmark = [
+    needs_timer,
+    pytest.mark.ci,
+    pytest.mark.interruptions,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of what Python swallows
+]
+
+#: An ordinary exception may close the client: it could be an error of its own (docs/explanation/delivery.md).
+KIND = KeyboardInterrupt
+
+
+def beside(work: Callable[[], object], stop: threading.Event) -> tuple[threading.Thread, list[BaseException]]:
+    """Another thread that does the same, and what it could not do."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, errors
+
+
+def test_edits_of_two_threads_go_on_after_interruptions() -> None:
+    """A lock object whose edits were interrupted at any moment edits on, in this thread and in another."""
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store:
+        lock = store.lock("l", lease=1)
+        edit = partial(lock.edit, "n", lambda value: b"%d" % (int(value or b"0") + 1), timeout=20)
+        with interrupting(KIND) as interrupted:
+            assert sum(interrupted(edit, 0.01) for _ in range(30)) > 15
+        assert is_free(edit)
+        before = int(store.get("n", timeout=20).value)
+        edit()
+        assert int(store.get("n", timeout=20).value) == before + 1
+
+
+def test_a_watch_and_a_lease_go_on_after_interruptions() -> None:
+    """Looks at a watch and at a lease, interrupted at any moment, leave both to this thread and to another."""
+    stop = threading.Event()
+    with (
+        EmbeddedServer() as server,
+        StateStoreClient(server.url) as other,
+        StateStoreClient(server.url) as store,
+        store.watch("k") as events,
+    ):
+        lease = store.lock("l", lease=30).acquire(20)
+
+        def look() -> None:
+            events.get(timeout=0)
+            lease.check()
+            lease.on_lost(print)
+
+        writer, errors = beside(lambda: other.set("k", b"1"), stop)
+        with interrupting(KIND) as interrupted:
+            assert sum(interrupted(look, 0.005) for _ in range(100)) > 60
+        stop.set()
+        writer.join(20)
+        assert not writer.is_alive()
+        assert not errors
+        while events.get(timeout=0.2) is not None:
+            pass
+        assert is_free(partial(events.get, 0.1))
+        other.set("k", b"last")
+        assert events.get(timeout=20).value == b"last"
+        assert lease.release(timeout=20)
+
+
+def test_a_second_reader_is_not_refused_after_an_interruption() -> None:
+    """A reader that was interrupted at any moment reads no longer: another thread may."""
+    refused: list[BusyError] = []
+    with EmbeddedServer() as server, StateStoreClient(server.url) as store, store.watch("k") as events:
+
+        def look() -> None:
+            try:
+                events.get(timeout=0)
+            except BusyError as error:
+                refused.append(error)
+
+        with interrupting(KIND) as interrupted:
+            for _ in range(50):
+                interrupted(look, 0.001)
+                assert is_free(look)
+    assert not refused
+
+
+def test_clients_that_are_opened_and_closed_under_interruptions_hang_nobody() -> None:
+    """A client can be closed after an interruption at any moment of its opening, work and closing."""
+    with EmbeddedServer() as server:
+        with interrupting(KIND) as interrupted:
+            for _ in range(60):
+                store = StateStoreClient(server.url)
+
+                def work(store: StateStoreClient = store) -> None:
+                    store.open(20)
+                    store.set("k", b"1", timeout=20)
+                    store.close()
+                    raise KIND  # a second round would find it closed
+
+                interrupted(work, 0.004)
+                assert is_free(store.close)
+        with StateStoreClient(server.url) as last:
+            assert last.get("k", timeout=20) is not None

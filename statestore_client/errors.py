@@ -205,7 +205,7 @@ class QuotaExceededError(ServerError):
 
     def __init__(self, message: str | None = None, *, quota: str | None = None) -> None:
         super().__init__(message)
-        self.quota = quota
+        self.quota: str | None = quota
 
     def __str__(self) -> str:
         return super().__str__() if self.quota is None else f"{super().__str__()}: {self.quota}"

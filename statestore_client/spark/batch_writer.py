@@ -93,8 +93,11 @@ class BatchWriter:
         duplicate_keys: Literal["error", "last"] | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        #: The keys of the lock, and of the marker in JSON: ``index`` is the last batch, ``rows`` counts those stored.
-        self.leader_key, self.marker_key = keys_of(pipeline_id)
+        leader_key, marker_key = keys_of(pipeline_id)
+        #: The key of the lock: it holds the name of the driver that has it.
+        self.leader_key: str = leader_key
+        #: The key of the marker, in JSON: ``index`` is the last batch, and ``rows`` counts all rows that were stored.
+        self.marker_key: str = marker_key
         if isinstance(first_batch, bool) or not isinstance(first_batch, int) or first_batch < 0:
             raise SettingsError(f"first_batch must be the number of a batch, from 0 on, not {first_batch!r}")
         self._target = connection(settings)

@@ -81,6 +81,7 @@ def sums(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> Aggreg
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a Java process of its own: 12 s, and several times that on a busy machine
 def test_a_killed_driver_loses_and_repeats_nothing(sums: Aggregation, store: StateStoreClient) -> None:
     """A driver is killed with SIGKILL in the middle of the rows of its second batch. The next one, with its checkpoint,
     writes that batch again, and the sums are those of all events; no sum was ever another than one of a whole batch."""
@@ -102,7 +103,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(sums: Aggregation, store: Sta
         store.watch("k0", initial=True) as seen,
         subprocess.Popen([sys.executable, source, sums.server.url, str(sums.folder)], start_new_session=True) as driver,
     ):
-        assert driver.wait(120) == -signal.SIGKILL
+        assert driver.wait(240) == -signal.SIGKILL
         assert sums.marker(store) == (0, KEYS)
         assert set(sums.state(store).values()) == {1, 11}
         sums.run()

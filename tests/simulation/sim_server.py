@@ -13,6 +13,7 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.service.response_cache import ResponseCacheLimits
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -53,7 +54,8 @@ class SimulatedServer(Host):
         self.is_up = True
         self.store = _AuditedStore(clock=HybridLogicalClock("StateStore", guard=nullcontext()))
         self.store.audit = self._audit
-        service = CarelessService(self.world, self.store, cache_limits=self._cache_limits)
+        token_key = Random(self.incarnation).randbytes(TOKEN_KEY_BYTES)  # another one, as all that it knew is gone
+        service = CarelessService(self.world, self.store, token_key=token_key, cache_limits=self._cache_limits)
         self.broker = Broker(random=Random(1), application=service)
         self._connections: dict[Link, tuple[Connection, PacketDecoder]] = {}
         self._links: dict[Connection, Link] = {}

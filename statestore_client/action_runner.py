@@ -27,6 +27,7 @@ from statestore_client.core.actions import (
 )
 from statestore_client.core.backoff import Backoff
 from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.driver import FLUSH_EVERY, Driver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.tracing import tracer
@@ -40,6 +41,7 @@ D = TypeVar("D", bound=Driver)
 class ActionRunner(Generic[D]):
     """The machine of one client, and the driver of its connection.
 
+    :param give_up_on: what ends the client, if connecting again in the same way will not cure it.
     :param complaint: what the application did to a connection of its own, if requests wait in vain because of it.
     :param on_open: makes and connects the next driver, which becomes :attr:`driver` once others may use it.
     :param on_state: is told of each change.
@@ -50,6 +52,7 @@ class ActionRunner(Generic[D]):
         settings: ConnectionSettings,
         client_id: str,
         *,
+        give_up_on: tuple[type[StateStoreError], ...],
         complaint: Callable[[], str | None],
         on_open: Callable[[Open], None],
         on_state: Callable[[StateChanged], None],
@@ -63,6 +66,7 @@ class ActionRunner(Generic[D]):
             request_timeout=settings.request_timeout,
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
+            give_up_on=give_up_on,
             addresses=len(settings.addresses),
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             complaint=complaint,

@@ -48,7 +48,7 @@
     ├── ReplicatedLogError                     ``statestore serve --log``: the log cannot be used
     ├── BusyError                              not possible here or now: two readers, another event loop, not opened
     ├── ForkedClientError                      a client used in a process that did not open it
-    └── ClosedError                            closed by you
+    └── ClosedError                            closed by you, or ended for a reason that it names
 
 Every error pickles (Spark carries them from executor to driver). Errors that can happen after a request left this
 process carry :attr:`~StateStoreError.may_have_been_applied`.
@@ -140,7 +140,9 @@ class ForkedClientError(StateStoreError):
 
 
 class ClosedError(StateStoreError):
-    """The client, lock or watch was closed by this program."""
+    """The client, lock or watch was closed by this program, or the client has ended: ``__cause__`` is the reason then.
+
+    Trying again is in vain; a client that has ended may be opened again."""
 
 
 # -- refused by the server ---------------------------------------------------------------------------------------------
@@ -265,7 +267,8 @@ class TransportError(StateStoreError):
     """The connection failed before an answer arrived; ``may_have_been_applied`` tells if a repeat is safe.
 
     ``fatal`` is True when connecting again in the same way cannot help: wrong credentials, a certificate that is not
-    trusted. A broker that is full, busy or shutting down is not (state store facts, 3.4).
+    trusted. A broker that is full, busy or shutting down is not (state store facts, 3.4). A client that was connected
+    goes on all the same: somebody may put it right.
     """
 
     def __init__(self, message: str = "", *, may_have_been_applied: bool = False, fatal: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What the log says of a client's connection: one line for each change, and no reason twice before the next one."""
+"""What the log says of a client's connection: one line for each change, and each minute one that it lasts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from statestore_client.core.actions import ConnectionState, StateChanged
+from statestore_client.errors import StateStoreError, TransportError
 
 __all__ = ["ConnectionLog"]
 
@@ -13,6 +14,8 @@ logger: Final = logging.getLogger("statestore_client")
 
 #: Reasons of one outage that are remembered; mostly there are two, the loss and the refusal after it.
 _MOST_REASONS: Final = 16
+#: An outage that lasts is a WARNING again after this time (seconds): the first one may have been overlooked.
+_REMIND_AFTER_S: Final = 60.0
 
 
 class ConnectionLog:
@@ -21,14 +24,16 @@ class ConnectionLog:
     ========================================================  =======================================================
     the first connection stands                               INFO
     the connection is lost, or the first attempt failed       WARNING with the reason, once for each outage
-    a later attempt failed                                    INFO if for a reason not told yet, else DEBUG without it
+    a later attempt failed for a reason not told yet          INFO, or WARNING if it will not pass by itself
+    a later attempt failed, a minute after the last WARNING   WARNING with the reason
+    any other attempt failed                                  DEBUG without the reason
     the connection stands again                               INFO
     the client cannot go on after it was connected, or tried  ERROR with the reason
     any other change                                          DEBUG
     ========================================================  =======================================================
 
-    A first attempt that ends the client is not logged: ``open()`` raises its error. Each record has the new state in
-    ``connection_state``, by which a handler can tell these lines from others.
+    A first attempt that ends the client is not logged: ``open()`` raises its error, if somebody waits for it. Each
+    record has the new state in ``connection_state``, by which a handler can tell these lines from others.
     """
 
     def __init__(self, client_id: str) -> None:
@@ -36,29 +41,40 @@ class ConnectionLog:
         self._was_connected = False
         self._failures = 0  # of this outage: the loss, and attempts
         self._told: set[str] = set()  # reasons, of this outage
+        self._warned_at = 0.0  # the last WARNING of this outage
+        #: Whether ``open()`` raises what ends the first attempt.
+        self.is_awaited: bool = True
 
-    def note(self, change: StateChanged) -> None:
-        """Log a change, or an attempt that changed nothing."""
+    def note(self, change: StateChanged, now: float) -> None:
+        """Log a change, or an attempt that changed nothing. ``now`` is in monotonic seconds."""
         if change.state is ConnectionState.CONNECTED:
             self._connected(change)
         elif change.state is ConnectionState.CLOSED:
             self._closed(change)
         elif change.error is not None:
-            self._failed(change.state, _on_one_line(str(change.error)))
+            self._failed(change.state, change.error, now)
         else:
             self._say(logging.DEBUG, change.state, str(change.state))
 
-    def _failed(self, state: ConnectionState, reason: str) -> None:
+    def _failed(self, state: ConnectionState, error: StateStoreError, now: float) -> None:
         self._failures += 1
+        reason = _on_one_line(str(error))
         is_new = reason not in self._told and len(self._told) < _MOST_REASONS
         if is_new:
             self._told.add(reason)
+        needs_care = not isinstance(error, TransportError) or error.fatal
+        level = logging.WARNING if needs_care else logging.INFO
         if self._failures == 1:
-            self._say(logging.WARNING, state, f"{_trouble(state)}: {reason}")
+            level, text = logging.WARNING, f"{_trouble(state)}: {reason}"
         elif is_new:
-            self._say(logging.INFO, state, f"still {_trouble(state)}: {reason}")
+            text = f"still {_trouble(state)}: {reason}"
+        elif now - self._warned_at >= _REMIND_AFTER_S:
+            level, text = logging.WARNING, f"still {_trouble(state)} after {self._tries} attempts: {reason}"
         else:
-            self._say(logging.DEBUG, state, f"still {_trouble(state)} after {self._tries} attempts")
+            level, text = logging.DEBUG, f"still {_trouble(state)} after {self._tries} attempts"
+        if level == logging.WARNING:
+            self._warned_at = now
+        self._say(level, state, text)
 
     def _connected(self, change: StateChanged) -> None:
         text = "connected" if not self._failures else f"connected{' again' * self._was_connected}{self._after}"
@@ -70,10 +86,12 @@ class ConnectionLog:
         self._was_connected = True
 
     def _closed(self, change: StateChanged) -> None:
-        if change.error is None or not (self._was_connected or self._failures):
+        if change.error is None or (self.is_awaited and not (self._was_connected or self._failures)):
             self._say(logging.DEBUG, change.state, "closed")
         else:
             self._say(logging.ERROR, change.state, f"closed for good: {_on_one_line(str(change.error))}")
+        self._was_connected, self._failures = False, 0  # it may be opened again
+        self._told.clear()
 
     @property
     def _tries(self) -> int:

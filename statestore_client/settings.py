@@ -198,7 +198,8 @@ class ConnectionSettings:
     clean_start: bool = True
     #: For the handshakes of TCP, TLS and WebSocket and the broker's CONNACK together.
     connect_timeout: float = attrs.field(default=10.0, validator=_seconds(_SHORTEST_S, 3600))
-    #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline.
+    #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline, also
+    #: after a refusal or with a file that cannot be read: what is wrong may be put right. Later, a client always does.
     retry_first_connect: bool = False
     #: After a connection that lasted 5 seconds the first attempt to connect again is made at once; this is the pause
     #: when all addresses have failed. It doubles with each failure of all, up to ``max_reconnect_delay``, minus up to a

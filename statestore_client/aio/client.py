@@ -17,13 +17,13 @@ from statestore_client.aio.lock import AsyncLease, AsyncLock
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import calls
-from statestore_client.core.actions import ConnectionState, StateListener, WatchEvent, WatchOptions
-from statestore_client.core.callbacks import check_function
+from statestore_client.core.actions import ConnectionState, ErrorClasses, StateListener, WatchEvent, WatchOptions
+from statestore_client.core.callbacks import check_error_classes, check_function
 from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, SetItem, Timeout, Token
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.errors import PickleRefusedError
+from statestore_client.errors import ConnectionLostError, PickleRefusedError
 from statestore_client.mqtt.driver import aio_connector, share_aio
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
@@ -45,6 +45,10 @@ class AsyncStateStoreClient:
         client, but not wait for it. In the asyncio client it may be a coroutine function, and may use and close the
         client: a task of the client calls it with one state after the other, awaits it, and logs what it raises.
         :meth:`close` gives it two seconds to finish, and cancels it then.
+    :param give_up_on: a class of errors, or a tuple of them, that end the client when connecting again in the same way
+        will not cure them (their ``fatal`` is True, or they are a :class:`SettingsError`): ``ConnectRefusedError`` for
+        wrong credentials, ``StateStoreError`` for all. By default it tries again, because somebody may be at work on
+        the cause; to decide otherwise, close it in ``on_state``.
     :param clock: where the client reads the time; tests pass another one.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
@@ -52,15 +56,17 @@ class AsyncStateStoreClient:
     :param options: any other setting, by name; they win over ``settings``.
 
     Use it as a context manager: entering connects, leaving disconnects. It reconnects by itself after that, with
-    exponential back-off. A request in flight is answered after the session resumed, or fails with an error whose
-    ``may_have_been_applied`` tells if repeating it is safe.
+    exponential back-off, and reads the files of its settings again each time. Nothing ends it but :meth:`close`,
+    another client with the same client id, and what it is to ``give_up_on``. A request in flight is answered after the
+    session resumed, or fails with an error whose ``may_have_been_applied`` tells if repeating it is safe.
 
     Any number of tasks of one event loop may share a client; other loops and forked processes may not.
 
     Keys and values are bytes; text is encoded as UTF-8. ``timeout`` is in seconds, ``None`` waits for ever, and the
     default is the setting ``request_timeout``. Every method raises :class:`ServerError` when the state store refuses,
     :class:`RequestTimeoutError` and :class:`ConnectionLostError` when no answer came, :class:`InvalidArgumentError`
-    when nothing was sent, :class:`BusyError` where it cannot be used, and :class:`ClosedError` after :meth:`close`.
+    when nothing was sent, :class:`BusyError` where it cannot be used, and :class:`ClosedError` after :meth:`close`, or
+    when the client has ended: then the error names the cause, which is its ``__cause__``, and trying again is in vain.
     """
 
     def __init__(
@@ -69,18 +75,20 @@ class AsyncStateStoreClient:
         *,
         client_id: str | None = None,
         on_state: StateListener | None = None,
+        give_up_on: ErrorClasses = (),
         clock: Clock = now,
         open_socket: OpenSocket | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
         _check_functions(on_state, clock, open_socket)
+        given_up = check_error_classes("give_up_on", give_up_on)
         if not isinstance(settings, ConnectionSettings):
             settings = ConnectionSettings.from_url(settings)
         settings = settings.evolve(**options) if options else settings
         settings = settings if client_id is None else settings.evolve(client_id=client_id)
         self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(settings, client_id=self._client_id, open_socket=open_socket)
-        self._use(Link(settings, self._client_id, on_state, clock, connector))
+        self._use(Link(settings, self._client_id, on_state, given_up, clock, connector))
         self._leases: set[AsyncLease] = set()  # held by locks of this client
 
     def _use(self, link: Link) -> None:
@@ -94,6 +102,7 @@ class AsyncStateStoreClient:
         paho_client: PahoClient,
         *,
         on_state: StateListener | None = None,
+        give_up_on: ErrorClasses = (),
         clock: Clock = now,
         **options: Unpack[SharedOptions],
     ) -> Self:
@@ -113,9 +122,10 @@ class AsyncStateStoreClient:
         when it reconnects, so a request that failed and "may have been applied" may be applied as late as that.
         """
         _check_functions(on_state, clock, None)
+        given_up = check_error_classes("give_up_on", give_up_on)
         client_id, settings, connector = share_aio(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
-        client._use(Link(settings, client_id, on_state, clock, connector))
+        client._use(Link(settings, client_id, on_state, given_up, clock, connector))
         return client
 
     # -- connection ----------------------------------------------------------------------------------------------------
@@ -136,19 +146,29 @@ class AsyncStateStoreClient:
         return self._engine.state
 
     @property
+    def trouble(self) -> str | None:
+        """Why no request can leave just now, in words; None while connected. For a readiness probe."""
+        return self._engine.trouble
+
+    @property
     def stats(self) -> ExchangeStats:
         """Counters of requests, replies, time-outs and dropped replies since the client was made."""
         return self._engine.stats
 
-    async def open(self, timeout: float | None = None) -> Self:
+    async def open(self, timeout: float | None = None, *, wait: bool = True) -> Self:
         """Connect; returns when requests can be sent. With ``retry_first_connect``, keeps trying until ``timeout``.
 
         Raises :class:`ConnectionLostError` when nobody answers, :class:`ConnectRefusedError` when the broker refuses,
         :class:`SettingsError` for a file that cannot be read, and :class:`RequestTimeoutError` after ``timeout``
-        seconds (None: for ever); in that last case connecting goes on, until the client is closed. A client that was
-        closed cannot be opened again.
+        seconds (None: for ever); in that last case connecting goes on, until the client is closed.
+
+        With ``wait=False`` it returns at once and connects in the background, for as long as it takes, as with
+        ``retry_first_connect``. Calls wait for the connection until their time-out, as after a loss; :attr:`trouble`
+        tells how it stands, and another ``open()`` waits for it.
+
+        A client that could not be opened, or has ended, may be opened again; one that was closed may not.
         """
-        await self._engine.open(calls.check_timeout(timeout))
+        await self._engine.open(calls.check_timeout(timeout), wait=calls.check_flag("wait", wait))
         return self
 
     async def close(self) -> None:
@@ -163,10 +183,13 @@ class AsyncStateStoreClient:
         await self._engine.end()
 
     async def __aenter__(self) -> Self:
+        if self._engine.is_in_background and self.state is not ConnectionState.CLOSED:
+            return self
         try:
             return await self.open()
-        except BaseException:
-            await self.close()  # who does not get in does not get out: there will be no exit
+        except BaseException:  # who does not get in does not get out: there will be no exit
+            self._engine.stop(ConnectionLostError("it was given up before it was connected"))
+            await self._engine.end()
             raise
 
     async def __aexit__(

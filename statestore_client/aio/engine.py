@@ -48,17 +48,25 @@ class Engine:
         self._now = link.now
         self._link = link
         self._machine = link.actions.machine
+        #: Whether it was opened without waiting for the connection.
+        self.is_in_background: bool = False
 
-    async def open(self, timeout: float | None) -> None:
-        """Start to connect and wait until requests can leave."""
+    async def open(self, timeout: float | None, *, wait: bool = True) -> None:
+        """Start to connect and, unless that goes on in the background, wait until requests can leave."""
         self.check_process()
         try:
-            self._link.begin()
+            loop = self._link.begin(is_awaited=wait)
+            is_running = loop is asyncio.get_running_loop()
         except RuntimeError:
             raise BusyError(_NO_LOOP) from None
-        waiter = Waiter(self._usable_loop())
+        if not is_running:
+            raise _foreign(loop)
+        waiter = Waiter(loop) if wait else None
+        self.is_in_background = not wait
         self._machine.open(waiter)
         self._link.perform()
+        if waiter is None:
+            return
         try:
             if not await waiter.wait(timeout):
                 raise self._machine.too_late(f"not connected to {self._settings.url} {within(timeout)}")
@@ -181,8 +189,11 @@ class Engine:
             if inspect.isawaitable(outcome):
                 self._link.tasks.start(finish(what, outcome), name=what)
 
-    def stop(self) -> None:
-        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""
+    def stop(self, why: StateStoreError | None = None) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow.
+
+        With ``why`` it may be opened again.
+        """
         if os.getpid() != self._pid:
             self._link.abandon()
         elif not self._link.has_ended:
@@ -190,7 +201,9 @@ class Engine:
             if self._link.is_stranded:
                 self._link.strand()
             else:
-                self._link.close()
+                self._link.close(why)
+        elif why is None:
+            self._machine.close(self._now())
 
     async def end(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
@@ -234,7 +247,7 @@ class Engine:
         self._machine.check_open()
         if loop is None:
             raise BusyError("the client was not opened: use it as an async context manager or await open()")
-        raise ClosedError(_CLOSED_LOOP) if loop.is_closed() else BusyError(_ANOTHER_LOOP)
+        raise _foreign(loop)
 
     def check_loop(self) -> None:
         """Raise in another event loop than the client's, and in a forked child.
@@ -250,3 +263,8 @@ class Engine:
             running = None
         if self._link.loop is not None and running is not self._link.loop:
             raise BusyError(_ANOTHER_LOOP)
+
+
+def _foreign(loop: asyncio.AbstractEventLoop) -> StateStoreError:
+    """What a call gets in another loop than the client's."""
+    return ClosedError(_CLOSED_LOOP) if loop.is_closed() else BusyError(_ANOTHER_LOOP)

@@ -21,6 +21,7 @@ from statestore_client.aio.tasks import Tasks
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import Observer, Open, StateChanged, StateListener
 from statestore_client.core.request import Request
+from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog
 from statestore_client.settings import ConnectionSettings
@@ -42,6 +43,7 @@ class Link:
         settings: ConnectionSettings,
         client_id: str,
         on_state: StateListener | None,
+        give_up_on: tuple[type[StateStoreError], ...],
         clock: Clock,
         connector: AioConnector,
     ) -> None:
@@ -54,7 +56,12 @@ class Link:
         #: The loop that opened it.
         self.loop: asyncio.AbstractEventLoop | None = None
         self.actions: ActionRunner[AioDriver] = ActionRunner(
-            settings, client_id, complaint=connector.complaint, on_open=self._open, on_state=self._state_changed
+            settings,
+            client_id,
+            give_up_on=give_up_on,
+            complaint=connector.complaint,
+            on_open=self._open,
+            on_state=self._state_changed,
         )
         self._machine = self.actions.machine
         self._newest: AioDriver | None = None  # the driver in use, or its successor that is connecting
@@ -76,13 +83,6 @@ class Link:
 
     # -- calls of any task ---------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Belong to the running loop. Raises RuntimeError if there is none, BusyError if the driver cannot use it."""
-        if self.loop is None:
-            loop = asyncio.get_running_loop()
-            self._connector.check_loop(loop)
-            self.loop = loop
-
     def perform(self) -> None:
         """Carry out what the machine wants, and see to it that its next deadline is met."""
         self._carry_out()
@@ -99,9 +99,34 @@ class Link:
         self.actions.caught_up(observer)
         self.perform()
 
-    def close(self) -> None:
-        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow."""
-        self._machine.close(self.now())
+    def begin(self, *, is_awaited: bool) -> asyncio.AbstractEventLoop:
+        """Belong to the running loop, for good, or until the client has ended; returns the loop that it belongs to.
+
+        ``is_awaited``: somebody hears of errors. Raises RuntimeError if no loop runs, BusyError if the driver cannot
+        use it, or if another client uses the application's paho client now.
+        """
+        loop = asyncio.get_running_loop()
+        if self._machine.has_ended:
+            self._connector.check_loop(loop)
+            self._connector.reopen()
+            for handle in (self._timer, self._turn_end, self._ack_timer):
+                if handle is not None:
+                    handle.cancel()
+            self._timer = self._turn_end = self._ack_timer = None
+            self._wakes_at = math.inf
+            self.loop, self.has_ended = loop, False
+        elif self.loop is None:
+            self._connector.check_loop(loop)
+            self.loop = loop
+        self._log.is_awaited = is_awaited
+        return self.loop
+
+    def close(self, why: StateStoreError | None = None) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow.
+
+        With ``why`` it may be opened again.
+        """
+        self._machine.close(self.now(), why)
         self.perform()
         self.actions.flush()
         self._connector.close()
@@ -185,7 +210,7 @@ class Link:
         self.actions.flush()
 
     def _state_changed(self, action: StateChanged) -> None:
-        self._log.note(action)
+        self._log.note(action, self.now().monotonic)
         if self._on_state is not None and self.loop is not None:
             self._on_state.put(action.state, action.error)
 

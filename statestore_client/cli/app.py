@@ -33,6 +33,7 @@ from statestore_client.cli.connection import for_any_command
 from statestore_client.cli.streams import run_guarded
 from statestore_client.cli.wording import name_options
 from statestore_client.errors import (
+    ClosedError,
     DataDirectoryError,
     InvalidArgumentError,
     LockNotAcquiredError,
@@ -168,6 +169,8 @@ def _exit_code(error: StateStoreError) -> int:
         return exits.USAGE
     if isinstance(error, DataDirectoryError | ReplicatedLogError):
         return exits.DATA
+    if isinstance(error, ClosedError) and isinstance(error.__cause__, StateStoreError):
+        return _exit_code(error.__cause__)  # why the client has ended
     if isinstance(error, TransportError):
         return exits.NOT_ADMITTED if error.fatal else exits.NO_CONNECTION
     return exits.REFUSED

@@ -13,7 +13,7 @@ from statestore_client.cli.client_log import client_log
 from statestore_client.cli.connection import connection_options
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import print_json, print_line
-from statestore_client.errors import NotAuthorizedError
+from statestore_client.errors import NotAuthorizedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 
@@ -35,7 +35,8 @@ def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings)
     """
     if wait is not None:
         settings = settings.evolve(retry_first_connect=True, request_timeout=max(wait, _SHORTEST_S))
-    with client_log(tells_of_connection=False), contextlib.closing(StateStoreClient(settings)) as store:
+    client = StateStoreClient(settings, give_up_on=StateStoreError)  # --wait is for a broker that is not there yet
+    with client_log(tells_of_connection=False), contextlib.closing(client) as store:
         store.open(timeout=settings.request_timeout)
         asked = time.monotonic()
         with contextlib.suppress(NotAuthorizedError):  # an answer as well

@@ -22,6 +22,7 @@ __all__ = [
     "ConnectionState",
     "Disconnect",
     "Drop",
+    "ErrorClasses",
     "EventKind",
     "Notify",
     "Observer",
@@ -106,6 +107,10 @@ class WatchOptions:
 #: Gets each new connection state and, when it got worse, the reason; also the reason of each attempt to connect that
 #: fails while the state stays the same. The asyncio client awaits what it returns, if that can be awaited.
 StateListener: TypeAlias = Callable[[ConnectionState, StateStoreError | None], object]
+
+
+#: One class of errors, or several, as ``except`` takes them.
+ErrorClasses: TypeAlias = type[StateStoreError] | tuple[type[StateStoreError], ...]
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""The functions that users give to a client to call: which are accepted, and what an answer may not be."""
+"""What users give to a client to go by: the functions and classes that are accepted, and what an answer may not be."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import functools
 import inspect
 from collections.abc import Callable
 
-from statestore_client.errors import InvalidArgumentError
+from statestore_client.errors import InvalidArgumentError, StateStoreError
 
-__all__ = ["check_function", "refuse_awaitable"]
+__all__ = ["check_error_classes", "check_function", "refuse_awaitable"]
+
+
+def check_error_classes(what: str, classes: object) -> tuple[type[StateStoreError], ...]:
+    """One class of errors, or a tuple of them, as ``except`` takes them. Raises :class:`InvalidArgumentError`."""
+    found = classes if isinstance(classes, tuple) else (classes,)
+    for each in found:
+        if not isinstance(each, type) or not issubclass(each, StateStoreError):
+            raise InvalidArgumentError(
+                f"{what} must be a class of errors of this package, or a tuple of such classes, not {each!r}"
+            )
+    return found
 
 
 def check_function(what: str, function: object, *, awaited: bool = False) -> None:

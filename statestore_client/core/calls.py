@@ -34,8 +34,8 @@ __all__ = [
     "Timeout",
     "Token",
     "check_batch",
+    "check_flag",
     "check_kind",
-    "check_persist",
     "check_timeout",
     "check_wait",
     "delete_command",
@@ -233,7 +233,8 @@ def lock_terms(
 ) -> LockTerms:
     """A lock. ``unique`` is the holder, if the caller names none."""
     key = watched_key(key_bytes(name, "lock's name"), client_id)
-    return LockTerms(key, unique if holder is None else key_bytes(holder, "holder"), lease, check_persist(persist))
+    who = unique if holder is None else key_bytes(holder, "holder")
+    return LockTerms(key, who, lease, check_flag("persist", persist))
 
 
 def election_terms(
@@ -242,7 +243,7 @@ def election_terms(
     """An election. ``unique`` is the candidate, if the caller names none."""
     key = watched_key(key_bytes(name, "election's name"), client_id)
     who = unique if candidate is None else key_bytes(candidate, "candidate")
-    return ElectionTerms(key, who, term, check_persist(persist))
+    return ElectionTerms(key, who, term, check_flag("persist", persist))
 
 
 def set_command(
@@ -265,14 +266,14 @@ def set_command(
     name, data = key_bytes(key), value_bytes(value)
     wanted = None if expected is None else _to_bytes(expected, "expected value")
     when = Condition(condition) if condition else None
-    return Set(name, data, when, _expiry_ms(expiry), None if wanted == data else wanted, check_persist(persist))
+    return Set(name, data, when, _expiry_ms(expiry), None if wanted == data else wanted, check_flag("persist", persist))
 
 
-def check_persist(persist: object) -> bool:
-    """Whether a SET is marked; a text such as ``"false"`` would be true."""
-    if not isinstance(persist, bool):
-        raise InvalidArgumentError(f"persist must be True or False, not {persist!r}")
-    return persist
+def check_flag(name: str, value: object) -> bool:
+    """True or False; a text such as ``"false"`` would be true."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}")
+    return value
 
 
 def get_command(key: Bytes) -> Get:
@@ -299,14 +300,14 @@ def set_commands(
 ) -> BatchCommands:
     """A SET for each item; what an item leaves open is the batch's."""
     expires_ms = _expiry_ms(expiry)
-    check_persist(persist)
+    check_flag("persist", persist)
 
     def make(item: SetItem | tuple[Bytes, Bytes]) -> Set | FencedCommand:
         if not isinstance(item, SetItem):
             key, value = _pair(item)
             return Set(key_bytes(key), value_bytes(value), None, expires_ms, None, persist)
         own_ms = expires_ms if item.expiry is None else _expiry_ms(item.expiry)
-        own = persist if item.persist is None else check_persist(item.persist)
+        own = persist if item.persist is None else check_flag("persist", item.persist)
         command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms, None, own)
         token = fencing_token(item.fencing_token)
         return command if token is None else FencedCommand(command, token)

@@ -25,6 +25,7 @@ from statestore_client.wire.commands import Command
 __all__ = [
     "broke_connection",
     "closed",
+    "ended",
     "not_answered",
     "refused_publication",
     "refused_subscription",
@@ -108,11 +109,21 @@ def broke_connection(error: StateStoreError) -> TransportError:
 
 
 def closed(reason: StateStoreError | None) -> StateStoreError:
-    """What every call gets once the client is closed: by ``reason``, or by its user (None)."""
+    """What those get that wait when the client is closed: by ``reason``, or by its user (None)."""
+    # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
+    return ended(None) if reason is None else copy.copy(reason)
+
+
+def ended(reason: StateStoreError | None) -> ClosedError:
+    """What every call gets once the client is closed: by ``reason``, or by its user (None).
+
+    Not the reason itself, which may be a TransportError: a program that tries again after those would never end.
+    """
     if reason is None:
         return ClosedError("the client is closed; make a new one")
-    # A copy for each caller: raising one instance again and again would make its traceback longer and longer.
-    return copy.copy(reason)
+    error = ClosedError(f"the client has ended; open() begins anew ({reason})")
+    error.__cause__ = reason
+    return error
 
 
 def not_answered(reason: StateStoreError | None, may_have_been_applied: bool) -> StateStoreError:

@@ -6,7 +6,16 @@ Connection phases (users see the state in brackets)::
                       ^      |                                |                          |
                       |      +-----------Closed---------------+---------Closed-----------+
                       |                                       v
-                      +----- back-off is over ------- WAITING [suspended]       fatal, or close() ---> CLOSED [closed]
+                      +----- back-off is over ------- WAITING [suspended]      is final, or close() --> CLOSED [closed]
+
+What is final:
+
+* another connection with the same client id took the session over, unless it may have been an attempt of our own;
+* an error that connecting again in the same way will not cure, and that the user wants to give up on;
+* before the first success: any error, after all addresses were tried; with ``retry_first_connect`` only an argument
+  that the broker cannot take.
+
+Invariant: after the first success nothing else ends a client: user data bases, files and clocks come back.
 
 Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take_actions` after every call, and call
 :meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. Not thread-safe; the shell serialises.
@@ -34,7 +43,7 @@ from statestore_client.core.actions import (
 )
 from statestore_client.core.backoff import Backoff
 from statestore_client.core.exchange import Exchange
-from statestore_client.core.failures import broke_connection, closed, not_answered
+from statestore_client.core.failures import broke_connection, closed, ended, not_answered
 from statestore_client.core.reconnection import Reconnection
 from statestore_client.core.request import Request, RequestSpan
 from statestore_client.core.silence import is_silent
@@ -63,6 +72,8 @@ __all__ = ["ClientMachine", "node_id"]
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
 _SESSION_TAKEN_OVER: Final = 0x8E
 _QUOTA_EXCEEDED: Final = 0x97
+#: UNSUPPORTED_PROTOCOL_VERSION, CLIENT_IDENTIFIER_NOT_VALID: no broker takes back what it says of an argument.
+_WRONG_ARGUMENT: Final = frozenset({0x84, 0x85})
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
 _OUR_PACKET_WAS_BAD: Final = frozenset({0x81, 0x82, 0x95})
 
@@ -85,7 +96,8 @@ class ClientMachine:
     """One client of the state store.
 
     :param client_id: the MQTT client id; it names the topics.
-    :param retry_first_connect: False makes a failed first connection fatal, once all addresses were tried.
+    :param retry_first_connect: False makes a failed first connection final, once all addresses were tried.
+    :param give_up_on: errors that end the client if connecting again in the same way will not cure them.
     :param addresses: how many take turns, attempt by attempt.
     :param random: jitter and correlation data come from here.
     """
@@ -100,6 +112,7 @@ class ClientMachine:
         request_timeout: float,
         clean_start: bool = True,
         retry_first_connect: bool = False,
+        give_up_on: tuple[type[StateStoreError], ...] = (),
         addresses: int = 1,
         backoff: Backoff | None = None,
         complaint: Callable[[], str | None] = lambda: None,
@@ -109,6 +122,7 @@ class ClientMachine:
         self.actions: list[Action] = []
         self._clean_start = clean_start
         self._retry_first_connect = retry_first_connect
+        self._give_up_on = give_up_on
         self._response_topic = response_topic(client_id)
         #: Read its ``stats``, ``pending`` and ``in_flight``; call nothing.
         self.exchange: Exchange = Exchange(
@@ -135,7 +149,7 @@ class ClientMachine:
         }
         self._phase = _Phase.NEW
         self._subscribed_by = math.inf  # when SUBACK has to be here
-        self._drop_reason: str | None = None  # set once we gave a connection up
+        self._drop_reason: StateStoreError | None = None  # set once we gave a connection up
         self._ever_connected = False
         self._session_is_good = True  # False: the broker must forget it
         self._lost_session: SessionLostError | None = None  # to be told when the connection stands
@@ -154,9 +168,14 @@ class ClientMachine:
         return ConnectionState.SUSPENDED if self._ever_connected else ConnectionState.CONNECTING
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, and not by its user: then it may be opened again."""
+        return self._phase is _Phase.CLOSED and self._final_error is not None
+
+    @property
     def situation(self) -> str:
         """The state and what led to it, for the errors of calls that could not wait for a better one."""
-        error = self.exchange.last_connection_error
+        error = self._final_error or self.exchange.last_connection_error
         return str(self.state) if error is None else f"{self.state}: {error}"
 
     def too_late(self, text: str) -> RequestTimeoutError:
@@ -168,7 +187,7 @@ class ClientMachine:
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""
         if self._phase is _Phase.CLOSED:
-            raise closed(self._final_error)
+            raise ended(self._final_error)
 
     def take_actions(self) -> list[Action]:
         """A copy of :attr:`actions`, which is empty then."""
@@ -179,16 +198,36 @@ class ClientMachine:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def open(self, waiter: object) -> None:
-        """Start to connect; ``waiter`` is resolved when requests can leave, rejected when that cannot be."""
-        if self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, closed(self._final_error)))
+        """Start to connect; ``waiter`` is resolved when requests can leave, rejected when that cannot be.
+
+        With None nobody waits, and a first connection that fails is retried: nobody would hear of the failure. A client
+        that has ended otherwise than by :meth:`close` begins anew.
+        """
+        if self.has_ended:
+            self._begin_anew()
+        if waiter is None:
+            self._retry_first_connect = True
+        elif self._phase is _Phase.CLOSED:
+            self.actions.append(Reject(waiter, ended(None)))
         elif self._phase is _Phase.READY:
             self.actions.append(Resolve(waiter, None))
         else:
             self._open_waiters.append(waiter)
-            if self._phase is _Phase.NEW:
-                self.actions.append(StateChanged(self.state))
-                self._connect()
+        if self._phase is _Phase.NEW:
+            self.actions.append(StateChanged(self.state))
+            self._connect()
+
+    def _begin_anew(self) -> None:
+        """From CLOSED to NEW. Requests and watches have ended, and nothing of the session is relied upon."""
+        self._phase = _Phase.NEW
+        self._final_error = self._lost_session = None
+        self._session_is_good = self._session_is_good and not self._ever_connected
+        self._ever_connected = False
+        self._subscriptions.session_lost()
+        self._reconnection.begin_anew()
+        self.exchange.reset()
+        self.exchange.last_connection_error = None
+        self.watching.begin_anew()
 
     def cancel_open(self, waiter: object) -> None:
         """The caller of :meth:`open` no longer waits. Connecting goes on."""
@@ -205,7 +244,7 @@ class ClientMachine:
     ) -> Request | None:
         """Send a command; returns its handle for :meth:`cancel`, or None when it was rejected at once."""
         if self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, closed(self._final_error)))
+            self.actions.append(Reject(waiter, ended(self._final_error)))
             return None
         return self.exchange.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
 
@@ -222,7 +261,7 @@ class ClientMachine:
     def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
         if self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, closed(self._final_error)))
+            self.actions.append(Reject(waiter, ended(self._final_error)))
             return
         self.watching.add(key, observer, waiter, now, options)
         self._subscribe_to_notifications()
@@ -233,12 +272,17 @@ class ClientMachine:
         self.watching.remove(key, observer, now)
         self.watching.settle(now)
 
-    def close(self, now: Instant) -> None:
-        """End: reject what waits, send DISCONNECT. Closing twice is harmless."""
+    def close(self, now: Instant, why: StateStoreError | None = None) -> None:
+        """End: reject what waits, send DISCONNECT. Closing twice is harmless.
+
+        For good, unless ``why`` says that it is not the end of the client but of an attempt to open it.
+        """
         if self._phase is _Phase.CLOSED:
+            if why is None:
+                self._final_error = None
             return
         connected = self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY)
-        self._end(None)
+        self._end(why)
         self.watching.settle(now)
         if connected:
             self.actions.append(Disconnect())
@@ -278,9 +322,9 @@ class ClientMachine:
         self.watching.tick(now)
         self.watching.settle(now)
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, reason: StateStoreError | str) -> None:
         if self._drop_reason is None:
-            self._drop_reason = reason
+            self._drop_reason = ConnectionLostError(reason) if isinstance(reason, str) else reason
             self.actions.append(Drop())
 
     def interrupted(self, now: Instant) -> None:
@@ -326,9 +370,12 @@ class ClientMachine:
 
     def _receive_subscribed(self, event: Subscribed, now: Instant) -> None:
         granted, refused = self._subscriptions.answered(event)
-        if self._response_topic in refused:
-            self._end(refused[self._response_topic])
-            self.actions.append(Disconnect())
+        if (why := refused.get(self._response_topic)) is not None:
+            if self._is_final(Closed(why, fatal=True), why, now):
+                self._end(why)
+                self.actions.append(Disconnect())
+            else:
+                self._drop(why)
             return
         for error in refused.values():
             self.watching.refused(error)
@@ -358,8 +405,8 @@ class ClientMachine:
             self._subscriptions.ask(self.watching.topic_filter)
 
     def _receive_closed(self, event: Closed, now: Instant) -> None:
-        error = event.error if self._drop_reason is None else ConnectionLostError(self._drop_reason)
-        is_shadow = event.reason_code == _SESSION_TAKEN_OVER and self._reconnection.may_have_shadow(now)
+        error = self._drop_reason or event.error
+        is_final = self._is_final(event, error, now)
         if self._phase is _Phase.CONNECTING:
             self._reconnection.failed(now)
         elif event.reason_code == _QUOTA_EXCEEDED:
@@ -367,8 +414,7 @@ class ClientMachine:
         self.exchange.suspend(error)
         self._subscriptions.disconnected()
         self.watching.suspend(now)
-        goes_on = self._ever_connected or self._retry_first_connect or self._reconnection.has_untried_address
-        if (event.fatal and not is_shadow) or not goes_on:
+        if is_final:
             self._end(error)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
@@ -377,8 +423,20 @@ class ClientMachine:
         self._reconnection.plan(now)
         self.actions.append(StateChanged(self.state, error))
 
+    def _is_final(self, event: Closed, error: StateStoreError, now: Instant) -> bool:
+        """Whether the end of a connection, or of an attempt, ends the client; the module says why."""
+        if event.fatal and isinstance(error, self._give_up_on):
+            return True
+        if event.reason_code == _SESSION_TAKEN_OVER:
+            return event.fatal and not self._reconnection.may_have_shadow(now)
+        if self._ever_connected:
+            return False
+        if self._retry_first_connect:
+            return event.reason_code in _WRONG_ARGUMENT
+        return event.fatal or not self._reconnection.has_untried_address
+
     def _end(self, error: StateStoreError | None) -> None:
-        """To CLOSED: by the user (``error`` is None) or because going on is pointless."""
+        """To CLOSED: by the user (``error`` is None) or because it is final."""
         self._phase = _Phase.CLOSED
         self._reconnection.retry_at = None
         self._final_error = error

@@ -45,6 +45,10 @@ class Reconnection:
         """Whether an address is left in this round, when the present attempt has failed."""
         return (self._failures + 1) % self._addresses != 0
 
+    def begin_anew(self) -> None:
+        """The client is opened again. What its last attempts may still do they may do now."""
+        self._failures, self._ready_since, self.retry_at = 0, None, None
+
     def succeeded(self, now: Instant) -> None:
         """Requests can leave."""
         self._ready_since = now.monotonic

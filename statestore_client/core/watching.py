@@ -143,6 +143,12 @@ class Watching:
         self._table.close(error)
         self._prefixes.close(error)
 
+    def begin_anew(self) -> None:
+        """The client is opened again, and has no watches any more."""
+        for container in (self._steps, self._to_ask, self._polls):
+            container.clear()
+        self._closed = False
+
     # -- reading now and then, for brokers that lose notifications -----------------------------------------------------
 
     def _plan_poll(self, key: bytes, now: Instant) -> None:

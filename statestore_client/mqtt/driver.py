@@ -112,7 +112,10 @@ class SyncConnector(Protocol):
         """What the application did to a connection of its own, if requests wait in vain because of it."""
 
     def close(self) -> None:
-        """The client was closed: no driver will be opened any more."""
+        """The client was closed: no driver is opened, unless it is for :meth:`reopen`."""
+
+    def reopen(self) -> None:
+        """The client has ended and is opened again. Raises BusyError if another one uses its connection now."""
 
 
 class AioConnector(Protocol):
@@ -128,7 +131,10 @@ class AioConnector(Protocol):
         """What the application did to a connection of its own, if requests wait in vain because of it."""
 
     def close(self) -> None:
-        """The client was closed: no driver will be opened any more."""
+        """The client was closed: no driver is opened, unless it is for :meth:`reopen`."""
+
+    def reopen(self) -> None:
+        """The client has ended and is opened again. Raises BusyError if another one uses its connection now."""
 
 
 def sync_connector(

@@ -64,6 +64,9 @@ class NativeConnector:
     def close(self) -> None:
         """There is nothing to release."""
 
+    def reopen(self) -> None:
+        """There is nothing to take again."""
+
 
 class NativeDriver:
     """One connection's bytes and calls; the two subclasses do the waiting."""

@@ -71,7 +71,9 @@ class NativeSyncDriver(NativeDriver):
         return bool(self._unsent or self._connection.has_events or self._broken) and self._socket is not None
 
     def next_deadline(self) -> float:
-        return math.inf if self._socket is None else self._next_deadline()
+        if self._socket is None:
+            return 0.0 if self._connection.has_events else math.inf  # the end of an abort is to be taken
+        return self._next_deadline()
 
     def flush(self) -> None:
         sock, unsent = self._socket, self._unsent

@@ -30,6 +30,7 @@ class PahoAioConnector:
         self._connector = connector
         self.complaint: Callable[[], str | None] = connector.complaint
         self.close: Callable[[], None] = connector.close
+        self.reopen: Callable[[], None] = connector.reopen
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:  # where it is not implemented: on Windows

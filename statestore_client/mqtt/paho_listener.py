@@ -84,7 +84,8 @@ class PahoListener:
         self._session_kept = self._own is not None
         self._limits: tuple[int, int | None] = (65_535, None)
         self._in_doubt = False  # core gave the link up, although paho has not
-        self._closed = False
+        #: Whether the application has its callbacks back.
+        self.is_closed: bool = False
         self._theirs: dict[str, Callable[..., Any] | None] = {name: getattr(client, name) for name in _CALLBACKS}
         #: The very objects that paho holds, for a look at whether it still does.
         self._ours: dict[str, Callable[..., Any]] = {"on_message": self._on_message}
@@ -105,7 +106,7 @@ class PahoListener:
         with self._lock:
             self.subscriptions = {}
             self.repeated = frozenset(delivery_id for delivery_id, _ in self.deliveries.values())
-            if self._closed:
+            if self.is_closed:
                 tell(Closed(ConnectionLostError("the connection was closed by this client")))
                 return
             self._tell = tell
@@ -148,9 +149,9 @@ class PahoListener:
     def close(self) -> None:
         """Restore the application's callbacks, unless it has set others since, and end our subscriptions."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 return
-            self._closed = True
+            self.is_closed = True
         for name, their in self._theirs.items():
             if getattr(self.client, name) is self._ours[name]:
                 setattr(self.client, name, their)

@@ -210,3 +210,6 @@ class OwnedConnector:
 
     def close(self) -> None:
         """There is nothing to release."""
+
+    def reopen(self) -> None:
+        """There is nothing to take again."""

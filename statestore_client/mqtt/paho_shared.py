@@ -102,17 +102,29 @@ class SharedConnector:
     """
 
     def __init__(self, paho_client: Client, settings: ConnectionSettings) -> None:
-        if paho_client in _shared:
-            raise BusyError("this paho client is shared already; use the one state store client everywhere")
-        _shared.add(paho_client)
+        self._paho_client = paho_client
         self._settings = settings
-        self._listener = PahoListener(paho_client, settings)
-        self.complaint: Callable[[], str | None] = self._listener.complaint
+        self._listener = self._listen()
+
+    def _listen(self) -> PahoListener:
+        if self._paho_client in _shared:
+            raise BusyError("this paho client is shared already; use the one state store client everywhere")
+        _shared.add(self._paho_client)
+        return PahoListener(self._paho_client, self._settings)
+
+    def complaint(self) -> str | None:
+        """What the application did to the callbacks, if requests wait in vain because of it."""
+        return self._listener.complaint()
 
     def open(self, *, clean_start: bool) -> _SharedDriver:  # noqa: ARG002 - the session is the application's
         return _SharedDriver(self._listener, self._settings)
 
     def close(self) -> None:
         """Leave the connection to the application, as it was."""
-        _shared.discard(self._listener.client)
+        _shared.discard(self._paho_client)
         self._listener.close()
+
+    def reopen(self) -> None:
+        """Share it again, if it was left to the application meanwhile."""
+        if self._listener.is_closed:
+            self._listener = self._listen()

@@ -43,20 +43,26 @@ class Engine:
         self._now = link.now
         self._link = link
         self._machine = link.actions.machine
+        #: Whether it was opened without waiting for the connection.
+        self.is_in_background: bool = False
 
-    def open(self, timeout: float | None) -> None:
-        """Start the network thread and wait until requests can leave."""
+    def open(self, timeout: float | None, *, wait: bool = True) -> None:
+        """Start the network thread and, unless it is to connect in the background, wait until requests can leave."""
         self._check_thread()
         link, waiter = self._link, Waiter()
 
         def begin() -> None:
-            link.start()
-            link.waiting.add(waiter)
-            self._machine.open(waiter)
+            link.start(is_awaited=wait)
+            if wait:
+                link.waiting.add(waiter)
+            self.is_in_background = not wait
+            self._machine.open(waiter if wait else None)
             link.perform()
 
         try:
             link.run(begin, _deadline(timeout))
+            if not wait:
+                return
             if not waiter.wait(timeout):
                 raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
         finally:
@@ -237,10 +243,13 @@ class Engine:
         """Call the user's function now; what it raises is logged."""
         call_back(what, function, *arguments)
 
-    def stop(self) -> None:
-        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow."""
+    def stop(self, why: StateStoreError | None = None) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`end` is to follow.
+
+        With ``why`` it may be opened again.
+        """
         if os.getpid() == self._pid:
-            self._link.close()
+            self._link.close(why)
         else:
             self._link.drop()
 

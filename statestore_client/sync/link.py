@@ -23,6 +23,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 from statestore_client.action_runner import ActionRunner
@@ -59,6 +60,7 @@ class Link:
         settings: ConnectionSettings,
         client_id: str,
         on_state: StateListener | None,
+        give_up_on: tuple[type[StateStoreError], ...],
         clock: Clock,
         connector: SyncConnector,
     ) -> None:
@@ -73,7 +75,12 @@ class Link:
         self._log = ConnectionLog(client_id)
         self.section: Section = Section()
         self.actions: ActionRunner[SyncDriver] = ActionRunner(
-            settings, client_id, complaint=connector.complaint, on_open=self._open, on_state=self._to_tell.append
+            settings,
+            client_id,
+            give_up_on=give_up_on,
+            complaint=connector.complaint,
+            on_open=self._open,
+            on_state=self._to_tell.append,
         )
         self._machine = self.actions.machine
         #: Whom calling threads wait for.
@@ -84,6 +91,7 @@ class Link:
         self._given_up: SyncDriver | None = None  # while it was connecting
         #: The network thread, once there is one.
         self.thread: threading.Thread | None = None
+        self._is_leaving = False  # it touches nothing any more that the next one uses
         self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
 
     # -- calls of any thread -------------------------------------------------------------------------------------------
@@ -109,12 +117,18 @@ class Link:
             finally:
                 self.section.leave()
 
-    def start(self) -> None:
-        """Start the network thread, unless there is one; inside.
+    def start(self, *, is_awaited: bool) -> None:
+        """Start the network thread, unless there is one; inside. ``is_awaited``: somebody hears of errors.
 
         Raises :class:`BusyError` if the system has no room for a thread; it may be tried again.
         """
-        if self.thread is not None or self._machine.state is ConnectionState.CLOSED:
+        if self._machine.has_ended:
+            self._connector.reopen()
+            self._given_up = self._connecting  # the network thread may still be at the attempt before
+        elif self._machine.state is ConnectionState.CLOSED:
+            return
+        self._log.is_awaited = is_awaited
+        if self.thread is not None and not self._is_leaving:
             return
         waker = socket.socketpair()
         for end in waker:
@@ -126,7 +140,7 @@ class Link:
             for end in waker:
                 end.close()
             raise BusyError(f"no thread could be started for the network: {error} (is there a limit?)") from error
-        self._waker, self.thread = waker, thread
+        self._waker, self.thread, self._is_leaving = waker, thread, False
 
     def perform(self) -> None:
         """Carry out what the machine wants, and write; inside."""
@@ -199,17 +213,18 @@ class Link:
         self.waiting.clear()
         self._wake()
 
-    def close(self) -> None:
+    def close(self, why: StateStoreError | None = None) -> None:
         """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow.
 
-        Never waits: on top of a frame that is inside, this happens when that one leaves.
+        With ``why`` it may be opened again. Never waits: on top of a frame that is inside, this happens when that one
+        leaves.
         """
-        self.section.later(self._close)
+        self.section.later(partial(self._close, why))
         self._connector.close()
         self._wake()
 
-    def _close(self) -> None:
-        self._machine.close(self.now())
+    def _close(self, why: StateStoreError | None) -> None:
+        self._machine.close(self.now(), why)
         self.perform()
 
     def join(self) -> None:
@@ -276,15 +291,17 @@ class Link:
                     selector.select(timeout)
                     with contextlib.suppress(BlockingIOError):
                         waker_out.recv(4096)
-            except BaseException:
+            except BaseException as error:
                 logger.exception("the network thread of client %s failed", self._client_id)
                 with self.section:
-                    self._machine.close(self.now())
-                    self.perform()
+                    self._is_leaving = True
+                    self._close(ConnectionLostError(f"the network thread failed: {error!r}"))
                 raise
             finally:
                 with self.section:
-                    self.loan.selector = None
+                    if self.loan.selector is selector:  # and not of the next thread, which may have begun
+                        self.loan.forget()
+                        self.loan.selector = None
 
     def _rounds(self) -> Iterator[float]:
         """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
@@ -307,6 +324,7 @@ class Link:
                 timeout = self._sleep_for()
                 is_over = self._machine.state is ConnectionState.CLOSED
                 if is_over and not self.loan.is_watched and not self._to_tell:
+                    self._is_leaving = True
                     return
             yield timeout
 
@@ -339,6 +357,6 @@ class Link:
             changes = self._to_tell.copy()
             self._to_tell.clear()
         for change in changes:
-            self._log.note(change)
+            self._log.note(change, self.now().monotonic)
             if self._on_state is not None:
                 call_back(f"the state listener of client {self._client_id}", self._on_state, change.state, change.error)

@@ -157,11 +157,11 @@ def test_every_reason_is_told_once_for_each_outage(log: Log) -> None:
     """Each reason is logged once for each outage, also when two reasons take turns, and again in the next outage."""
     told = ConnectionLog("c")
     lost, refused, unreachable = (ConnectionLostError(text) for text in ("lost", "refused; why?", "unreachable"))
-    told.note(StateChanged(ConnectionState.CONNECTED))
+    told.note(StateChanged(ConnectionState.CONNECTED), 0.0)
     for _ in range(2):
         for error in (lost, refused, unreachable, refused, unreachable, lost):
-            told.note(StateChanged(ConnectionState.SUSPENDED, error))
-        told.note(StateChanged(ConnectionState.CONNECTED, SessionLostError("the session is lost")))
+            told.note(StateChanged(ConnectionState.SUSPENDED, error), 0.0)
+        told.note(StateChanged(ConnectionState.CONNECTED, SessionLostError("the session is lost")), 0.0)
     outage = [
         ("WARNING", "suspended: lost"),
         ("INFO", "still suspended: refused; why?"),
@@ -174,11 +174,31 @@ def test_every_reason_is_told_once_for_each_outage(log: Log) -> None:
     assert log.lines == [("INFO", "connected"), *outage, *outage]
 
 
+def test_an_outage_is_told_each_minute(log: Log) -> None:
+    """What will not pass by itself is a WARNING once, and an outage that lasts is one again each minute."""
+    told = ConnectionLog("c")
+    told.note(StateChanged(ConnectionState.CONNECTED), 0.0)
+    told.note(StateChanged(ConnectionState.SUSPENDED, ConnectionLostError("restarting")), 100.0)
+    refused = ConnectRefusedError("bad password", reason_code=0x86, fatal=True)
+    for now in range(101, 300, 9):
+        told.note(StateChanged(ConnectionState.SUSPENDED, refused), float(now))
+    assert [line for line in log.lines if line[0] != "DEBUG"] == [
+        ("INFO", "connected"),
+        ("WARNING", "suspended: restarting"),
+        ("WARNING", "still suspended: bad password"),
+        ("WARNING", "still suspended after 8 attempts: bad password"),
+        ("WARNING", "still suspended after 15 attempts: bad password"),
+        ("WARNING", "still suspended after 22 attempts: bad password"),
+    ]
+
+
 def test_endless_reasons_are_not_remembered(log: Log) -> None:
     """A broker that gives a new reason for each attempt fills neither memory nor the log."""
     told = ConnectionLog("c")
     for number in range(1000):
-        told.note(StateChanged(ConnectionState.CONNECTING, ConnectRefusedError(f"reason {number}", reason_code=0x88)))
+        told.note(
+            StateChanged(ConnectionState.CONNECTING, ConnectRefusedError(f"reason {number}", reason_code=0x88)), 0.0
+        )
     assert log.levels == ["WARNING"] + ["INFO"] * 15
     assert len(told._told) == 16
 
@@ -187,9 +207,9 @@ def test_what_a_broker_says_stays_on_its_line(log: Log, caplog: pytest.LogCaptur
     """Reasons and client ids with line breaks, colours or separators stay on their line of the log."""
     told = ConnectionLog("c\nINFO all is well")
     evil = ConnectionLostError("busy\r\nWARNING \x1b[31mthe bank\u2028was robbed")
-    told.note(StateChanged(ConnectionState.SUSPENDED, evil))
-    told.note(StateChanged(ConnectionState.CONNECTED, evil))
-    told.note(StateChanged(ConnectionState.CLOSED, evil))
+    told.note(StateChanged(ConnectionState.SUSPENDED, evil), 0.0)
+    told.note(StateChanged(ConnectionState.CONNECTED, evil), 0.0)
+    told.note(StateChanged(ConnectionState.CLOSED, evil), 0.0)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "ERROR"]
     assert all(record.getMessage().isprintable() for record in caplog.records)
     assert log.count("busy\\r\\nWARNING") == 3

@@ -14,17 +14,22 @@ import pytest
 from support.keys import Certificates
 from support.proxy import Proxy
 from support.shells import Shell
+from support.waiting import until
 
 from statestore_client import (
+    ClosedError,
     ConnectionLostError,
     ConnectionState,
     ConnectRefusedError,
     NotAuthorizedError,
+    RequestTimeoutError,
     StateStoreError,
 )
 from statestore_client.mqtt import native_driver
 from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
 from statestore_client.server.runtime.security.password_file import remove_user, set_password
+
+FAST = {"reconnect_delay": 0.01, "max_reconnect_delay": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,7 @@ async def works(store: Any) -> None:
 
 
 async def fails(store: Any, error: type[StateStoreError], match: str) -> None:
-    """The client gives up at once, although it was told to go on trying."""
+    """The first attempt fails for good, at once."""
     with pytest.raises(error, match=match):
         await asyncio.wait_for(store.open(), 10)
     assert store.state is ConnectionState.CLOSED
@@ -103,7 +108,7 @@ async def test_certificates_to_trust(
 
 async def test_no_client_certificate(shell: Shell, mutual: EmbeddedServer, certificates: Certificates) -> None:
     """Without the client certificate that the broker asks for, open() fails for good and names the setting."""
-    store = shell.client(mutual.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+    store = shell.client(mutual.url, tls_ca_file=certificates.ca_file)
     await fails(store, ConnectionLostError, r"certificate required\); see tls_cert_file")
 
 
@@ -122,7 +127,6 @@ async def test_client_certificates_that_are_not_accepted(
             tls_ca_file=certificates.ca_file,
             tls_cert_file=cert,
             tls_key_file=key,
-            retry_first_connect=True,
         )
         await fails(store, ConnectionLostError, rf"\({reason}\); see tls_cert_file")
 
@@ -148,7 +152,7 @@ async def test_server_certificates_that_are_not_trusted(
         "expired": r"certificate is out of date \(certificate has expired\); renew it there, or set the clock",
     }[flaw]
     with EmbeddedServer(tls=ServerTls(cert_file=cert, key_file=key)) as server:
-        store = shell.client(server.url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+        store = shell.client(server.url, tls_ca_file=certificates.ca_file)
         await fails(store, ConnectionLostError, advice)
 
 
@@ -158,7 +162,7 @@ async def test_no_exception_for_localhost(shell: Shell, strangers: Certificates,
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
     with EmbeddedServer(tls=tls) as server:
         url = server.url.replace("127.0.0.1", "localhost")
-        store = shell.client(url, tls_ca_file=certificates.ca_file, retry_first_connect=True)
+        store = shell.client(url, tls_ca_file=certificates.ca_file)
         await fails(store, ConnectionLostError, r"certificate is for another name \(Hostname mismatch")
 
 
@@ -166,14 +170,14 @@ async def test_no_exception_for_localhost(shell: Shell, strangers: Certificates,
 
 
 async def test_a_wrong_password_is_final(shell: Shell) -> None:
-    """CONNACK 0x86 ends the client with a typed error, also with ``retry_first_connect``."""
+    """CONNACK 0x86 ends the first attempt with a typed error."""
     with EmbeddedServer(passwords={"pump": "secret"}) as server:
         for options, code in (
             ({"username": "pump", "password": "wrong"}, 0x86),
             ({"username": "nobody", "password": "secret"}, 0x86),
             ({}, 0x87),
         ):
-            store = shell.client(server.url, retry_first_connect=True, **options)
+            store = shell.client(server.url, **options)
             with pytest.raises(ConnectRefusedError) as caught:
                 await asyncio.wait_for(store.open(), 10)
             assert caught.value.reason_code == code
@@ -202,30 +206,33 @@ async def test_a_password_is_rotated(shell: Shell, tmp_path: Path) -> None:
 
 
 async def test_a_user_is_removed(shell: Shell, tmp_path: Path) -> None:
-    """When a user is removed, its connection ends within a second or so, and the client ends with the broker's
-    refusal."""
+    """When a user is removed, its connection ends within a second or so; a client that gives up on refusals ends, and
+    the other one is back when the user is."""
     users = tmp_path / "users"
     set_password(users, "pump", b"secret")
-    closed = asyncio.Event()
-    loop = asyncio.get_running_loop()
     seen: list[StateStoreError | None] = []
 
     def on_state(state: ConnectionState, error: StateStoreError | None) -> None:
         if state is ConnectionState.CLOSED:
             seen.append(error)
-            loop.call_soon_threadsafe(closed.set)
 
     with EmbeddedServer(passwords=users) as server:
-        store = shell.client(server.url, username="pump", password="secret", on_state=on_state)
-        await store.open()
-        remove_user(users, "pump")
-        await asyncio.wait_for(closed.wait(), 10)
-        (error,) = seen
-        assert isinstance(error, ConnectRefusedError)
-        assert error.reason_code == 0x86
-        with pytest.raises(ConnectRefusedError):
-            await store.get("k")
-        await store.close()
+        known = {"username": "pump", "password": "secret"}
+        hasty = shell.client(server.url, on_state=on_state, give_up_on=ConnectRefusedError, **known)
+        async with shell.client(server.url, **FAST, **known) as patient:
+            await hasty.open()
+            remove_user(users, "pump")
+            await until(lambda: seen)
+            (error,) = seen
+            assert isinstance(error, ConnectRefusedError)
+            assert error.reason_code == 0x86
+            with pytest.raises(ClosedError, match="bad user name or password"):
+                await hasty.get("k")
+            await hasty.close()
+            await until(lambda: "bad user name or password" in (patient.trouble or ""))
+            assert patient.state is ConnectionState.SUSPENDED
+            set_password(users, "pump", b"secret")
+            await patient.set("k", "v", timeout=10)
 
 
 # -- access rules ------------------------------------------------------------------------------------------------------
@@ -284,7 +291,7 @@ async def test_rules(shell: Shell, guarded: EmbeddedServer) -> None:
 
 async def test_a_client_id_that_a_user_may_not_have(shell: Shell, guarded: EmbeddedServer) -> None:
     """A client id that the user may not have is refused for good, because locks are held by client ids."""
-    store = shell.client(guarded.url, client_id="valve-1", username="pump", password="x", retry_first_connect=True)
+    store = shell.client(guarded.url, client_id="valve-1", username="pump", password="x")
     await fails(store, ConnectRefusedError, "may not have this client identifier")
 
 
@@ -324,25 +331,19 @@ async def test_a_token_is_rotated(native: Shell, tmp_path: Path, monkeypatch: py
 async def test_a_token_that_is_no_longer_accepted(
     native: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token that is no longer accepted ends the client: the broker disconnects with 0x87."""
+    """A token that is no longer accepted ends the connection (0x87); the client is back with the next good one."""
     monkeypatch.setattr(native_driver, "LOOK_EVERY_S", 0.02)
     file = tmp_path / "token"
     file.write_text("first")
-    closed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_state(state: ConnectionState, _error: StateStoreError | None) -> None:
-        if state is ConnectionState.CLOSED:
-            loop.call_soon_threadsafe(closed.set)
-
     with EmbeddedServer(token_verifier=verifier) as server:
-        store = native.client(server.url, sat_file=str(file), on_state=on_state)
-        await store.open()
-        file.write_text("third")
-        await asyncio.wait_for(closed.wait(), 10)
-        with pytest.raises(ConnectionLostError, match=r"not authorized \(0x87\)"):
-            await store.get("k")
-        await store.close()
+        async with native.client(server.url, sat_file=str(file), **FAST) as store:
+            file.write_text("third")
+            await until(lambda: "not authorized (0x87)" in (store.trouble or ""))
+            assert store.state is ConnectionState.SUSPENDED
+            with pytest.raises(RequestTimeoutError, match=r"not authorized \(0x87\)"):
+                await store.get("k", timeout=0.1)
+            file.write_text("second")
+            await store.set("k", "v", timeout=10)
 
 
 @pytest.mark.parametrize("has_verifier", [True, False])
@@ -351,7 +352,7 @@ async def test_tokens_that_are_refused(native: Shell, tmp_path: Path, has_verifi
     file = tmp_path / "token"
     file.write_text("bad")
     with EmbeddedServer(token_verifier=verifier if has_verifier else None) as server:
-        store = native.client(server.url, sat_file=str(file), retry_first_connect=True)
+        store = native.client(server.url, sat_file=str(file))
         await fails(store, ConnectRefusedError, "0x87" if has_verifier else "0x8C")
 
 

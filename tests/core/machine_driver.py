@@ -141,7 +141,7 @@ class MachineDriver:
         self.machine.close(self.now)
         return self.take()
 
-    def open(self, waiter: Hashable = "open") -> list[Action]:
+    def open(self, waiter: Hashable | None = "open") -> list[Action]:
         self.machine.open(waiter)
         return self.take()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Seen
 
@@ -13,9 +15,11 @@ from statestore_client.errors import (
     ConnectRefusedError,
     NotAuthorizedError,
     SessionLostError,
+    SettingsError,
+    StateStoreError,
     TransportError,
 )
-from statestore_client.wire.commands import Set
+from statestore_client.wire.commands import Set, encode_payload
 from statestore_client.wire.messages import Connected, IncomingMessage, Subscribed
 
 SET = Set(b"k", b"v")
@@ -132,9 +136,9 @@ def test_a_retried_first_connection_keeps_its_waiters() -> None:
     assert [state for state, _ in driver.states] == ["connecting", "connecting", "connected"]
 
 
-def in_phase(phase: str) -> MachineDriver:
+def in_phase(phase: str, **options: Any) -> MachineDriver:
     """A client that goes on trying, in a phase of its life."""
-    driver = MachineDriver(retry_first_connect=True)
+    driver = MachineDriver(retry_first_connect=True, **options)
     if phase != "new":
         driver.open()
     if phase == "subscribing":
@@ -149,19 +153,135 @@ def in_phase(phase: str) -> MachineDriver:
 
 
 @pytest.mark.parametrize("phase", ["connecting", "subscribing", "ready", "reconnecting"])
-def test_a_fatal_reason_ends_every_phase(phase: str) -> None:
-    """A fatal reason ends the client in every phase: there is no new attempt, and every caller gets the reason."""
+def test_another_holder_of_the_client_id_ends_every_phase(phase: str) -> None:
+    """A session that was taken over ends the client in every phase; every caller gets the reason."""
     driver = in_phase(phase)
     driver.submit(SET, "w")
     seen = driver.watch(b"k", "watch")
-    error = ConnectRefusedError("banned", reason_code=0x8A)
-    driver.lose(error, fatal=True)
+    error = ConnectionLostError("another holder")
+    driver.lose(error, fatal=True, reason_code=0x8E)
     assert driver.states[-1] == (ConnectionState.CLOSED, error)
-    assert "banned" in str(driver.outcome("w"))
-    assert isinstance(driver.outcome("watch"), ConnectRefusedError)
-    assert isinstance(seen[-1], ConnectRefusedError)
+    assert "another holder" in str(driver.outcome("w"))
+    assert isinstance(driver.outcome("watch"), ConnectionLostError)
+    assert isinstance(seen[-1], ConnectionLostError)
     driver.after(1000)
     assert not any(isinstance(a, Open) for a in driver.actions[-3:])
+
+
+#: What the broker or this machine says for some seconds, and takes back: as (error, reason code).
+_TAKEN_BACK = [
+    (ConnectRefusedError("bad user name or password", reason_code=0x86, fatal=True), 0x86),
+    (ConnectRefusedError("banned", reason_code=0x8A, fatal=True), 0x8A),
+    (ConnectionLostError("the certificate is not valid yet", fatal=True), None),
+    (SettingsError("password_file 'secret' cannot be read"), None),
+]
+
+
+@pytest.mark.parametrize("phase", ["connecting", "subscribing", "ready", "reconnecting"])
+@pytest.mark.parametrize(("error", "code"), _TAKEN_BACK)
+def test_what_may_pass_ends_nothing(phase: str, error: StateStoreError, code: int | None) -> None:
+    """After the first success, and before it with ``retry_first_connect``, the client goes on and says why not yet."""
+    driver = in_phase(phase)
+    driver.submit(SET, "w", None)
+    for _ in range(5):
+        driver.lose(error, fatal=True, reason_code=code)
+        assert driver.states[-1] == (driver.machine.state, error)
+        assert driver.machine.state is not ConnectionState.CLOSED
+        driver.at(driver.machine.next_deadline() or 0)
+    driver.connect(session_present=True)
+    driver.answer(b"+OK\r\n", ("__ts", "1700000000001:0:S"))
+    assert driver.machine.state is ConnectionState.CONNECTED
+    assert [type(outcome).__name__ for outcome in driver.outcomes["w"]] == ["SetResult"]
+
+
+@pytest.mark.parametrize("code", [0x84, 0x85])
+def test_a_wrong_argument_ends_the_first_attempt(code: int) -> None:
+    """A protocol version or client id that the broker cannot take is final before the first success only."""
+    driver = in_phase("connecting")
+    error = ConnectRefusedError("not valid", reason_code=code, fatal=True)
+    driver.lose(error, fatal=True, reason_code=code)
+    assert driver.machine.state is ConnectionState.CLOSED
+    driver = in_phase("reconnecting")
+    driver.lose(error, fatal=True, reason_code=code)
+    assert driver.machine.state is ConnectionState.SUSPENDED
+
+
+def test_what_the_user_gives_up_on_ends_every_phase() -> None:
+    """``give_up_on`` ends the client for errors of these classes, if connecting again would not cure them."""
+    for phase in ("connecting", "ready", "reconnecting"):
+        driver = in_phase(phase, give_up_on=(ConnectRefusedError,))
+        for error, fatal in ((SettingsError("no file"), True), (ConnectRefusedError("busy", reason_code=0x89), False)):
+            driver.lose(error, fatal=fatal)
+            assert driver.machine.state is not ConnectionState.CLOSED
+            driver.at(driver.machine.next_deadline() or 0)
+        driver.lose(ConnectRefusedError("bad password", reason_code=0x86, fatal=True), fatal=True, reason_code=0x86)
+        assert driver.machine.state is ConnectionState.CLOSED
+
+
+def test_a_refused_subscription_is_tried_again() -> None:
+    """A broker whose rules are away refuses even the answers; the connection is made anew, with growing pauses."""
+    driver = in_phase("ready")
+    driver.lose()
+    pauses = []
+    for _ in range(6):
+        driver.at(driver.machine.next_deadline() or 0)
+        driver.receive(Connected(False))
+        wanted = driver.subscribing.pop()
+        actions = driver.receive(Subscribed(wanted.subscribe_id, (0x87,)))
+        assert Drop() in actions
+        driver.lose(ConnectionLostError("given up"))
+        state, error = driver.states[-1]
+        assert state is ConnectionState.SUSPENDED
+        assert isinstance(error, NotAuthorizedError)
+        pauses.append((driver.machine.next_deadline() or 0) - driver.time)
+    assert pauses[-1] > 1.0
+    driver.reconnect(session_present=False)
+    assert driver.machine.state is ConnectionState.CONNECTED
+
+
+@pytest.mark.parametrize("phase", ["connecting", "subscribing", "ready", "waiting", "reconnecting"])
+def test_a_client_that_has_ended_can_be_opened_again(phase: str) -> None:
+    """After an end that was not close(), open() begins anew: nothing of the life before is left."""
+    driver = in_phase(phase)
+    driver.submit(Set(b"old", b"v"), "old")
+    driver.watch(b"k", "watch", poll=1.0)
+    if phase == "waiting":
+        driver.machine.close(driver.now, ConnectionLostError("entering was interrupted"))
+        driver.take()
+    else:
+        driver.lose(ConnectionLostError("taken over"), fatal=True, reason_code=0x8E)
+    with pytest.raises(ClosedError, match=r"open\(\) begins anew"):
+        driver.machine.check_open()
+    assert len(driver.outcomes["old"]) == len(driver.outcomes["watch"]) == 1
+    published = len(driver.published)
+    driver.open("again")
+    assert driver.states[-1] == (ConnectionState.CONNECTING, None)
+    driver.lose(ConnectionLostError("refused"))  # retry_first_connect counts anew
+    assert driver.machine.state is ConnectionState.CONNECTING
+    driver.reconnect(session_present=False)
+    assert driver.outcome("again") is None
+    assert driver.machine.state is ConnectionState.CONNECTED
+    driver.submit(Set(b"new", b"v"), "new")
+    driver.answer(b"+OK\r\n", ("__ts", "1700000000001:0:S"))
+    assert len(driver.outcomes["new"]) == 1
+    assert [p.message.payload for p in driver.published[published:]] == [encode_payload(Set(b"new", b"v"))]
+    driver.close()
+    driver.open("closed")
+    assert isinstance(driver.outcome("closed"), ClosedError)
+
+
+def test_a_client_that_nobody_waits_for_goes_on() -> None:
+    """Opened without a waiter, a first connection that fails is retried, whatever ``retry_first_connect`` says."""
+    driver = MachineDriver()
+    driver.open(None)
+    driver.submit(SET, "w", 5.0)
+    driver.lose()
+    assert driver.machine.state is ConnectionState.CONNECTING
+    driver.after(5.0)
+    assert "not connected (the cable was cut)" in str(driver.outcome("w"))
+    driver.open("ready")
+    driver.connect()
+    assert driver.outcome("ready") is None
 
 
 @pytest.mark.parametrize("phase", ["new", "connecting", "subscribing", "ready", "waiting", "reconnecting"])

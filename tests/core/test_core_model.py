@@ -124,7 +124,12 @@ class MachineModel(RuleBasedStateMachine):
     @rule(fatal=st.sampled_from([False] * 30 + [True]))
     def lost(self, fatal: bool) -> None:
         self.driver.lose(ConnectionLostError("cut"), fatal=fatal)
-        self.closed = self.closed or fatal
+
+    @precondition(lambda self: self._is_connecting or self._has_link)
+    @rule()
+    def taken_over(self) -> None:
+        """By another client, or by an attempt of its own, it cannot tell."""
+        self.driver.lose(ConnectionLostError("taken over"), fatal=True, reason_code=0x8E)
 
     @precondition(lambda self: self.driver.machine._phase.value == "waiting")
     @rule(session_present=st.booleans())
@@ -205,9 +210,9 @@ class MachineModel(RuleBasedStateMachine):
         machine = self.driver.machine
         assert self.closed <= (machine.state is ConnectionState.CLOSED)
         if machine.state is ConnectionState.CLOSED:
-            index = self.driver.actions.index
-            last = [a for a in self.driver.actions if getattr(a, "state", None) is ConnectionState.CLOSED]
-            after = self.driver.actions[index(last[0]) + 1 :]
+            actions = self.driver.actions
+            ends = [i for i, a in enumerate(actions) if getattr(a, "state", None) is ConnectionState.CLOSED]
+            after = actions[ends[-1] + 1 :]  # it may have been opened again after an earlier one
             assert not any(isinstance(a, (Open, Publish, Subscribe, Acknowledge, Notify)) for a in after)
             assert machine.exchange.pending == 0
             assert machine.next_deadline() is None

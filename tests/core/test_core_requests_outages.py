@@ -338,14 +338,24 @@ def test_a_fatal_end_gives_each_caller_an_error_of_his_own(driver: MachineDriver
     """When the client ends, each caller gets the reason as an error of its own: a shared instance would mix up the
     threads' tracebacks."""
     driver.submit(SET, 0)
-    driver.lose(ConnectionLostError("taken over"), fatal=True)
-    assert "taken over before the answer came" in str(driver.outcome(0))
     driver.submit(SET, 1)
     driver.submit(SET, 2)
+    driver.lose(ConnectionLostError("taken over"), fatal=True, reason_code=0x8E)
+    assert "taken over before the answer came" in str(driver.outcome(0))
     one, two = driver.outcome(1), driver.outcome(2)
     assert type(one) is type(two) is ConnectionLostError
-    assert str(one) == str(two) == "taken over"
     assert one is not two
+
+
+def test_a_client_that_has_ended_raises_no_transport_errors(driver: MachineDriver) -> None:
+    """Calls after the end raise ClosedError: a loop that tries again after each TransportError would spin."""
+    driver.lose(ConnectionLostError("taken over"), fatal=True, reason_code=0x8E)
+    driver.submit(SET, 1)
+    driver.watch(b"k", 2)
+    for outcome in (driver.outcome(1), driver.outcome(2)):
+        assert isinstance(outcome, ClosedError)
+        assert "taken over" in str(outcome)
+        assert isinstance(outcome.__cause__, ConnectionLostError)
 
 
 def test_a_complaint_of_the_driver_comes_before_the_brokers_silence() -> None:

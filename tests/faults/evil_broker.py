@@ -63,10 +63,14 @@ class EvilBroker:
             assert isinstance(transport, asyncio.Transport)
             transport.pause_reading()
 
-    async def __aexit__(self, *exception: object) -> None:
-        self._listener.close()
+    def drop(self) -> None:
+        """The connections that are there now."""
         for writer in self._writers:
             writer.transport.abort()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._listener.close()
+        self.drop()
         await asyncio.gather(*filter(None, self._tasks), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

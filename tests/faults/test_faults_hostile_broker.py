@@ -13,7 +13,13 @@ from evil_broker import EvilBroker, Say, reply
 from support.shells import Shell
 from support.waiting import until
 
-from statestore_client import InvalidArgumentError, StateStoreError, UnexpectedReplyError
+from statestore_client import (
+    ConnectionState,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StateStoreError,
+    UnexpectedReplyError,
+)
 from statestore_client.mqtt.packets import (
     ConnackProperties,
     Disconnect,
@@ -180,6 +186,33 @@ async def test_a_broker_that_accepts_packets_of_250_bytes(shell: Shell) -> None:
     async with EvilBroker(lambda _packet, _say: False, connack=tiny) as broker, shell.client(broker.url) as store:
         with pytest.raises(InvalidArgumentError, match="the broker accepts 250"):
             await store.set("k", b"v")
+
+
+async def test_a_broker_whose_rules_are_away(shell: Shell) -> None:
+    """A broker that refuses even the subscription to the answers for a while ends nothing: the client tries again."""
+    away, refused = [True], []
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Subscribe) and away[0]:
+            say(encode(Suback(packet.packet_id, (0x87,) * len(packet.subscriptions)), 5))
+            refused.append(packet)
+            return True
+        return False
+
+    async with EvilBroker(behave) as broker:
+        store = shell.client(broker.url, retry_first_connect=True, reconnect_delay=0.01, max_reconnect_delay=0.05)
+        with pytest.raises(RequestTimeoutError, match="refused the subscription"):
+            await store.open(timeout=0.3)
+        away[0] = False
+        await store.open(timeout=20)
+        away[0] = True
+        before = len(refused)
+        broker.drop()
+        await until(lambda: len(refused) >= before + 3)
+        assert "refused the subscription" in store.trouble
+        away[0] = False
+        await until(lambda: store.state is ConnectionState.CONNECTED)
+        await store.close()
 
 
 async def test_a_broker_that_closes_after_suback(shell: Shell) -> None:

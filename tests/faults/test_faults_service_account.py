@@ -77,4 +77,4 @@ async def test_a_file_without_a_token_is_named(
     if content is not None:
         file.write_text(content)
     with pytest.raises(SettingsError, match="sat_file"):
-        await native.client(server.url, sat_file=str(file), retry_first_connect=True).open()
+        await native.client(server.url, sat_file=str(file)).open()

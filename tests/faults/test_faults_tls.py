@@ -55,11 +55,10 @@ async def test_a_cut_over_tls_is_bridged(shell: Shell, server: EmbeddedServer, c
 async def test_an_unknown_certificate_is_refused(
     shell: Shell, server: EmbeddedServer, certificates: Certificates
 ) -> None:
-    """An unknown certificate is refused at once, also with ``retry_first_connect``, and the message names the
-    setting."""
+    """An unknown certificate is refused at once, and the message names the setting."""
     async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         with pytest.raises(ConnectionLostError, match=r"certificate is not trusted .*tls_ca_file"):
-            await asyncio.wait_for(shell.client(proxy.url, retry_first_connect=True).open(), 10)
+            await asyncio.wait_for(shell.client(proxy.url).open(), 10)
 
 
 async def test_tls_towards_a_plain_port_is_an_error(shell: Shell, server: EmbeddedServer) -> None:

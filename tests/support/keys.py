@@ -37,6 +37,7 @@ class Certificates:
         server = authority.issue_cert("127.0.0.1")
         client = authority.issue_cert("client@example.org")
         self.ca_file = str(folder / "ca.pem")
+        self.ca_text = authority.cert_pem.bytes().decode()
         authority.cert_pem.write_to_path(self.ca_file)
         self.server_file = str(folder / "server.pem")
         self.server_key_file = str(folder / "server-key.pem")

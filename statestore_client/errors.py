@@ -27,6 +27,7 @@
     │   │   └── SessionLostError               … and the broker has forgotten the requests under way
     │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
     │       └── CallbackReplacedError          … because the application took a callback of over() away
+    ├── StoreReplacedError                     what was written is missing: the server has begun anew without its data
     ├── RemoteProtocolError                    the other side broke the protocol
     │   ├── Resp3Error                         with the byte offset
     │   ├── PacketError                        MQTT, with reason code and byte offset
@@ -66,9 +67,9 @@ __all__ = [
     "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError",
     "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError",
     "ReplicatedLogError", "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError", "Resp3Error",
-    "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "TimestampError", "TooManyKeysError",
-    "TransportError", "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError", "WatchOverflowError",
-    "WrongArgumentCountError",
+    "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "StoreReplacedError", "TimestampError",
+    "TooManyKeysError", "TransportError", "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError",
+    "WatchOverflowError", "WrongArgumentCountError",
 ]  # fmt: skip
 
 #: So much of a key is shown (bytes or characters).
@@ -294,6 +295,16 @@ class SessionLostError(ConnectionLostError):
 
     Reads were sent anew; writes that were under way fail with this error, and may have been applied. Watches read their
     keys again. ``on_state`` is told with the state ``connected``."""
+
+
+class StoreReplacedError(StateStoreError):
+    """The store had carried out the write, and another one answers now: the server has begun anew, without that data.
+
+    A server in memory does so when it is started again; one with a data directory or a log keeps its store. Of a batch
+    of writes, these items have to be written again. If more was written before, by whatever call, that is missing, too:
+    compare the ``store_id`` of the results. Servers that do not say which store they are, as the official service does
+    not, never cause it.
+    """
 
 
 class RequestTimeoutError(TransportError, TimeoutError):

@@ -220,6 +220,11 @@ class Engine:
         """Counters since the client was made."""
         return self._machine.exchange.stats
 
+    @property
+    def store_id(self) -> str | None:
+        """The store that answered last; None if it does not say which it is."""
+        return self._machine.exchange.store_id
+
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""
         self._machine.check_open()

@@ -43,7 +43,7 @@ class KeyRequests:
         outcomes = await self._engine.call_many(
             commands, timeout=self.seconds(timeout), fencing_token=calls.fencing_token(token)
         )
-        calls.raise_failures(outcomes)
+        calls.raise_failures(outcomes, self._engine.store_id)
         return outcomes
 
     async def scan(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:

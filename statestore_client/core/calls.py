@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -13,9 +13,16 @@ from statestore_client.core.actions import PrefixTerms, WatchOptions
 from statestore_client.core.elections import ElectionTerms
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.locks import LockTerms
+from statestore_client.core.results import SetResult, is_another_store
 from statestore_client.core.watch_state import WatchTerms
 from statestore_client.core.window import MOST_BYTES, request_bytes
-from statestore_client.errors import BatchError, InvalidArgumentError, StateStoreError, TimestampError
+from statestore_client.errors import (
+    BatchError,
+    InvalidArgumentError,
+    StateStoreError,
+    StoreReplacedError,
+    TimestampError,
+)
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import notification_topic
@@ -371,8 +378,17 @@ def next_commands(
     return chunk
 
 
-def raise_failures(outcomes: Sequence[object]) -> None:
-    """Raise :class:`BatchError` when any outcome is an exception."""
+def raise_failures(outcomes: list[object], store_id: str | None = None) -> None:
+    """Raise :class:`BatchError` when any outcome is an exception.
+
+    ``store_id``: of the store that answered last. What another one has written is missing there, and counts as failed.
+    """
+    if store_id is not None:
+        for position, outcome in enumerate(outcomes):
+            if type(outcome) is SetResult and outcome.applied and is_another_store(outcome.store_id, store_id):
+                outcomes[position] = StoreReplacedError(
+                    "it was written, and then the server began anew with an empty store: it is not there any more"
+                )
     failures = [(i, o) for i, o in enumerate(outcomes) if isinstance(o, Exception)]
     if failures:
         position, first = failures[0]

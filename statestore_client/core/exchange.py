@@ -21,7 +21,7 @@ import attrs
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
 from statestore_client.core.deadlines import Deadlines
 from statestore_client.core.failures import refused_publication, timed_out, too_large, unreadable
-from statestore_client.core.reply_properties import reply_version
+from statestore_client.core.reply_properties import reply_properties
 from statestore_client.core.request import InternalWaiter, Request, RequestSpan, Stage
 from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
@@ -99,6 +99,7 @@ class Exchange:
         "open",
         "receive_maximum",
         "stats",
+        "store_id",
         "window",
     )
 
@@ -129,6 +130,8 @@ class Exchange:
         self._most = window
         self.receive_maximum: int = window
         self.max_packet_size: int = MAX_PACKET_SIZE
+        #: The store that answered last; None if it does not say which it is.
+        self.store_id: str | None = None
         #: True while requests may leave: connected and subscribed to the response topic.
         self.open: bool = False
         self.acknowledged_at: float = -math.inf  # when the broker last acknowledged a publication (monotonic seconds)
@@ -237,10 +240,11 @@ class Exchange:
         self.stats.replies += 1
         self.window.answered(request.command, len(message.payload), now.monotonic)
         try:
-            reply, version = decode_reply(message.payload), reply_version(message)
+            reply, (version, store) = decode_reply(message.payload), reply_properties(message)
+            self.store_id = store
             if version is not None:
                 self._merge(version, now)
-            result = interpret(request.command, reply, version)
+            result = interpret(request.command, reply, version, store)
         except RemoteProtocolError as error:
             self._reject(request, unreadable(error))
         except StateStoreError as error:

@@ -2,6 +2,8 @@
 
 Invariant: a renewal counts only if its answer came before the lease it renews ended. One that came later may have taken
 the lock anew, after somebody else had it in between.
+Invariant: a renewal counts only in the store that granted the lock. Another one, which began empty, may have granted it
+to somebody else in between.
 Invariant: ``lost`` is called no later than ``valid_until``, which is before the server can grant the lock to another.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
+from statestore_client.core.results import is_another_store
 from statestore_client.core.steps import Answer, Invoke, Pause, Post, Step
 from statestore_client.errors import BatchError, LeaseLostError, TransportError, UnexpectedReplyError
 from statestore_client.wire.hlc import HlcTimestamp
@@ -24,6 +27,8 @@ _RENEW_AFTER: Final = 1 / 3
 _ATTEMPT: Final = 1 / 3
 _ATTEMPT_S: Final = 10.0
 _RETRY_S: Final = 0.1
+#: NEX takes the lock anew there.
+_NEW_STORE: Final = "the server began anew with an empty store, where somebody else may have held the lock"
 
 
 class Held(Protocol):
@@ -31,6 +36,10 @@ class Held(Protocol):
 
     @property
     def fencing_token(self) -> HlcTimestamp: ...
+
+    @property
+    def store_id(self) -> str | None:
+        """The store that granted it, if that is known."""
 
     @property
     def remaining(self) -> float:
@@ -61,10 +70,15 @@ def keep_renewed(
             except TransportError:
                 now = yield from pause_before_retry(min(_RETRY_S, terms.lease / 10), valid_until)
         now = answer.finished
-        if not set_result(answer).applied:
+        result = set_result(answer)
+        if not result.applied:
             return lost(LeaseLostError("somebody else holds the lock"))
         if now >= valid_until:
             lost(LeaseLostError("the answer to the renewal came after the lease had ended"))
+            yield Post(terms.give_back())
+            return None
+        if is_another_store(grant.store_id, result.store_id):
+            lost(LeaseLostError(_NEW_STORE))
             yield Post(terms.give_back())
             return None
         sent, valid_until = answer.started, terms.valid_until(answer.started)
@@ -100,6 +114,8 @@ def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step,
         raise LeaseLostError("somebody else holds the lock")
     if result.version is None:
         raise UnexpectedReplyError("the server renewed the lock without a version; there is no fencing token")
+    if is_another_store(lease.store_id, result.store_id):
+        raise LeaseLostError(_NEW_STORE)
     # NEX also succeeds when the lock had ended and was free. Somebody may have held it in between, and our work may
     # build on what that holder changed.
     lease.check()

@@ -117,6 +117,7 @@ class Grant:
     fencing_token: HlcTimestamp
     sent: float  # seconds
     valid_until: float  # seconds
+    store_id: str | None = None  # that granted it, if it says so
 
 
 def try_acquire(terms: LockTerms, timeout: float) -> Generator[Step, Answer, Grant | None]:
@@ -135,7 +136,7 @@ def _grant(terms: LockTerms, answer: Answer) -> Grant | None:
         return None
     if result.version is None:
         raise UnexpectedReplyError("the server granted the lock without a version; there is no fencing token")
-    return Grant(result.version, answer.started, terms.valid_until(answer.started))
+    return Grant(result.version, answer.started, terms.valid_until(answer.started), result.store_id)
 
 
 def acquire(

@@ -11,7 +11,7 @@ from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, 
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
 
-__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret", "named"]
+__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret", "is_another_store", "named"]
 
 
 @attrs.frozen
@@ -24,6 +24,9 @@ class SetResult:
     applied: bool
     #: Version of the value when applied. When not applied, what the server reports (it may be None).
     version: HlcTimestamp | None
+    #: Which store has it: another one than before when the server lost its data and began anew. None where the server
+    #: does not say, as the official service.
+    store_id: str | None = attrs.field(default=None, eq=False, repr=False)
 
     def __bool__(self) -> bool:
         return self.applied
@@ -61,8 +64,13 @@ class KeyPage:
 Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | bool | None
 
 
-def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> Result:
-    """The result of ``command`` given its reply.
+def is_another_store(before: str | None, now: str | None) -> bool:
+    """Whether the server began anew without its data between two answers, as far as they say."""
+    return before is not None and now is not None and before != now
+
+
+def interpret(command: Command, reply: Reply, version: HlcTimestamp | None, store_id: str | None = None) -> Result:
+    """The result of ``command`` given its reply, and what came beside it.
 
     Raises the reply's :class:`ServerError`, or :class:`UnexpectedReplyError` when the reply fits another command.
     Different servers say *not applied* as ``:-1``, ``-1`` or ``$-1``; all are accepted (state store facts, 1.8).
@@ -71,9 +79,9 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None) -> R
         raise named(reply.error, command)
     match command, reply:
         case Set(), Ok():
-            return SetResult(True, version)
+            return SetResult(True, version, store_id)
         case Set(), NotApplied() | Missing() | Count(count=0):
-            return SetResult(False, version)
+            return SetResult(False, version, store_id)
         case Get(), Found(value=value):
             return Item(value, version)
         case Get(), Missing():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 
-from statestore_client.errors import StateStoreError
+from statestore_client.errors import StateStoreError, StoreReplacedError
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -36,6 +36,9 @@ class WriteReport:
     error: StateStoreError | None = None
     #: Why the first of the rejected rows was, with ``errorMode=continue``.
     rejection: StateStoreError | None = None
+    #: The stores that have the rows, where servers say which they are. With more than one, rows are missing: a server
+    #: began anew without its data in the middle of the write, and the sum is an error.
+    stores: frozenset[str] = attrs.field(default=frozenset(), eq=False)
 
     @property
     def rows(self) -> int:
@@ -43,13 +46,21 @@ class WriteReport:
         return self.written + self.not_applied + self.rejected
 
     def __add__(self, other: WriteReport) -> WriteReport:
+        stores = self.stores | other.stores
+        error = self.error or other.error
+        if error is None and len(stores) > 1:
+            error = StoreReplacedError(
+                "the server began anew with an empty store in the middle of the write: rows written before are "
+                "missing. Write all rows again; a server with --data or --cluster keeps its store"
+            )
         return WriteReport(
             self.written + other.written,
             self.not_applied + other.not_applied,
             self.rejected + other.rejected,
             self.resent + other.resent,
-            self.error or other.error,
+            error,
             self.rejection or other.rejection,
+            stores,
         )
 
     def raise_for_error(self) -> WriteReport:

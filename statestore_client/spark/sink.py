@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from statestore_client import SetResult
 from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions, parse_options
@@ -127,6 +128,8 @@ class StateStoreWriter(DataSourceArrowWriter):
             POOL.clear()  # this process is about to end; otherwise it commits the next micro-batch, too
         if isinstance(outcome, StateStoreError):
             raise outcome
+        if isinstance(outcome, SetResult) and outcome.store_id is not None:
+            (report + WriteReport(stores=frozenset((outcome.store_id,)))).raise_for_error()
 
 
 class StateStoreStreamWriter(DataSourceStreamArrowWriter):

@@ -146,10 +146,12 @@ class PartitionWrite:
             self.report += WriteReport(rejected=len(batch), error=error)
             return
         self.report += WriteReport(resent=self._delivery.resent - resent)
-        written = sum(type(o) is SetResult and o.applied for o in outcomes)
-        if written == len(outcomes):
-            self.report += WriteReport(written=written)
+        applied = [o for o in outcomes if type(o) is SetResult and o.applied]
+        stores = frozenset(o.store_id for o in applied if o.store_id is not None)
+        if len(applied) == len(outcomes):
+            self.report += WriteReport(written=len(applied), stores=stores)
             return
+        self.report += WriteReport(stores=stores)
         if self._options.version_column is not None:
             self._explain_versions(batch, outcomes)
         for outcome in outcomes:

@@ -44,7 +44,7 @@ class KeyRequests:
         outcomes = self._engine.call_many(
             commands, timeout=self.seconds(timeout), fencing_token=calls.fencing_token(token)
         )
-        calls.raise_failures(outcomes)
+        calls.raise_failures(outcomes, self._engine.store_id)
         return outcomes
 
     def scan(self, pattern: bytes, timeout: float | None) -> Iterator[bytes]:

@@ -56,6 +56,8 @@ class Lease:
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
         self.ended: Flag = Flag()
         self.fencing_token: HlcTimestamp = grant.fencing_token
+        #: The store that granted it; None where the server does not say which it is.
+        self.store_id: str | None = grant.store_id
         self._state = LeaseState(grant.valid_until, self.ended, renew=renew)  # on the clock of elapsed()
         self._changing = Guard()  # whoever changes the state
         self._giving_back = Guard()  # whoever releases, or supersedes

@@ -29,6 +29,7 @@ __all__ = [
     "SOURCE_ID",
     "STATUS",
     "STATUS_MESSAGE",
+    "STORE_ID",
     "TIMESTAMP",
     "Closed",
     "Connected",
@@ -57,6 +58,9 @@ STATUS: Final = "__stat"
 STATUS_MESSAGE: Final = "__stMsg"
 PROTOCOL_VERSION: Final = "__protVer"
 SOURCE_ID: Final = "__srcId"
+#: Of responses of this package's server: which store this is, another one when it has begun empty. The name is none of
+#: the protocol's: the official SDKs ignore such properties, or hand them to the application.
+STORE_ID: Final = "statestore-id"
 PARTITION: Final = "$partition"
 HIGH_PRIORITY: Final = "$high_priority"
 PERSIST: Final = "aio-persistence"

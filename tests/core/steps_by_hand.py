@@ -65,6 +65,7 @@ class HeldLease:
 
     fencing_token: HlcTimestamp = TOKEN
     remaining: float = 7.0
+    store_id: str | None = None
 
     def check(self) -> None:
         if self.remaining <= 0:

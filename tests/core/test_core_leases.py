@@ -26,7 +26,7 @@ from statestore_client.errors import (
     TransportError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Condition, Del, Get, Set
+from statestore_client.wire.commands import Condition, Del, Get, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 
 TERMS = LockTerms(b"lock", b"me", 10.0)
@@ -38,11 +38,11 @@ HELD = SetResult(False, None)
 class Keeper(Steps):
     """A lease that was granted at 0 for 10 seconds, and what became of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, store_id: str | None = None) -> None:
         self.renewals: list[float] = []
         self.losses: list[tuple[float, LeaseLostError]] = []
         self.now = 0.0
-        grant = Grant(TOKEN, 0.0, TERMS.valid_until(0.0))
+        grant = Grant(TOKEN, 0.0, TERMS.valid_until(0.0), store_id)
         super().__init__(
             keep_renewed(
                 TERMS,
@@ -67,6 +67,30 @@ def test_a_lease_is_renewed_when_a_third_is_used_up() -> None:
         assert keeper.renewals[-1] == pytest.approx(sent + 9.8)
     assert keeper.now == pytest.approx(5 * 10 / 3 + 0.5)
     assert keeper.losses == []
+
+
+def test_a_renewal_in_another_store_is_none() -> None:
+    """In a store that began empty the claim is granted anew, after somebody else may have held the lock: it is given
+    back after the loss. Without the names of both stores nothing is known."""
+    for before, after in ((None, "b"), ("a", None), ("a", "a")):
+        keeper = Keeper(before)
+        keeper.wait()
+        keeper.answer(SetResult(True, TOKEN, after))
+        assert (len(keeper.renewals), keeper.losses) == (1, [])
+    keeper = Keeper("a")
+    keeper.wait()
+    assert keeper.answer(SetResult(True, NEWER, "b")) == Post(VDel(b"lock", b"me"))
+    assert keeper.renewals == []
+    assert "empty store" in str(keeper.losses[0][1])
+
+
+def test_another_store_gives_no_newer_token() -> None:
+    """A token of another store says nothing of what this lease protects."""
+    lease = HeldLease()
+    lease.store_id = "a"
+    steps = Steps(next_token(TERMS, lease, 30.0))
+    steps.answer(SetResult(True, NEWER, "b"))
+    assert isinstance(steps.error, LeaseLostError)
 
 
 def test_a_renewal_leaves_time_for_another() -> None:

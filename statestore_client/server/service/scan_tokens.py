@@ -9,8 +9,12 @@ The construction is that of SIV (RFC 5297), on what the standard library has: th
 is sealed or belongs to it, and the place is masked with SHAKE256 of another key and the tag. The moment is sealed as
 well, so that no two tokens are equal, and the length of the place is rounded up: neither tells of the key in it.
 
-Invariant: the key is on the disk, or in the log, before any token that was made with it is sent: after a restart or a
-failover a listing goes on. Without a journal it ends with the store, as the keys do.
+The key also gives the store a name that clients may know: whoever finds another one knows that this store is not the
+one that was there before, but has begun empty.
+
+Invariant: the key is on the disk, or in the log, before the answer to any write is sent, or any token that was made
+with it: after a restart or a failover a listing goes on, and the name is the same. Without a journal it ends with the
+store, as the keys do.
 """
 
 from __future__ import annotations
@@ -57,18 +61,27 @@ class _KeyRecord:
 class ScanTokens:
     """Seals and opens. ``key`` has ``TOKEN_KEY_BYTES`` random bytes; an earlier life's takes its place."""
 
-    __slots__ = ("_is_written", "_key", "_stream")
+    __slots__ = ("_key", "_stream", "is_written")
 
     def __init__(self, key: bytes, journal: Journal | None) -> None:
         self._key = key
         self._stream = None if journal is None else journal[Stream.TOKENS]
-        self._is_written = False
+        #: Whether the journal has the key, if there is one.
+        self.is_written: bool = journal is None
+
+    @property
+    def store_id(self) -> str:
+        """The name of the store: it tells nothing of the key."""
+        return blake2b(b"the name of the store", digest_size=8, key=self._key[:_HALF]).hexdigest()
+
+    def write(self) -> None:
+        """Have the key written down."""
+        if self._stream is not None:
+            self._stream.put(_SUBJECT, _KeyRecord(self._key))
+        self.is_written = True
 
     def seal(self, place: bytes, user: str | None, pattern: bytes, moment: float) -> bytes:
         """The token for this place, made at ``moment`` (monotonic seconds)."""
-        if self._stream is not None and not self._is_written:
-            self._stream.put(_SUBJECT, _KeyRecord(self._key))
-            self._is_written = True
         plain = _HEAD.pack(moment, len(place)) + place
         block = max(_BLOCK, 1 << (len(plain).bit_length() - 3))
         plain += bytes(-len(plain) % block)
@@ -98,7 +111,7 @@ class ScanTokens:
         for _, fields in rows:
             match fields:
                 case (bytes() as key,) if len(key) == TOKEN_KEY_BYTES:
-                    self._key, self._is_written = key, True
+                    self._key, self.is_written = key, True
                 case _:
                     raise DamagedRecordError("the record of the key of continuation tokens")
 

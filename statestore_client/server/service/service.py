@@ -69,6 +69,7 @@ from statestore_client.wire.messages import (
     PROTOCOL_VERSION,
     STATUS,
     STATUS_MESSAGE,
+    STORE_ID,
     TIMESTAMP,
 )
 from statestore_client.wire.notifications import Notification, Operation, encode_notification
@@ -114,6 +115,7 @@ class StateStoreService:
         "_fingerprint",
         "_keeps_all",
         "_largest_packet",
+        "_life_id",
         "_may_be_answered_on",
         "_read_only",
         "_responses",
@@ -155,16 +157,14 @@ class StateStoreService:
         self._store = store
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
-        # The document knows __ts alone; the official SDKs insist on the others.
-        self._status: UserProperties = _STATUS_OK if dialect is _SERVICE else ()
-        # By message expiry: that of a client's requests is always the same.
-        self._answer = lru_cache(maxsize=64)(partial(_answer_template, self._status))
         self._authorize = authorize
         self._may_be_answered_on = may_be_answered_on
         self._user_of = user_of or _nobody
         self._largest_packet = largest_packet or _any_size
         self._responses = ResponseCache(cache_limits, journal)
         self._tokens = ScanTokens(token_key, journal)
+        self._life_id = self._tokens.store_id
+        self._name_store()
         self._fingerprint: Callable[[Content], int] = hash if journal is None else digest
         self._counters: defaultdict[str, int] = defaultdict(int)
 
@@ -182,6 +182,7 @@ class StateStoreService:
         """Responses and keys of an earlier life. Raises DamagedRecordError."""
         self._store.restore(storage, timeline)
         self._tokens.restore(storage)
+        self._name_store()
         self._responses.restore(storage, timeline)
 
     def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
@@ -203,8 +204,19 @@ class StateStoreService:
 
     def go_on(self, storage: StoredRecords, timeline: Timeline) -> None:
         """After the last batch, in that server's place. ``storage`` has its clock. Raises DamagedRecordError."""
+        self._name_store()
         self._responses.settle()
         self._store.go_on(storage, timeline)
+
+    def _name_store(self) -> None:
+        """Answers say which store this is, and that is another one after each start if what is written does not survive
+        them all.
+        """
+        store_id = self._tokens.store_id if self._keeps_all else self._life_id
+        # The document knows __ts alone; the official SDKs insist on the status and the version of the protocol.
+        self._status: UserProperties = (*_STATUS_OK, (STORE_ID, store_id)) if self._dialect is _SERVICE else ()
+        # By message expiry: that of a client's requests is always the same.
+        self._answer = lru_cache(maxsize=64)(partial(_answer_template, self._status))
 
     # -- Application --------------------------------------------------------------------------------------------------
 
@@ -250,6 +262,8 @@ class StateStoreService:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _respond(self, client_id: str, message: Publish, correlation_data: bytes, now: Instant) -> Sequence[Effect]:
+        if not self._tokens.is_written:
+            self._tokens.write()
         timestamp, token, is_marked = request_properties(message.properties.user_properties)
         command: Command | None = None
         denials: tuple[Deny, ...] = ()

@@ -37,6 +37,9 @@ from statestore_client.wire.commands import Get, Scan
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.topics import notification_topic
 
+#: Of the store with the key of zeros; the official SDKs ignore it.
+STORE = ("statestore-id", "79802c715d67a147")
+
 
 @pytest.fixture
 def server() -> Server:
@@ -71,7 +74,12 @@ def test_the_response_in_the_services_dialect(server: Server) -> None:
                 message_expiry=10,
                 content_type="application/octet-stream",
                 correlation_data=b"0123456789abcdef",
-                user_properties=(("__stat", "200"), ("__protVer", "1.0"), ("__ts", "001696374425000:00001:StateStore")),
+                user_properties=(
+                    ("__stat", "200"),
+                    ("__protVer", "1.0"),
+                    STORE,
+                    ("__ts", "001696374425000:00001:StateStore"),
+                ),
             ),
         )
     )
@@ -228,7 +236,7 @@ def test_each_error_string(payload: bytes, ts: str | None, ft: str | None, text:
         if dialect is Dialect.SERVICE:
             assert message.payload == f"-ERR {text}\r\n".encode()
             told = (("__stMsg", "the store may hold 1 keys; --max-keys raises that"),) if "quota" in text else ()
-            assert message.properties.user_properties == (("__stat", "200"), ("__protVer", "1.0"), *told)
+            assert message.properties.user_properties == (("__stat", "200"), ("__protVer", "1.0"), STORE, *told)
         else:
             letter = text.replace("lower version than", "lower version that")
             assert message.payload == f"-ERR {letter}".encode()

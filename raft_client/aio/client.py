@@ -26,7 +26,7 @@ from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts
-from raft_client.errors import PickleRefusedError
+from raft_client.errors import InvalidArgumentError, PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
@@ -77,7 +77,13 @@ class AsyncRaftClient:
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
-        self._engine = Engine(self._settings, Listeners(self._settings.seeds, on_state, on_leader))
+        self._on_state = on_state
+        self._on_leader = on_leader
+        self._opens_on_entry = True  # entering waits for the leader
+        self._engine = self._new_engine()
+
+    def _new_engine(self) -> Engine:
+        return Engine(self._settings, Listeners(self._settings.seeds, self._on_state, self._on_leader))
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -107,10 +113,17 @@ class AsyncRaftClient:
         """Counters of requests, repetitions and searches for the leader since the client was made."""
         return self._engine.machine.stats
 
-    async def open(self, timeout: Timeout = DEFAULT_TIMEOUT) -> Self:
-        """Find the leader; returns when requests can be sent."""
+    async def open(self, timeout: Timeout = DEFAULT_TIMEOUT, *, wait: bool = True) -> Self:
+        """Find the leader; returns when requests can be sent. If it fails it may be called again.
+
+        With ``wait=False`` it returns at once, and the first call looks for the leader, until its own time-out.
+        """
+        if not isinstance(wait, bool):
+            raise InvalidArgumentError(f"wait must be True or False, not {wait!r}")
         self._engine.open()
-        await self.config(timeout=timeout)
+        self._opens_on_entry = wait
+        if wait:
+            await self.config(timeout=timeout)
         return self
 
     async def close(self) -> None:
@@ -118,11 +131,18 @@ class AsyncRaftClient:
         self._engine.close()
 
     async def __aenter__(self) -> Self:
-        try:
-            return await self.open()
-        except BaseException:
-            await self.close()
-            raise
+        engine = self._engine
+        engine.check_process()
+        if engine.machine.is_closed or self._opens_on_entry:
+            was_closed = engine.machine.is_closed
+            try:
+                await self.open()
+            except BaseException:
+                await self.close()
+                if not was_closed:  # by its user: it may be entered again
+                    self._engine = self._new_engine()
+                raise
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -21,7 +21,7 @@ from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts
-from raft_client.errors import PickleRefusedError
+from raft_client.errors import InvalidArgumentError, PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
@@ -78,7 +78,13 @@ class RaftClient:
             settings = RaftSettings(seeds=settings)
         self._settings = settings.evolve(**options) if options else settings
         self._ident = self._settings.ident
-        self._engine = Engine(self._settings, Listeners(self._settings.seeds, on_state, on_leader))
+        self._on_state = on_state
+        self._on_leader = on_leader
+        self._opens_on_entry = True  # entering waits for the leader
+        self._engine = self._new_engine()
+
+    def _new_engine(self) -> Engine:
+        return Engine(self._settings, Listeners(self._settings.seeds, self._on_state, self._on_leader))
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -108,10 +114,17 @@ class RaftClient:
         """Counters of requests, repetitions and searches for the leader since the client was made."""
         return self._engine.machine.stats
 
-    def open(self, timeout: Timeout = DEFAULT_TIMEOUT) -> Self:
-        """Find the leader; returns when requests can be sent."""
+    def open(self, timeout: Timeout = DEFAULT_TIMEOUT, *, wait: bool = True) -> Self:
+        """Find the leader; returns when requests can be sent. If it fails it may be called again.
+
+        With ``wait=False`` it returns at once, and the first call looks for the leader, until its own time-out.
+        """
+        if not isinstance(wait, bool):
+            raise InvalidArgumentError(f"wait must be True or False, not {wait!r}")
         self._engine.open()
-        self.config(timeout=timeout)
+        self._opens_on_entry = wait
+        if wait:
+            self.config(timeout=timeout)
         return self
 
     def close(self) -> None:
@@ -119,11 +132,18 @@ class RaftClient:
         self._engine.close()
 
     def __enter__(self) -> Self:
-        try:
-            return self.open()
-        except BaseException:
-            self.close()
-            raise
+        engine = self._engine
+        engine.check_process()
+        if engine.machine.is_closed or self._opens_on_entry:
+            was_closed = engine.machine.is_closed
+            try:
+                self.open()
+            except BaseException:
+                self.close()
+                if not was_closed:  # by its user: it may be entered again
+                    self._engine = self._new_engine()
+                raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -7,15 +7,18 @@ import gc
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 from raft_shells import RaftShell
+from support.ports import reserved_port
 from support.scripted_peers import CONFIG, UPDATE, ScriptedCluster
 from support.waiting import until
 
 from raft_client import (
+    ClientClosedError,
     ConnectionState,
     Freshness,
     InvalidArgumentError,
@@ -31,6 +34,7 @@ from raft_client import (
 )
 from raft_client.core.connection_state import StateChanged
 from raft_client.reports import log_change
+from raft_client.server import EmbeddedPeer
 
 
 def questions(peers: ScriptedCluster) -> int:
@@ -42,6 +46,46 @@ async def take_all(watch: Any) -> None:
     """What waits, and what ended it."""
     while await watch.get(timeout=10) is not None:
         pass
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_open_can_be_tried_again(raft: RaftShell, tmp_path: Path) -> None:
+    """open(), and entering, really try again after they have failed; a client that was left is closed."""
+    port = reserved_port()
+    log = raft.client(f"tcp://127.0.0.1:{port}", request_timeout=0.2)
+    with pytest.raises(NoLeaderError):
+        await log.open()
+    for _ in range(2):
+        with pytest.raises(NoLeaderError):
+            async with log:
+                pytest.fail("it cannot be entered")
+    with EmbeddedPeer("1", {"1": f"tcp://127.0.0.1:{port}"}, tmp_path):
+        async with log:
+            assert await log.append(b"entry", timeout=10) >= 1
+    with pytest.raises(ClientClosedError):
+        await log.open()
+    for _ in range(2):
+        with pytest.raises(ClientClosedError):
+            async with log:
+                pytest.fail("it was closed")
+
+
+async def test_opening_without_waiting(raft: RaftShell, tmp_path: Path) -> None:
+    """open(wait=False) returns at once, and so does entering; calls look for the leader until their time-out."""
+    port = reserved_port()
+    log = raft.client(f"tcp://127.0.0.1:{port}")
+    async with await log.open(wait=False):
+        with pytest.raises(NoLeaderError):
+            await log.append(b"entry", timeout=0.1)
+        waiting = asyncio.ensure_future(log.append(b"entry", timeout=20))
+        with EmbeddedPeer("1", {"1": f"tcp://127.0.0.1:{port}"}, tmp_path):
+            assert await waiting >= 1
+            await log.open(timeout=10)
+            assert log.state is ConnectionState.CONNECTED
+    with pytest.raises(InvalidArgumentError, match="wait must be True or False"):
+        await raft.client("tcp://127.0.0.1:1").open(wait=1)
 
 
 # -- heartbeat ---------------------------------------------------------------------------------------------------------

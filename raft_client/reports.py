@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -10,7 +11,7 @@ from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
 
-__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change", "on_one_line"]
+__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change", "on_one_line", "warn_unclosed"]
 
 #: Called with each new state and, when it is suspended, the reason.
 StateListener: TypeAlias = Callable[[ConnectionState, RaftError | None], object]
@@ -46,3 +47,11 @@ def calls_of(
     if on_leader is not None and leader is not None:
         calls.append(("on_leader", lambda: on_leader(leader)))
     return calls
+
+
+def warn_unclosed(thing: object, what: str) -> None:
+    """Say, as Python does of files and sockets, that something was dropped and not closed. For finalizers.
+
+    Under tracemalloc the warning has the place where it was made.
+    """
+    warnings.warn(f"unclosed {what}", ResourceWarning, stacklevel=2, source=thing)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Final
 
 from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.errors import StateStoreError, TransportError
 
-__all__ = ["ConnectionLog"]
+__all__ = ["ConnectionLog", "warn_unclosed"]
 
 logger: Final = logging.getLogger("statestore_client")
 
@@ -114,3 +115,11 @@ def _trouble(state: ConnectionState) -> str:
 def _on_one_line(text: str) -> str:
     """Reasons come from the broker, too, and may hold line breaks."""
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def warn_unclosed(thing: object, what: str) -> None:
+    """Say, as Python does of files and sockets, that something was dropped and not closed. For finalizers.
+
+    Under tracemalloc the warning has the place where it was made.
+    """
+    warnings.warn(f"unclosed {what}", ResourceWarning, stacklevel=2, source=thing)

@@ -15,6 +15,7 @@ from raft_client.core.cursor import Cursor
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError, PickleRefusedError
+from raft_client.reports import warn_unclosed
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
@@ -134,6 +135,8 @@ class AsyncEntries:
         # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
+            if self._engine.is_own:
+                warn_unclosed(self, f"entries after {self.position}")
 
     def __reduce__(self) -> NoReturn:
         raise PickleRefusedError(

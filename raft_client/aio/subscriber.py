@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -16,6 +17,7 @@ from raft_client.core.freshness import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
+from raft_client.reports import warn_unclosed
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.positions import Position
 from raft_client.wire.snapshots import SnapshotChunk
@@ -177,6 +179,13 @@ class AsyncSubscriber:
         raise PickleRefusedError(
             "a subscription cannot be pickled: send client.settings, and subscribe where it is needed"
         )
+
+    def __del__(self) -> None:
+        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        runner, engine = self._runner, self._engine
+        if runner is not None and not self._closed and self._subscription.error is None and engine.is_own:
+            engine.later(partial(engine.detach, runner))
+            warn_unclosed(self, repr(self))
 
     def __repr__(self) -> str:
         if self._closed or self._subscription.error is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from raft_client.core.stream_runners import StreamMachine, StreamRunner
 from raft_client.core.watch_state import WatchCounts, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
+from raft_client.reports import warn_unclosed
 from raft_client.settings import RaftSettings
 from raft_client.sync.heartbeat import Heartbeat
 from raft_client.sync.listeners import Listeners
@@ -39,6 +41,7 @@ class Engine:
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self._pid = os.getpid()
+        self._seeds = settings.seeds
         self._listeners = listeners
         self._sockets = SocketReader(settings, listeners)
         self._actions = self._sockets.actions
@@ -238,6 +241,19 @@ class Engine:
             self.cancel(request, last)
             self._sockets.later(lambda: waiter.reject(ClientClosedError("these entries are closed")))
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do this inside: now, or when the thread there leaves. Never waits: a garbage collector may call it."""
+        if os.getpid() == self._pid:
+            self._sockets.later(work)
+
+    def __del__(self) -> None:
+        # All that could use or close the client was dropped. The collector may come in any thread, at any time.
+        if os.getpid() != self._pid or self._actions.links is None:
+            return
+        if not sys.is_finalizing():
+            self._sockets.close()  # nobody reads, so it waits for nobody
+        warn_unclosed(self, f"raft client of {','.join(self._seeds)}")
+
     def close(self) -> None:
         """Reject what waits, and close the sockets."""
         if os.getpid() != self._pid:
@@ -250,6 +266,11 @@ class Engine:
     def situation(self) -> str:
         """Whether it is open, and who leads: for the client's repr."""
         return self._actions.situation
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
+        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def check_process(self) -> None:
         """Raise in a forked child, and in a codec or condition."""

@@ -14,6 +14,7 @@ from raft_client.core.cursor import Cursor
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError, PickleRefusedError
+from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, StreamWaiter
 from raft_client.wire.log_entry import LogEntry
@@ -133,6 +134,8 @@ class Entries:
         # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
+            if self._engine.is_own:
+                warn_unclosed(self, f"entries after {self.position}")
 
     def __reduce__(self) -> NoReturn:
         raise PickleRefusedError(

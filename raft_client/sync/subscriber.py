@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -15,6 +16,7 @@ from raft_client.core.freshness import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
+from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
 from raft_client.wire.log_entry import LogEntry
@@ -176,6 +178,13 @@ class Subscriber:
         raise PickleRefusedError(
             "a subscription cannot be pickled: send client.settings, and subscribe where it is needed"
         )
+
+    def __del__(self) -> None:
+        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        runner, engine = self._runner, self._engine
+        if runner is not None and not self._closed and self._subscription.error is None and engine.is_own:
+            engine.later(partial(engine.detach, runner))
+            warn_unclosed(self, repr(self))
 
     def __repr__(self) -> str:
         if self._closed or self._subscription.error is not None:

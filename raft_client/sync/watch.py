@@ -16,6 +16,7 @@ from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError
+from raft_client.reports import warn_unclosed
 from raft_client.sync.callbacks import Worker, call_back
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
@@ -45,6 +46,7 @@ class Watch:
         *,
         callback: Callable[[WatchItem], object] | None = None,
     ) -> None:
+        self._closed = True  # there is nothing to close yet
         self._engine = engine
         self._signal = ReadySignal()
         self._one_reader = OneReader()
@@ -142,6 +144,13 @@ class Watch:
                 call_back(callback, item)
             except Exception:
                 logger.exception("the callback of the watch %d failed", self._watch.id)
+
+    def __del__(self) -> None:
+        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        engine = self._engine
+        if not self._closed and self._watch.error is None and engine.is_own:
+            engine.later(partial(engine.unwatch, self._runner, self._watches, self._watch))
+            warn_unclosed(self, f"watch on {self._watch.selector}")
 
     def __iter__(self) -> Iterator[WatchItem]:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
@@ -89,7 +90,7 @@ class AsyncStateStoreClient:
         self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(settings, client_id=self._client_id, open_socket=open_socket)
         self._use(Link(settings, self._client_id, on_state, given_up, clock, connector))
-        self._leases: set[AsyncLease] = set()  # held by locks of this client
+        self._leases: set[weakref.ref[AsyncLease]] = set()  # held by locks of this client
 
     def _use(self, link: Link) -> None:
         self._settings = link.settings
@@ -178,7 +179,7 @@ class AsyncStateStoreClient:
         Closing twice is harmless.
         """
         self._engine.stop()
-        for lease in self._leases.copy():
+        for lease in filter(None, [each() for each in self._leases.copy()]):
             lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
         await self._engine.end()
 

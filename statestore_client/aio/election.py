@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import NoReturn
 
 from statestore_client.aio.acquisition import acquisition
@@ -23,7 +24,7 @@ class AsyncElection:
     """
 
     def __init__(
-        self, engine: Engine, terms: ElectionTerms, leases: set[AsyncLease], *, request_timeout: float
+        self, engine: Engine, terms: ElectionTerms, leases: set[weakref.ref[AsyncLease]], *, request_timeout: float
     ) -> None:
         self._terms = terms
         self._lock = AsyncLock(engine, terms, leases, renew=True, request_timeout=request_timeout)

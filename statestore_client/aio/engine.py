@@ -10,7 +10,9 @@ import asyncio
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from statestore_client.aio.callbacks import Worker, finish
@@ -21,6 +23,7 @@ from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.waiting import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
+from statestore_client.reports import warn_unclosed
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
@@ -171,6 +174,29 @@ class Engine:
             self._machine.unwatch(key, observer, self._now())
             self._link.caught_up(observer)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do this in a turn of the client's loop, if it has any more. Never waits: a garbage collector may call it."""
+        if os.getpid() == self._pid and self._link.loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self._link.loop.call_soon_threadsafe(work)
+
+    def send(self, command: Command, *, timeout: float) -> None:
+        """Send one command within ``timeout`` seconds; nobody waits for its answer."""
+        self._machine.submit(command, Batch().slot(), self._now(), timeout=timeout)
+        self._link.perform()
+
+    def __del__(self) -> None:
+        # All that could use or close the client was dropped. The collector may come in any thread, at any time.
+        link = self._link
+        if os.getpid() != self._pid or link.loop is None or self._machine.state is ConnectionState.CLOSED:
+            return
+        if link.is_stranded:
+            link.strand()
+        elif not sys.is_finalizing():
+            with suppress(RuntimeError):  # closed just now
+                link.loop.call_soon_threadsafe(link.end)
+        warn_unclosed(self, f"state store client {link.client_id!r} at {self._settings.url}")
+
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again: acknowledge what waited for it."""
         self._link.caught_up(observer)
@@ -233,6 +259,11 @@ class Engine:
     def trouble(self) -> str | None:
         """Why no request can leave just now; None while connected."""
         return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
+        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def check_process(self) -> None:
         """Raise in a forked child."""

@@ -47,7 +47,8 @@ class Link:
         clock: Clock,
         connector: AioConnector,
     ) -> None:
-        self._client_id = client_id
+        #: The MQTT client's name.
+        self.client_id: str = client_id
         self._connector = connector
         #: What the client was made with.
         self.settings = settings
@@ -78,6 +79,7 @@ class Link:
         self._wakes_at = math.inf  # when it fires
         self._turn_end: asyncio.Handle | None = None  # of this turn or the next: what was queued is written then
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None  # nobody waits for it
         #: Closed, and nothing is left.
         self.has_ended: bool = False
 
@@ -138,6 +140,11 @@ class Link:
         if self._connecting is not None:
             self._connecting.cancel()  # its thread ends by itself when the attempt is over
 
+    def end(self) -> None:
+        """Close, and join in a task: nobody is there to wait for that."""
+        self.close()
+        self._ending = asyncio.Task(self.join(), loop=self.loop, name=f"statestore {self.client_id} ends")
+
     async def join(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
         try:
@@ -174,7 +181,7 @@ class Link:
         logger.warning(
             "the event loop of client %s was closed before the client: its connection was cut, and its locks are free "
             "when their leases end",
-            self._client_id,
+            self.client_id,
         )
 
     def abandon(self) -> None:
@@ -220,7 +227,7 @@ class Link:
         )
         self._newest = driver
         self._gone = asyncio.Event()
-        self._connecting = self.tasks.start(driver.connect(), name=f"statestore {self._client_id} connects")
+        self._connecting = self.tasks.start(driver.connect(), name=f"statestore {self.client_id} connects")
 
     # -- the network ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import check_wait
 from statestore_client.core.watch_state import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
+from statestore_client.reports import warn_unclosed
 
 __all__ = ["AsyncWatch"]
 
@@ -162,6 +163,15 @@ class AsyncWatch:
         raise PickleRefusedError(
             "a watch cannot be pickled: send client.settings, and watch where the events are needed"
         )
+
+    def __del__(self) -> None:
+        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        if not hasattr(self, "_inbox"):
+            return  # its arguments were refused
+        state, engine = self._state, self._engine
+        if state.is_started and not state.is_closed and state.error is None and engine.is_own:
+            engine.later(partial(engine.unwatch, self._key, self._inbox))
+            warn_unclosed(self, f"watch on {self._key[:80]!r}")
 
     def __repr__(self) -> str:
         what = "" if self._options.prefix is None else "prefix "

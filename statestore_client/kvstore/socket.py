@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -44,6 +45,8 @@ class SiteSocket:
     """What both shells need to know of their connection."""
 
     _socket: Any  # of the kind of the shell
+    _context: Any = None  # the same, while there is a connection
+    _is_closed = False
 
     def __init__(self, url: str, timeout_s: float, keys: ClientKeys | None = None) -> None:
         if not isinstance(url, str):
@@ -55,14 +58,13 @@ class SiteSocket:
             raise SettingsError(f"timeout_s is {timeout_s!r}; it must be positive, in seconds, and at most a million")
         if keys is not None and not isinstance(keys, ClientKeys):
             raise SettingsError(f"keys must be ClientKeys, not {type(keys).__name__}")
+        self._process = os.getpid()
         self.url = url
         self.timeout_s = timeout_s
         self.keys = keys
         self._monitor: zmq.Socket[bytes] | None = None
         self._failure = 0
         self._numbers = count(1)
-        self._process = os.getpid()
-        self._is_closed = False
 
     def another(self) -> Self:
         """A further connection to the same site. Raises ClosedError."""
@@ -72,6 +74,11 @@ class SiteSocket:
     def next_id(self) -> int:
         """A request id that this connection has not had."""
         return next(self._numbers)
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether a finalizer may end it: it is open, this is no forked child, and Python itself does not end."""
+        return not self._is_closed and os.getpid() == self._process and not sys.is_finalizing()
 
     def check(self) -> None:
         """Raises ClosedError, or ForkedClientError."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
@@ -90,7 +91,7 @@ class StateStoreClient:
         self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = sync_connector(settings, client_id=self._client_id, open_socket=open_socket)
         self._use(Link(settings, self._client_id, on_state, given_up, clock, connector))
-        self._leases: set[Lease] = set()  # held by locks of this client
+        self._leases: set[weakref.ref[Lease]] = set()  # held by locks of this client
 
     def _use(self, link: Link) -> None:
         self._settings = link.settings
@@ -179,7 +180,7 @@ class StateStoreClient:
         Closing twice is harmless.
         """
         self._engine.stop()
-        for lease in self._leases.copy():
+        for lease in filter(None, [each() for each in self._leases.copy()]):
             lease._closed()  # noqa: SLF001 - the client's own; nobody will renew them any longer
         self._engine.end()
 

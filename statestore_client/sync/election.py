@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import NoReturn
 
 from statestore_client.core.elections import ElectionTerms
@@ -22,7 +23,9 @@ class Election:
     ``with`` statement is left. One object is one candidate: threads that compete take an election object each.
     """
 
-    def __init__(self, engine: Engine, terms: ElectionTerms, leases: set[Lease], *, request_timeout: float) -> None:
+    def __init__(
+        self, engine: Engine, terms: ElectionTerms, leases: set[weakref.ref[Lease]], *, request_timeout: float
+    ) -> None:
         self._terms = terms
         self._lock = Lock(engine, terms, leases, renew=True, request_timeout=request_timeout)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -22,6 +23,7 @@ from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.request import Request
 from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
+from statestore_client.reports import warn_unclosed
 from statestore_client.sync.callbacks import Worker, call_back
 from statestore_client.sync.link import Link
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
@@ -230,6 +232,25 @@ class Engine:
         if os.getpid() == self._pid:
             self._link.section.later(end)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do this inside: now, or when the thread there leaves. Never waits: a garbage collector may call it."""
+        if os.getpid() == self._pid:
+            self._link.section.later(work)
+
+    def send(self, command: Command, *, timeout: float) -> None:
+        """Send one command within ``timeout`` seconds; nobody waits for its answer. Inside."""
+        self._machine.submit(command, Batch().slot(), self._now(), timeout=timeout)
+        self._link.perform()
+
+    def __del__(self) -> None:
+        # All that could use or close the client was dropped. The collector may come in any thread, at any time.
+        link = self._link
+        if os.getpid() != self._pid or link.thread is None or self._machine.state is ConnectionState.CLOSED:
+            return
+        if not sys.is_finalizing():
+            link.close()
+        warn_unclosed(self, f"state store client {link.client_id!r} at {self._settings.url}")
+
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again: acknowledge what waited for it. Never waits."""
         self.check_process()
@@ -281,6 +302,11 @@ class Engine:
     def trouble(self) -> str | None:
         """Why no request can leave just now; None while connected."""
         return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
+        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def check_process(self) -> None:
         """Raise in a forked child."""

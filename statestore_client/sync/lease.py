@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -18,6 +19,7 @@ from statestore_client.core.leases import keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
+from statestore_client.reports import warn_unclosed
 from statestore_client.sync.callbacks import Worker, check_callback
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.steps import elapsed, run_steps
@@ -44,7 +46,7 @@ class Lease:
         engine: Engine,
         terms: LockTerms,
         grant: Grant,
-        leases: set[Lease],
+        leases: set[weakref.ref[Lease]],
         *,
         renew: bool,
         request_timeout: float,
@@ -52,6 +54,7 @@ class Lease:
         self._engine = engine
         self._terms = terms
         self._leases = leases  # those that are held, this one until it is lost
+        self._own: weakref.ref[Lease] = weakref.ref(self)  # what stands there
         self._request_timeout = request_timeout
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
         self.ended: Flag = Flag()
@@ -166,27 +169,31 @@ class Lease:
 
     def _keep(self, grant: Grant) -> None:
         """Begin to renew, and to wait for the end."""
-        self._leases.add(self)
+        self._leases.add(self._own)
+        state, lost = self._state, _weakly(self._lose)  # what renews a lease does not hold one that was dropped
         if self._renew:
-            renewed = self._state.renewed
-            self._keeper = self._start(
-                keep_renewed(self._terms, grant, now=elapsed(), renewed=renewed, lost=self._lose)
-            )
-        self._clock = self._start(
-            outlive(lambda: self._state.valid_until, now=elapsed(), why=self._state.ending, lost=self._lose)
-        )
+            steps = keep_renewed(self._terms, grant, now=elapsed(), renewed=state.renewed, lost=lost)
+            self._keeper = self._start(steps, lost)
+        self._clock = self._start(outlive(lambda: state.valid_until, now=elapsed(), why=state.ending, lost=lost), lost)
 
-    def _start(self, steps: Steps) -> Worker:
-        worker = self._engine.worker(partial(self._work, steps), "statestore lease")
+    def _start(self, steps: Steps, lost: Callable[[LeaseLostError], None]) -> Worker:
+        worker = self._engine.worker(partial(_work, steps, self._engine, self.ended, lost), "statestore lease")
         worker.start()
         return worker
 
-    def _work(self, steps: Steps) -> None:
-        try:
-            run_steps(steps, self._engine, stop=self.ended)
-        except StateStoreError as failed:
-            # If it was stopped, the reason is known already, and somebody else may be about to tell it.
-            self._lose(LeaseLostError(f"the lease could not be renewed: {failed}"))
+    def __del__(self) -> None:
+        # It was dropped, so nobody can release it: it is given back. The collector may come in any thread, at any time.
+        state, engine, terms = self._state, self._engine, self._terms
+        if self._clock is None or self.ended.is_set() or not engine.is_own:
+            return
+
+        def give_back() -> None:
+            state.release()
+            engine.send(terms.give_back(), timeout=terms.lease)
+
+        self._leases.discard(self._own)
+        engine.later(give_back)
+        warn_unclosed(self, f"lease on {terms.name}")
 
     def _supersede(self) -> None:
         """Its lock acquires anew, in the same holder's name: nothing of this lease may follow the new claim."""
@@ -199,7 +206,7 @@ class Lease:
             self._lose(LeaseLostError(self._state.ending))
         with self._changing:
             is_first = self._state.release()
-        self._leases.discard(self)
+        self._leases.discard(self._own)
         self._stop_clock()
         self._stop_keeper()
         if self._keeper is not None:
@@ -226,13 +233,13 @@ class Lease:
         """From now on the lease is lost, and not renewed."""
         with self._changing:
             self._state.end(error)
-        self._leases.discard(self)
+        self._leases.discard(self._own)
 
     def _lose(self, error: LeaseLostError) -> None:
         """The lease is lost: mark it, and tell who wants to know."""
         with self._changing:
             news = self._state.lose(error)
-        self._leases.discard(self)
+        self._leases.discard(self._own)
         if news is not None:
             self._stop_clock()
             reason, listeners = news
@@ -244,3 +251,22 @@ class Lease:
         """At once: the next holder may begin a moment later."""
         what = f"a callback for the loss of the lease on {self._terms.name}"
         self._engine.call_back(what, listener, copy.copy(reason))
+
+
+def _work(steps: Steps, engine: Engine, ended: Flag, lost: Callable[[LeaseLostError], None]) -> None:
+    try:
+        run_steps(steps, engine, stop=ended)
+    except StateStoreError as failed:
+        # If it was stopped, the reason is known already, and somebody else may be about to tell it.
+        lost(LeaseLostError(f"the lease could not be renewed: {failed}"))
+
+
+def _weakly(method: Callable[[LeaseLostError], None]) -> Callable[[LeaseLostError], None]:
+    """The same, and nothing once its object is gone."""
+    found = weakref.WeakMethod(method)
+
+    def call(error: LeaseLostError) -> None:
+        if (bound := found()) is not None:
+            bound(error)
+
+    return call

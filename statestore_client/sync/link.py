@@ -64,7 +64,8 @@ class Link:
         clock: Clock,
         connector: SyncConnector,
     ) -> None:
-        self._client_id = client_id
+        #: The MQTT client's name.
+        self.client_id: str = client_id
         self._connector = connector
         self._on_state = on_state
         #: What the client was made with.
@@ -133,7 +134,7 @@ class Link:
         waker = socket.socketpair()
         for end in waker:
             end.setblocking(False)
-        thread = threading.Thread(target=self._run, args=waker, name=f"statestore {self._client_id}", daemon=True)
+        thread = threading.Thread(target=self._run, args=waker, name=f"statestore {self.client_id}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -292,7 +293,7 @@ class Link:
                     with contextlib.suppress(BlockingIOError):
                         waker_out.recv(4096)
             except BaseException as error:
-                logger.exception("the network thread of client %s failed", self._client_id)
+                logger.exception("the network thread of client %s failed", self.client_id)
                 with self.section:
                     self._is_leaving = True
                     self._close(ConnectionLostError(f"the network thread failed: {error!r}"))
@@ -359,4 +360,4 @@ class Link:
         for change in changes:
             self._log.note(change, self.now().monotonic)
             if self._on_state is not None:
-                call_back(f"the state listener of client {self._client_id}", self._on_state, change.state, change.error)
+                call_back(f"the state listener of client {self.client_id}", self._on_state, change.state, change.error)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from random import Random
 from types import TracebackType
 from typing import Final, NoReturn
@@ -34,7 +35,13 @@ class Lock:
     KEEP: Final = KEEP
 
     def __init__(
-        self, engine: Engine, terms: LockTerms, leases: set[Lease], *, renew: bool, request_timeout: float
+        self,
+        engine: Engine,
+        terms: LockTerms,
+        leases: set[weakref.ref[Lease]],
+        *,
+        renew: bool,
+        request_timeout: float,
     ) -> None:
         self._engine = engine
         self._terms = terms

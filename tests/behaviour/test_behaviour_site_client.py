@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.dropped import unclosed
 from support.interruptions import interrupting, is_free, needs_timer
 from support.ports import reserved_port
 from support.sites import SHELLS, Impostor, Looped, SiteThread
@@ -448,3 +449,25 @@ def test_a_client_whose_loop_is_closed_can_be_ended(site: SiteThread) -> None:
 
     asyncio.run(end())
     assert [context is not None and context.closed for context in contexts] == [True, True]
+
+
+async def test_a_dropped_client_ends(site: SiteThread) -> None:
+    """A client or a stream that was dropped closes its socket, and a warning says so."""
+    site.set_many({"k": b"v"})
+    with unclosed("client of the site at "):
+        SiteClient(site.url).get("k")
+    with unclosed("client of the site at "):
+        stream = SiteClient(site.url).subscribe().start()
+        assert stream.snapshot
+        del stream
+    tasks = asyncio.all_tasks()
+    with unclosed("client of the site at "):
+        await AsyncSiteClient(site.url).get("k")
+        await asyncio.sleep(0)  # the turn in which the client ends
+    await until(lambda: asyncio.all_tasks() <= tasks)
+    with unclosed():
+        async with AsyncSiteClient(site.url) as client, client.subscribe() as changes:
+            assert changes.snapshot
+        with SiteClient(site.url) as other:
+            other.get("k")
+        del client, other, changes

@@ -270,7 +270,8 @@ async def test_what_never_returns_is_cancelled_at_the_end(
         await store.watch("key", callback=stuck).start()
         await store.set("key", b"1")
     if where == "on_lost":
-        (await store.lock("lock").acquire()).on_lost(stuck)
+        lock = store.lock("lock")
+        (await lock.acquire()).on_lost(stuck)
     began = asyncio.get_running_loop().time()
     await store.close()
     assert asyncio.get_running_loop().time() - began > 0.28
@@ -371,7 +372,8 @@ async def test_a_listener_may_release_a_lease(shell: Shell, server: EmbeddedServ
         server.restart(keep_state=True)
         await until(lambda: outcomes)
         assert outcomes == [None if end == "exit" else True]
-        await other.lock("lock").acquire(timeout=10)
+        async with other.lock("lock").acquire(timeout=10):
+            pass
 
 
 async def test_a_blocking_listener_cannot_wait_for_itself(server: EmbeddedServer) -> None:

@@ -148,7 +148,8 @@ async def test_a_closed_client_has_no_tasks(server: EmbeddedServer, driver: str)
 
     async with Proxy(server.port) as proxy:
         store = await AsyncStateStoreClient(proxy.url, driver=driver).open()
-        await store.lock("lock").acquire()
+        lock = store.lock("lock")
+        await lock.acquire()
         await store.watch("key", callback=stuck).start()
         await store.set("key", b"1")
         await until(lambda: len(own_tasks() - tasks) >= 3)

@@ -342,7 +342,8 @@ def test_a_claim_that_was_interrupted_is_taken_back() -> None:
         with pytest.raises(KeyboardInterrupt):
             store.lock("job", lease=60.0).acquire()
         interrupter.join()
-        assert store.lock("job").acquire(timeout=5).valid
+        with store.lock("job").acquire(timeout=5) as lease:
+            assert lease.valid
 
 
 async def test_a_claim_that_was_given_up_is_taken_back_however_late(shell: Shell, server: EmbeddedServer) -> None:
@@ -360,7 +361,8 @@ async def test_a_claim_that_was_given_up_is_taken_back_however_late(shell: Shell
             await acquiring
         proxy.flow("down")
         await asyncio.gather(*others)
-        await other.lock("lock").acquire(timeout=20)  # long before the lease would have ended
+        async with other.lock("lock").acquire(timeout=20):  # long before the lease would have ended
+            pass
 
 
 async def test_a_release_that_was_cancelled_still_releases(server: EmbeddedServer) -> None:
@@ -382,4 +384,5 @@ async def test_a_release_that_was_cancelled_still_releases(server: EmbeddedServe
             await releasing
         proxy.flow("down")
         await asyncio.gather(*others)
-        await other.lock("lock").acquire(timeout=20)  # long before the lease would have ended
+        async with other.lock("lock").acquire(timeout=20):  # long before the lease would have ended
+            pass

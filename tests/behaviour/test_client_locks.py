@@ -330,13 +330,14 @@ async def test_a_key_that_was_deleted_is_taken_again(shell: Shell, server: Embed
 async def test_waiting_for_a_lock_ends_with_the_client(shell: Shell, server: EmbeddedServer) -> None:
     """close() wakes callers that wait for a lock."""
     async with shell.client(server.url) as holder:
-        await holder.lock("job").acquire()
+        held = await holder.lock("job").acquire()
         async with shell.client(server.url) as store:
             waiting = asyncio.ensure_future(store.lock("job").acquire())
             async with holder.watch("other", initial=True):
                 await asyncio.wait([waiting], timeout=0.1)
         with pytest.raises(ClosedError):
             await asyncio.wait_for(waiting, 5)
+        assert held.valid
 
 
 # -- elections ---------------------------------------------------------------------------------------------------------

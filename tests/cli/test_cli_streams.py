@@ -193,7 +193,8 @@ def test_what_follows_ends_when_its_reader_has_gone(
 ) -> None:
     """A command that follows something ends with 0 when the reader of its output has gone, though nothing happens."""
     with SiteThread() as site, StateStoreClient(statestore_server.url) as store:
-        store.election("leader").campaign()
+        election = store.election("leader")
+        election.campaign()
         url = ["--url", site.url] if "kv" in command else []
         variables = os.environ | {"STATESTORE_URL": statestore_server.url, "ZMQRAFT_SEEDS": peers.seeds}
         with subprocess.Popen(

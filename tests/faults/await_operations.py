@@ -205,7 +205,8 @@ async def enter_client(w: World) -> None:
 async def close_client(w: World) -> None:
     client = w.new_client()
     await client.open()
-    await client.lock(f"of {client.client_id}").acquire()  # which close() does not release
+    lock = client.lock(f"of {client.client_id}")
+    await lock.acquire()  # which close() does not release
     await client.close()
 
 

@@ -121,7 +121,8 @@ def test_a_holder_that_dies_leaves_its_lease_behind(browser: Browser, server: Em
     """When the client of a holder is gone, the lane says so until the lease is over; then the lock is free."""
     browser.open(server.monitor_url)
     holder = StateStoreClient(server.url, client_id="worker").open()
-    holder.lock("leader", holder="worker", lease=4).acquire()
+    lock = holder.lock("leader", holder="worker", lease=4)
+    lock.acquire()
     browser.wait_for_text(".lane", "worker for")
     holder.close()
     browser.wait_for_text(".lane", "its client is gone")

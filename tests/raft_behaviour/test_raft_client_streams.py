@@ -73,6 +73,7 @@ async def test_closing_early_tells_the_peer(raft: RaftShell, peers: ScriptedClus
         assert [seen[3][1] for seen in peers.seen if seen[2] == ENTRIES and len(seen[3]) > 1][-1] == b"\x00"
 
 
+@pytest.mark.filterwarnings("ignore:unclosed entries", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_abandoned_entries_are_cancelled(raft: RaftShell, peers: ScriptedCluster) -> None:
     """Entries that a broken-off loop left open are cancelled by the client's next call."""
     peers.fill(200)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import zmq
@@ -15,6 +17,7 @@ from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, packed
 from statestore_client.kvstore.socket import SiteSocket
+from statestore_client.reports import warn_unclosed
 from statestore_client.wire.kvstore.codec import decode
 
 if TYPE_CHECKING:
@@ -69,8 +72,10 @@ class SiteLink(SiteSocket):
                 context.term()
                 raise
             self._context, self._loop = context, loop
-            self._reader = asyncio.Task(self._read(), loop=loop)  # not eager, whatever task factory the loop has
-            self._reader.add_done_callback(self._has_ended)
+            has_ended = weakref.WeakMethod(self._has_ended)  # reading keeps no client that was dropped
+            reading = _read(self._socket, self._replies)
+            self._reader = asyncio.Task(reading, loop=loop)  # not eager, whatever task factory the loop has
+            self._reader.add_done_callback(lambda reader: (end := has_ended()) and end(reader))
 
     def _hang_up(self) -> None:
         context, self._context = self._context, None
@@ -107,17 +112,21 @@ class SiteLink(SiteSocket):
         finally:
             del self._replies[request.id]
 
-    async def _read(self) -> None:
-        while True:
-            frames = await self._socket.recv_multipart()
-            try:
-                message = decode(frames[-1])
-            except RemoteProtocolError:
-                continue  # whoever waits is told that nobody has answered
-            if isinstance(message, REPLIES):
-                _, waiting = self._replies.get(message.id, (None, None))
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
+    def __del__(self) -> None:
+        # All that could use or close it was dropped. The collector may come in any thread, at any time.
+        if self._context is not None and self._loop is not None and self._may_end:
+            if self._loop.is_closed():
+                self._drop()
+            else:
+                with suppress(RuntimeError):  # closed just now
+                    self._loop.call_soon_threadsafe(self._drop)
+            warn_unclosed(self, f"client of the site at {self.url}")
+
+    def _drop(self) -> None:
+        self._is_closed = True
+        if self._reader is not None and not self._reader.get_loop().is_closed():
+            self._reader.cancel()
+        self._hang_up()
 
     async def close(self) -> None:
         """Also if it was closed before."""
@@ -158,3 +167,16 @@ class CallbackWorker:
                 await outcome
         except Exception:
             logger.exception("the callback of a site's client failed")
+
+
+async def _read(socket: Any, replies: Mapping[int, tuple[ClientRequest, asyncio.Future[Reply]]]) -> None:
+    while True:
+        frames = await socket.recv_multipart()
+        try:
+            message = decode(frames[-1])
+        except RemoteProtocolError:
+            continue  # whoever waits gets no answer
+        if isinstance(message, REPLIES):
+            _, waiting = replies.get(message.id, (None, None))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message)

@@ -14,6 +14,7 @@ from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, packed
 from statestore_client.kvstore.socket import SiteSocket
+from statestore_client.reports import warn_unclosed
 from statestore_client.thread_locks import Mutex
 from statestore_client.wire.kvstore.codec import decode
 
@@ -116,6 +117,12 @@ class SiteLink(SiteSocket):
         if not self._turn.is_mine():
             with self._turn:
                 self._hang_up()
+
+    def __del__(self) -> None:
+        # All that could use or close it was dropped. The collector may come in any thread, at any time.
+        if self._context is not None and self._may_end:
+            self._hang_up()
+            warn_unclosed(self, f"client of the site at {self.url}")
 
     def _hang_up(self) -> None:
         context, self._context = self._context, None

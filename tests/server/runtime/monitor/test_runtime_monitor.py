@@ -166,7 +166,8 @@ def test_what_is_told_adds_up_to_what_a_new_viewer_sees() -> None:
 def test_each_event_and_refusal_is_told_once() -> None:
     """A viewer hears of each client that comes and of each refused write once, whenever it has come itself."""
     with EmbeddedServer(monitor_port=0) as server, StateStoreClient(server.url, client_id="c") as store:
-        token = store.lock("l").acquire().fencing_token
+        lease = store.lock("l").acquire()
+        token = lease.fencing_token
         responses, messages = [], []
         for number in range(3):
             store.set(f"k{number}", "v", fencing_token=token)
@@ -427,7 +428,8 @@ def test_a_key_has_its_value_version_token_expiry_watchers_and_changes() -> None
         StateStoreClient(server.url, client_id="w") as store,
         store.watch(b"\xff<b>"),
     ):
-        token = store.lock("l").acquire().fencing_token
+        lease = store.lock("l").acquire()
+        token = lease.fencing_token
         store.set(b"\xff<b>", "before")
         version = store.set(b"\xff<b>", value, expiry=100, fencing_token=token).version
         found = answer(server, "/key", key=b"\xff<b>".hex())

@@ -46,6 +46,7 @@ class RequestReader:
         self._request: h11.Request | None = None
         self._headers: dict[str, str] = {}
         self._body = bytearray()
+        self._received = 0
 
     @property
     def is_head(self) -> bool:
@@ -54,6 +55,15 @@ class RequestReader:
 
     def feed(self, data: bytes, peer: str) -> HttpRequest | HTTPStatus | None:
         """The request, what is wrong with it, or None if more has to come. Call it no more after either."""
+        room = 2 * self._most - self._received  # head and body; what comes behind them is not looked at
+        self._received += len(data)
+        found = self._read(data[: max(0, room)], peer)
+        if found is None and len(data) > room:
+            has_head = self._request is not None
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if has_head else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        return found
+
+    def _read(self, data: bytes, peer: str) -> HttpRequest | HTTPStatus | None:
         try:
             self._parser.receive_data(data)
             while True:

@@ -95,13 +95,14 @@ class ActiveStandby:
     def run(self, stop: threading.Event | None = None) -> None:  # noqa: TID251 - it is never waited for
         """Stand by, lead, and stand by again, until ``stop`` is set or the query has ended by itself.
 
-        A driver that has lost the election stands by. While the store cannot be reached or is full, it is tried again.
-        All else is raised: Spark's errors, what ``source`` raises, and refusals that would come again. The election is
-        given back first, so that another driver can try; let a supervisor start this one anew.
+        A driver that has lost the election stands by. While the store cannot be reached, does not let this driver in or
+        is full, it is tried again. All else is raised: Spark's errors, what ``source`` raises, and refusals that would
+        come again. The election is given back first, so that another driver can try; let a supervisor start this one
+        anew.
         """
         is_stopped = stop.is_set if stop is not None else lambda: False
         persist = self._pipeline.writer.options.persist
-        with StateStoreClient(self._settings, retry_first_connect=True) as store:
+        with StateStoreClient(self._settings).open(wait=False) as store:  # so that stop counts meanwhile
             election = store.election(self.leader_key, term=self._term, persist=persist)
             self._rehearse(store, is_stopped)
             while not is_stopped():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.ports import reserved_port
 
 from statestore_client import FencingTokenTooOldError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError, SettingsError
@@ -180,6 +181,25 @@ def test_standby_takes_over_at_once_when_the_other_stops(pipeline: Pipeline, sto
         first.result(60)
         second.result(60)
     assert pipeline.marker(store) == Marker(1, 2)
+
+
+def test_driver_without_a_store_can_be_stopped(spark: SparkSession, pipeline: Pipeline) -> None:
+    """A driver that waits for its store ends when it is told to stop, also before it was ever connected."""
+    url = f"mqtt://127.0.0.1:{reserved_port()}?request_timeout=0.2"
+    failed, stop = threading.Event(), threading.Event()
+    driver = ActiveStandby(
+        spark,
+        url,
+        pipeline_id="p",
+        source=pipeline.source,
+        source_id="s",
+        listener=lambda event: failed.set() if event.kind == "failed" else None,
+    )
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(driver.run, stop)
+        assert failed.wait(60)
+        stop.set()
+        running.result(30)
 
 
 def test_forgotten_marker_begins_anew(pipeline: Pipeline, store: StateStoreClient, server: RecordingServer) -> None:

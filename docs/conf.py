@@ -76,7 +76,7 @@ nitpick_ignore_regex = [
     ),
     (
         r"py:.*",
-        r"(AbstractContextManager|Authorizer|Side|Transport|Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)",
+        r"(AbstractContextManager|Authorizer|ErrorClasses|Side|Transport|Any|Callable|Final|Literal|Self|Sequence|Iterable|Iterator|AsyncIterator|Mapping|TracebackType)",
     ),
     (
         r"py:.*",
@@ -85,7 +85,7 @@ nitpick_ignore_regex = [
     # paho's client, and names for functions that the API page describes in a table.
     (r"py:.*", r"(PahoClient|StateListener|Clock|TokenVerifier)"),
     # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
-    (r"py:class", r"(.*\.)?((Client|Connection|Shared|Partition|Pipeline|Row)Options|DefaultTimeout)"),
+    (r"py:class", r"(.*\.)?((Batch|Client|Connection|Partition|Pipeline|Row|Shared)Options|DefaultTimeout)"),
     # What a lease has as its ``ended``: an event, of threads or of tasks.
     (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
     # What a stream of a site begins with, and what comes then.

@@ -42,7 +42,7 @@ async def test_probes_tell_the_active_server_from_one_that_stands_by() -> None:
 
     async def ask(server: Server, path: str) -> tuple[int, str]:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.endpoints.metrics_port)
-        writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
         writer.close()
         return int(head.split()[1]), body

@@ -25,10 +25,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from raft_client._common.standard_streams import run_guarded
 from raft_client.cli import exits
 from raft_client.cli.connection import for_any_command
 from raft_client.cli.running import CommandBehindDashes
-from raft_client.cli.streams import run_guarded
 from raft_client.cli.wording import name_options
 from raft_client.errors import (
     HistoryOutrunError,

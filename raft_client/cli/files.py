@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import click
 
-from raft_client.cli.streams import ReaderGoneError
+from raft_client._common.standard_streams import ReaderGoneError
 from raft_client.errors import RaftError
 
 __all__ = ["complete_file"]

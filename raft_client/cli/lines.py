@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, cast
 import attrs
 import click
 
-from raft_client.cli.streams import standard_input
+from raft_client._common.standard_streams import standard_input
 from raft_client.errors import InvalidDataError
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 

@@ -8,13 +8,13 @@ from typing import Final
 
 import click
 
+from raft_client._common.standard_streams import ends_with_reader
 from raft_client._common.terminals import shown
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Index, to_position
 from raft_client.cli.output import json_line, stdout_is_terminal, write
 from raft_client.cli.records import entry_line, entry_record
-from raft_client.cli.streams import ends_with_reader
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient

@@ -12,13 +12,13 @@ from typing import Any, Final
 import attrs
 import click
 
+from raft_client._common.standard_streams import ends_with_reader
 from raft_client._common.terminals import shown
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import to_position
 from raft_client.cli.output import argument_bytes, as_json, json_line, write
 from raft_client.cli.running import CommandBehindDashes, run_command
-from raft_client.cli.streams import ends_with_reader
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.selectors import Prefix, Selector, Tree, Where
 from raft_client.core.watch_events import SnapshotEvent, WatchEvent

@@ -28,9 +28,9 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from raft_client._common.standard_streams import run_guarded
 from statestore_client.cli import exits
 from statestore_client.cli.connection import for_any_command
-from statestore_client.cli.streams import run_guarded
 from statestore_client.cli.wording import name_options
 from statestore_client.errors import (
     ClosedError,

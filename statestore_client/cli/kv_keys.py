@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.kv_options import (
     entry_facts,
@@ -20,7 +21,6 @@ from statestore_client.cli.kv_options import (
 )
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import as_json, print_json, print_line, value_argument
-from statestore_client.cli.streams import ends_with_reader
 from statestore_client.kvstore import KeyChange
 from statestore_client.wire.kvstore.value import MAX_TTL_MS
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 import attrs
 import click
 
+from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.kv_graph import Mesh, drawn, walk
 from statestore_client.cli.kv_options import entry_facts, json_option, open_site, prefix_option, site_options
 from statestore_client.cli.output import print_json, print_line
-from statestore_client.cli.streams import ends_with_reader
 from statestore_client.kvstore import PeerInfo, Value
 from statestore_client.kvstore.calls import identity
 from statestore_client.wire.kvstore.value import hash_of

@@ -17,11 +17,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from raft_client._common.standard_streams import standard_input
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds, fencing_token_option
 from statestore_client.cli.output import print_json, print_line
-from statestore_client.cli.streams import standard_input
 from statestore_client.cli.wording import counted
 from statestore_client.core.calls import SetItem
 from statestore_client.errors import BatchError, StateStoreError

@@ -11,13 +11,13 @@ from typing import Any, Final
 import attrs
 import click
 
+from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.process_group import caught_signals, run_group
 from statestore_client.cli.running import CommandLast, started
-from statestore_client.cli.streams import ends_with_reader
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient

@@ -14,6 +14,7 @@ import click
 
 from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
+from raft_client._common.standard_streams import OutputError
 from statestore_client.cli import exits
 from statestore_client.cli.output import print_line
 from statestore_client.cli.replica_options import replica_of, replica_options
@@ -31,7 +32,6 @@ from statestore_client.cli.serving_options import (
     tls_of,
 )
 from statestore_client.cli.site_options import site_of, site_options
-from statestore_client.cli.streams import OutputError
 from statestore_client.cli.wording import AddressError
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.file_limit import raise_file_limit

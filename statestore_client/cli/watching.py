@@ -14,12 +14,12 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.running import CommandBehindDashes, started
-from statestore_client.cli.streams import ends_with_reader
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.calls import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError

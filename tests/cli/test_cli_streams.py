@@ -17,10 +17,10 @@ from support.ports import reserved_port
 from support.scripted_peers import ScriptedCluster
 from support.sites import SiteThread
 
+from raft_client._common import standard_streams as streams
 from raft_client.cli import exits as raft_exits
-from raft_client.cli import streams as raft_streams
 from statestore_client import StateStoreClient
-from statestore_client.cli import exits, streams
+from statestore_client.cli import exits
 from statestore_client.server import EmbeddedServer
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
@@ -239,9 +239,3 @@ def test_shells_complete_commands_and_options(tool: str, variable: str) -> None:
         more = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert asked(**{f"{variable}_COMPLETE": "bash_complete"}, **more).split() == [expected]
     assert b"complete -o nosort" in asked(**{f"{variable}_COMPLETE": "bash_source"})
-
-
-def test_both_tools_treat_standard_streams_alike() -> None:
-    """The module for standard streams is the same text in both packages, because neither may import the other."""
-    ours, theirs = (Path(module.__file__).read_text("utf-8") for module in (streams, raft_streams))
-    assert ours.replace("statestore_client", "raft_client") == theirs

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn, TextIO, TypeVar, ca
 
 import click
 
-from raft_client.cli import exits
-from raft_client.thread_locks import Flag
-
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = ["OutputError", "ReaderGoneError", "ends_with_reader", "run_guarded", "standard_input"]
 
 T = TypeVar("T")
+
+#: Exit codes, as both commands have them.
+_DONE: Final = 0
+_OUTPUT: Final = 7
 
 #: What interrupted the block may have swallowed the exception: how long (seconds) to wait before it is raised again.
 _AGAIN_S: Final = 1.0
@@ -49,10 +50,10 @@ def run_guarded(program: str, command: Callable[[], int]) -> NoReturn:
             code = command()
             sys.stdout.flush()
         except ReaderGoneError:
-            code = exits.DONE  # nothing is left to say
+            code = _DONE  # nothing is left to say
         except OutputError as error:
             click.echo(f"{program}: {error}", err=True)
-            code = exits.OUTPUT
+            code = _OUTPUT
         if output.failed or errors.failed:
             os._exit(code)  # Python would try again to write what is left over, and complain
     finally:
@@ -70,22 +71,23 @@ def ends_with_reader() -> Iterator[None]:
     if (output := _output()) is None or not hasattr(select, "poll"):  # Windows has none
         yield
         return
-    main, is_gone = threading.get_ident(), Flag()
+    main, is_gone = threading.get_ident(), False
     over, ending = os.pipe()
 
     def look() -> None:
+        nonlocal is_gone
         poll = select.poll()
         poll.register(output, 0)  # which leaves POLLERR and POLLHUP
         poll.register(over, select.POLLIN)
         found = dict(poll.poll())
         poll.unregister(output)
         is_broken = found.get(output, 0) & (select.POLLERR | select.POLLHUP)
-        while is_broken and not poll.poll(1000 * _AGAIN_S if is_gone.is_set() else 0):
-            is_gone.set()
+        while is_broken and not poll.poll(1000 * _AGAIN_S if is_gone else 0):
+            is_gone = True
             signal.pthread_kill(main, signal.SIGPIPE)
 
     def end(_number: int, _frame: object) -> None:
-        if is_gone.is_set():  # otherwise it is for a connection that has broken, which its owner notices by itself
+        if is_gone:  # otherwise it is for a connection that has broken, which its owner notices by itself
             raise ReaderGoneError("the reader has gone")
 
     before = signal.signal(signal.SIGPIPE, end)

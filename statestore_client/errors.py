@@ -199,10 +199,12 @@ class FencingTokenClockSkewError(FencingError):
 
 
 class QuotaExceededError(ServerError):
-    """The state store holds as many keys or bytes as it may. Delete keys or raise its quota.
+    """The state store has as much as it may, together or of this user or client. Delete keys, end watches, or raise the
+    quota.
 
     ``quota`` says which it is, its value, and what raises it, if the server tells: ours does, and not in the dialect of
-    the document."""
+    the document. It begins with the quota's name: ``keys``, ``bytes``, ``observations`` or ``observation-bytes``, with
+    ``-per-user`` or ``-per-client`` where it is that of one of them."""
 
     wire_text = "the quota has been exceeded"
 

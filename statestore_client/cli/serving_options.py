@@ -74,6 +74,7 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-held-bytes", _COUNT, "The same of all clients together, with wills.", "held_bytes"),
     ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
     ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
+    ("--max-sessions-per-user", _COUNT, "Those of one user.", "sessions_per_user"),
     ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
     ("--max-subscriptions", _COUNT, "Subscriptions of one client.", "subscriptions_per_session"),
     ("--max-retained-messages", _COUNT, "Retained messages.", "retained_messages"),
@@ -84,13 +85,25 @@ _BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
 )
 _STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
     ("--max-keys", _COUNT, "Quota of the state store.", "max_keys"),
-    ("--max-bytes", _COUNT, "Quota of the state store: keys, values and overhead.", "max_bytes"),
-    ("--max-observations", _COUNT, "Keys that one client may watch.", "max_observations_per_client"),
+    ("--max-bytes", _COUNT, "The same in bytes: keys, values and overhead.", "max_bytes"),
+    ("--max-keys-per-user", _COUNT, "Keys that one user wrote last.", "max_keys_per_user"),
+    ("--max-bytes-per-user", _COUNT, "The same in bytes.", "max_bytes_per_user"),
+    ("--max-observations", _COUNT, "Keys that are watched, each once for each client.", "max_observations"),
+    ("--max-observations-per-user", _COUNT, "Those of one user.", "max_observations_per_user"),
+    ("--max-observations-per-client", _COUNT, "Those of one client.", "max_observations_per_client"),
+    ("--max-observation-bytes-per-client", _COUNT, "Those of one client.", "max_observation_bytes_per_client"),
+    ("--max-observation-bytes", _COUNT, "Bytes of watched keys, and overhead.", "max_observation_bytes"),
+    ("--max-observation-bytes-per-user", _COUNT, "Those of one user.", "max_observation_bytes_per_user"),
 )
 #: What holds without these options, and what no number says that they take.
 _IN_WORDS: Final = {
     "--max-connections-per-user": "all of them",
     "--max-connections-per-address": "all of them",
+    "--max-sessions-per-user": "all of them",
+    "--max-keys-per-user": "all of them",
+    "--max-bytes-per-user": "all of them",
+    "--max-observations-per-user": "all of them",
+    "--max-observation-bytes-per-user": "all of them",
     "--max-bytes-per-second": "any number",
     "--max-messages-per-second": "any number",
     "--receive-maximum": "20, and up to 1024 for clients that take as many themselves",

@@ -397,8 +397,8 @@ async def test_a_broker_that_refuses_a_publication_is_told_of_with_the_key(shell
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        ({"max_keys": 1}, "the store may hold 1 keys; --max-keys raises that"),
-        ({"max_bytes": 1000}, "keys, values and watches may take 1000 bytes; --max-bytes raises that"),
+        ({"max_keys": 1}, "keys: at most 1; --max-keys raises that"),
+        ({"max_bytes": 1000}, "bytes: at most 1000; --max-bytes raises that"),
     ],
 )
 async def test_a_quota_that_is_used_up_is_named(shell: Shell, limits: dict[str, int], told: str) -> None:
@@ -416,6 +416,8 @@ async def test_a_quota_of_watches_is_named(shell: Shell) -> None:
     """The same for the keys that one client watches."""
     with EmbeddedServer(store_limits=StoreLimits(max_observations_per_client=1)) as server:
         async with shell.client(server.url) as store, store.watch("a"):
-            with pytest.raises(QuotaExceededError, match="one client may watch 1 keys; --max-observations raises"):
+            with pytest.raises(
+                QuotaExceededError, match="observations-per-client: at most 1; --max-observations-per-client raises"
+            ):
                 async with store.watch("b"):
                     pass

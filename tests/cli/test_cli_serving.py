@@ -45,7 +45,7 @@ def test_endpoints_limits_and_the_log() -> None:
             "--sys-interval",
             "1",
         ]
-        options += ["--max-connections-per-address", "1", "--max-keys", "1", "--max-observations", "1"]
+        options += ["--max-connections-per-address", "1", "--max-keys", "1", "--max-observations-per-client", "1"]
         process = subprocess.Popen(
             [*COMMAND, *options, "--verbose", "--log-json"],
             stdout=subprocess.PIPE,
@@ -152,6 +152,7 @@ LIMITS = {
     "--max-queued-bytes": "queued_bytes",
     "--max-held-bytes": "held_bytes",
     "--max-sessions": "sessions",
+    "--max-sessions-per-user": "sessions_per_user",
     "--max-session-expiry": "session_expiry_s",
     "--max-subscriptions": "subscriptions_per_session",
     "--max-retained-messages": "retained_messages",
@@ -161,7 +162,14 @@ LIMITS = {
     "--sys-interval": "sys_interval_s",
     "--max-keys": "max_keys",
     "--max-bytes": "max_bytes",
-    "--max-observations": "max_observations_per_client",
+    "--max-keys-per-user": "max_keys_per_user",
+    "--max-bytes-per-user": "max_bytes_per_user",
+    "--max-observations": "max_observations",
+    "--max-observations-per-user": "max_observations_per_user",
+    "--max-observations-per-client": "max_observations_per_client",
+    "--max-observation-bytes": "max_observation_bytes",
+    "--max-observation-bytes-per-client": "max_observation_bytes_per_client",
+    "--max-observation-bytes-per-user": "max_observation_bytes_per_user",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -246,6 +247,12 @@ def test_a_refusal_is_its_typed_error(driver: MachineDriver) -> None:
     driver.submit(SET, "w")
     driver.answer(b"-ERR the quota has been exceeded\r\n")
     assert isinstance(driver.outcome("w"), QuotaExceededError)
+    assert driver.outcome("w").quota is None
+    driver.submit(SET, "quota")
+    driver.answer(b"-ERR the quota has been exceeded\r\n", ("__stMsg", "keys: at most 1"))
+    error = driver.outcome("quota")
+    assert (error.quota, copy(error).quota) == ("keys: at most 1",) * 2  # as pickle does it
+    assert str(error) == "the quota has been exceeded (SET of 'k'): keys: at most 1"
     driver.submit(SET, "w2")
     driver.answer(b"-ERR the moon is full\r\n")
     assert isinstance(driver.outcome("w2"), UnknownServerError)

@@ -201,6 +201,7 @@ def server_state(service: StateStoreService, broker: Broker, journal: Journal, n
     return visible_state(service, broker, now, is_exact=True) | {
         "kept": {key: entry.kept for key in KEYS if (entry := store._keyspace.get(key))},
         "marks": {key: (mark.fence, left(mark.expires_at, now)) for key, mark in store._survival.marks.items()},
+        "shares": [share._of for share in (*service.shares, broker.shares[1])],
         "awaited": (sorted(s.client_id for s in broker._state.awaited.sessions), broker._state.awaited.wills),
         "clock": (store._clock.last, left(local_ahead_ms, Instant(0.0, 0))),
         "due": {key: left(when, now) for when, key in due},

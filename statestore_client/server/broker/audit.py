@@ -29,7 +29,7 @@ def violations(state: State) -> Iterator[str]:
         yield from (f"session {session.client_id!r}: {problem}" for problem in _of_session(state, session))
     connected = [session.connection for session in sessions if session.connection is not None]
     yield from _equal("clients", state.clients, len(connected))
-    yield from _at_most("sessions", len(sessions), state.limits.sessions)
+    yield from _at_most("sessions", len(sessions), state.sessions.shares.most)
     yield from _of_subscriptions(state, sessions)
     yield from state.sessions.violations()
     yield from state.retained.violations()

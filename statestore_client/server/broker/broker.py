@@ -14,7 +14,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.application import Application, Effect
     from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.shares import Shares
 
 __all__ = ["Broker"]
 
@@ -106,6 +107,8 @@ class Broker:
         self.counters: Final = state.counters
         self.control: Final = Control(state)
         self.reports: Final = state.reports
+        #: CONNECTs that were refused, by the name of the quota.
+        self.quota_refusals: Final[Mapping[str, int]] = state.quota_refusals
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
         self._effects = EffectRunner(state, self._router)
@@ -144,6 +147,11 @@ class Broker:
     def usage(self) -> BrokerUsage:
         """What it holds now."""
         return usage_of(self._state)
+
+    @property
+    def shares(self) -> tuple[Shares, ...]:
+        """Whose connections and sessions there are; to be looked at only."""
+        return self._state.connection_quotas.shares, self._state.sessions.shares
 
     def audit(self) -> tuple[str, ...]:
         """Which invariants do not hold, in words. For tests, between two calls: it looks at everything."""

@@ -79,6 +79,8 @@ class BrokerLimits:
     # Bytes encoded for one connection and not yet taken by its socket; more waits unencoded, in the session's queue.
     outbox_bytes: int = attrs.field(default=64 * 1024, validator=number(1))
 
+    # Of connections and sessions, users who have few may have an eighth more; see server/shares.py. Of sessions that
+    # make room for new ones, only his own make room for one of a user who has many.
     connections: int = attrs.field(default=10_000, validator=number(0))
     # Of those, one user's and one address's (IPv6: 64 bits of it); 0 for all of them. Beyond it, CONNACK 0x97. As many
     # more of one address may be unauthenticated; then its oldest is dropped.
@@ -95,6 +97,7 @@ class BrokerLimits:
     flapping_hold_s: float = attrs.field(default=1.0, validator=seconds())
     # Sessions survive their connections, so a loop of new client identifiers would grow for ever.
     sessions: int = attrs.field(default=20_000, validator=number(0))
+    sessions_per_user: int = attrs.field(default=0, validator=number(0))
     subscriptions_per_session: int = attrs.field(default=10_000, validator=number(0))
     # A filter costs its bytes and its nodes in the tree; see subscription_cost().
     subscription_bytes_per_session: int = attrs.field(default=32 * 1024 * 1024, validator=number(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class State:
     connection_quotas: ConnectionQuotas = attrs.field(init=False)
     flapping: Flapping = attrs.field(init=False)
     reports: Reports = attrs.field(init=False)
+    quota_refusals: Counter[str] = attrs.Factory(Counter)  # CONNECTs that were refused, by the name of the quota
     clients: int = 0  # connections that have a session
     started_at: float = 0.0  # monotonic seconds
     version: Callable[[], str] = str  # of the program

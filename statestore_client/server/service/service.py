@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets.types import UserProperties
     from statestore_client.server.broker.application import Effect
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.shares import Shares
     from statestore_client.server.store import Change, StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
@@ -172,6 +173,16 @@ class StateStoreService:
     def usage(self) -> StoreUsage:
         """What the store holds."""
         return self._store.usage
+
+    @property
+    def shares(self) -> tuple[Shares, ...]:
+        """What of it is whose."""
+        return self._store.shares
+
+    @property
+    def quota_refusals(self) -> Mapping[str, int]:
+        """How many requests were refused, by the name of the quota."""
+        return self._store.quota_refusals
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -272,11 +283,11 @@ class StateStoreService:
             correlation_data = sha256(correlation_data).digest()
         request = (client_id, correlation_data)
         try:
+            user = self._user_of(client_id)
             command = decode_command(message.payload, self._dialect)
             self._check_rights(client_id, command)
             if type(command) in _WRITES and message.packet_id:
                 packet_id = message.packet_id if timestamp is None else None
-                user = self._user_of(client_id)
                 fingerprint = self._fingerprint((message.payload, timestamp, token, user, packet_id))
                 if timestamp is not None or message.dup:
                     known = self._responses.get(request, fingerprint, now.monotonic)
@@ -286,7 +297,7 @@ class StateStoreService:
                         return (self._response(message.properties, payload, version, is_kept=self._keeps_all),)
             if is_marked and type(command) is Set:
                 command = attrs.evolve(command, persist=True)
-            outcome = self._execute(client_id, command, timestamp, token, now)
+            outcome = self._execute(client_id, user, command, timestamp, token, now)
         except ServerError as error:
             outcome = Outcome(Refused(error.with_traceback(None)), is_kept=self._keeps_all)
         reply = outcome.reply
@@ -320,18 +331,24 @@ class StateStoreService:
             raise NotAuthorizedError
 
     def _execute(
-        self, client_id: str, command: Command, timestamp: str | None, token: str | None, now: Instant
+        self,
+        client_id: str,
+        user: str | None,
+        command: Command,
+        timestamp: str | None,
+        token: str | None,
+        now: Instant,
     ) -> Outcome:
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
         stamp = None if timestamp is None else parse_timestamp(timestamp)
         fencing_token = None if token is None else TOKENS[token]
-        request = RequestContext(client_id, stamp, fencing_token, now)
+        request = RequestContext(client_id, stamp, fencing_token, now, user)
         return self._scan(command, request) if type(command) is Scan else self._store.apply(command, request)
 
     def _scan(self, command: Scan, request: RequestContext) -> Outcome:
         """The store's own tokens are places among the keys, for its eyes only."""
-        user, pattern = self._user_of(request.client_id), command.pattern
+        user, pattern = request.user, command.pattern
         if command.token is not None:
             command = Scan(pattern, self._tokens.open(command.token, user, pattern))
         outcome = self._store.apply(command, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -23,23 +24,26 @@ def _stamp_fields(stamp: HlcTimestamp) -> tuple[int, int, str]:
 class KeyRecord:
     """What is stored under a key. ``expires_at`` is monotonic seconds, and log time on disk.
 
-    Without a value it is the fencing mark of a key whose value does not survive.
+    Without a value it is the fencing mark of a key whose value does not survive. ``user`` is who has set it; nobody in
+    particular has no field for that.
     """
 
     value: bytes | None
     version: HlcTimestamp
     fence: HlcTimestamp | None
     expires_at: float | None
+    user: str | None = None
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
         fence = None if self.fence is None else _stamp_fields(self.fence)
-        return (self.value, _stamp_fields(self.version), fence, timeline.log_ms(self.expires_at))
+        fields = (self.value, _stamp_fields(self.version), fence, timeline.log_ms(self.expires_at))
+        return fields if self.user is None else (*fields, self.user)
 
     @classmethod
     def read(cls, fields: Any, timeline: Timeline) -> Self:
-        value, version, fence, expires_ms = fields
+        value, version, fence, expires_ms, user = fields if len(fields) == 5 else (*fields, None)
         mark = None if fence is None else HlcTimestamp(*fence)
-        return cls(value, HlcTimestamp(*version), mark, timeline.monotonic(expires_ms))
+        return cls(value, HlcTimestamp(*version), mark, timeline.monotonic(expires_ms), user and intern(user))
 
     def mark(self) -> KeyRecord:
         """The same without the value."""

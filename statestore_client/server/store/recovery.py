@@ -101,9 +101,9 @@ class StoreRecovery:
                 self._keyspace.remove(key)
         elif entry is None:
             self._survival.marks.pop(key, None)
-            self._keyspace.add(key, Entry(value, record.version, record.fence, after, Kept.VALUE))
+            self._keyspace.add(key, Entry(value, record.version, record.fence, after, Kept.VALUE, record.user))
         else:
-            self._keyspace.replace_value(entry, value)
+            self._keyspace.replace_value(key, entry, value, record.user)
             entry.version, entry.fence, entry.expires_at, entry.kept = record.version, record.fence, after, Kept.VALUE
         self._reschedule(key, before, inf if after is None else after)
 
@@ -134,7 +134,7 @@ class StoreRecovery:
 
 
 def _kept(entry: Entry) -> KeyRecord | None:
-    record = KeyRecord(entry.value, entry.version, entry.fence, entry.expires_at)
+    record = KeyRecord(entry.value, entry.version, entry.fence, entry.expires_at, entry.user)
     if entry.kept is Kept.NOTHING:
         return None
     return record if entry.kept is Kept.VALUE else record.mark()

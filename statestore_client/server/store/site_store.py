@@ -1,6 +1,6 @@
 """The store of a server whose keys cross to other sites: it tells what changes, and takes what other sites have.
 
-What another site has is an *import*: a key that no command of a client has set. It has no expiry, no mark and no owner
+What another site has is an *import*: a key that no command of a client has set. It has no expiry, no mark and no user
 here, and nothing of it is on the disk: after a restart it comes again from the other sites. Clients read, scan and
 observe it as any key. Refusing their writes is the service's part.
 """
@@ -30,6 +30,7 @@ __all__ = ["SiteStore"]
 
 #: Imports come and go for nobody in particular.
 _NOBODY: Final = ""
+_NOBODYS: Final = None
 
 
 class SiteStore(StateStore):
@@ -55,7 +56,7 @@ class SiteStore(StateStore):
         self._local_clock.read(now)
         entry = self._keyspace.get(key)
         try:
-            self._check_quota(Set(key, value), entry, now)
+            self._check_quota(Set(key, value), entry, _NOBODYS, now)
         except QuotaExceededError:
             return False
         version = self._clock.tick(now.wall_ms)
@@ -66,7 +67,7 @@ class SiteStore(StateStore):
         else:
             replaced = entry.expires_at
         self._survival.removed(key, entry)  # nothing is kept of it, but its version never comes again
-        self._keyspace.replace_value(entry, value)
+        self._keyspace.replace_value(key, entry, value, _NOBODYS)
         entry.version, entry.fence, entry.expires_at, entry.kept = version, None, None, Kept.NOTHING
         self._reschedule(key, replaced, None)
         self._notify(key, Notification(Operation.SET, value), version)

@@ -9,7 +9,7 @@ hears of the first):
 4. its fencing token is at most a minute ahead (*)      ``the request fencing token timestamp is too far ...``
 5. SET, DEL, VDEL pass the fence of the key             ``a fencing token is required ...``, ``... a lower version ...``
 6. the condition of NX, NEX or VDEL holds               no error: the reply ``NotApplied``
-7. the quota allows it                                  ``the quota has been exceeded``
+7. the quotas allow it                                  ``the quota has been exceeded``
 
 Checks 3 and 4 hold for every command that carries a timestamp or a token. (*) Of the
 :class:`~statestore_client.server.store.localclock.LocalClock`; what is not later than the last version that was given
@@ -24,6 +24,7 @@ Source: state store protocol, all of it. Section names stand at the methods.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import (
@@ -35,7 +36,7 @@ from statestore_client.errors import (
     ServerError,
 )
 from statestore_client.server.store.fencing import pass_fence
-from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, Entry, Keyspace
+from statestore_client.server.store.keyspace import Entry, Keyspace
 from statestore_client.server.store.localclock import LocalClock
 from statestore_client.server.store.observers import Observers
 from statestore_client.server.store.persistence import KEEP_ALL, Persistence
@@ -51,9 +52,10 @@ from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.shares import Shares
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
@@ -98,6 +100,7 @@ class StateStore:
         "_local_clock",
         "_observer",
         "_observers",
+        "_quota_refusals",
         "_recovery",
         "_survival",
     )
@@ -119,8 +122,9 @@ class StateStore:
         self._survival = Survival(journal, clock, self._local_clock, persistence)
         self._limits = limits
         self._dialect = dialect
-        self._keyspace = Keyspace()
-        self._observers = Observers()
+        self._keyspace = Keyspace(limits)
+        self._observers = Observers(limits)
+        self._quota_refusals: defaultdict[str, int] = defaultdict(int)
         self._expiries: TimerHeap[tuple[float, bytes]] = TimerHeap(self._expires_then)
         self._recovery = StoreRecovery(self._keyspace, self._survival, self._expiries, clock, self._local_clock)
         self._changes: list[Change] = []  # of the call in progress; empty between calls
@@ -166,8 +170,26 @@ class StateStore:
     @property
     def usage(self) -> StoreUsage:
         """What is stored. Expired keys count until they are removed."""
-        used_bytes = self._keyspace.used_bytes + self._observers.used_bytes
-        return StoreUsage(len(self._keyspace), self._keyspace.unlisted, used_bytes, self._observers.count, self._limits)
+        keyspace, observers = self._keyspace, self._observers
+        return StoreUsage(
+            keys=len(keyspace),
+            unlisted_keys=keyspace.unlisted,
+            bytes=keyspace.bytes.total,
+            observations=observers.number.total,
+            observation_bytes=observers.bytes.total,
+            limits=self._limits,
+        )
+
+    @property
+    def shares(self) -> tuple[Shares, ...]:
+        """What there is of everything that has a quota, by users; to be looked at only."""
+        keyspace, observers = self._keyspace, self._observers
+        return keyspace.keys, keyspace.bytes, observers.number, observers.bytes
+
+    @property
+    def quota_refusals(self) -> Mapping[str, int]:
+        """How many commands were refused, by the name of the quota."""
+        return self._quota_refusals
 
     def keys_from(self, start: bytes, *, inclusive: bool) -> Iterator[bytes]:
         """All keys from this one on, in byte order; the expired ones too. Do not change the store while iterating."""
@@ -210,15 +232,15 @@ class StateStore:
         fence = pass_fence(mark, request.fencing_token)
         if entry is not None and command.condition is not None and not _condition_holds(command, entry):
             return NOT_APPLIED, entry.version
-        self._check_quota(command, entry, now)
+        self._check_quota(command, entry, request.user, now)
         version = self._next_version(request)
         expires_at = None if command.expiry_ms is None else now.monotonic + command.expiry_ms / 1000
-        kept = self._survival.set(command, entry, KeyRecord(command.value, version, fence, expires_at))
+        kept = self._survival.set(command, entry, KeyRecord(command.value, version, fence, expires_at, request.user))
         if entry is None:
             replaced = self._survival.take_mark(key, kept)
-            self._keyspace.add(key, Entry(command.value, version, fence, expires_at, kept))
+            self._keyspace.add(key, Entry(command.value, version, fence, expires_at, kept, request.user))
         else:
-            self._keyspace.replace_value(entry, command.value)
+            self._keyspace.replace_value(key, entry, command.value, request.user)
             entry.version, entry.fence, entry.kept = version, fence, kept
             replaced, entry.expires_at = entry.expires_at, expires_at
         if replaced is not expires_at and replaced != expires_at:  # otherwise its item in the queue still holds
@@ -255,25 +277,16 @@ class StateStore:
         """ "KEYNOTIFY request messages", "KEYNOTIFY response message"."""
         if command.stop:
             return (OK if self._observers.remove(request.client_id, command.key) else COUNT_0), None
-        cost = self._observers.cost_of(request.client_id, command.key)
-        if cost:
-            if self.usage.bytes + cost > self._limits.max_bytes:
-                raise QuotaExceededError(quota=self._bytes_quota())
-            self._check_observations(request, cost)
-        self._observers.add(request.client_id, command.key)
+        quota = self._observers.lacking(request.client_id, command.key, request.user)
+        if quota is not None:
+            raise self._exceeded(quota)
+        self._observers.add(request.client_id, command.key, request.user)
         return OK, None
 
-    def _check_observations(self, request: RequestContext, cost: int) -> None:
-        count, used_bytes = self._observers.used_by(request.client_id)
-        most, most_bytes = self._limits.max_observations_per_client, self._limits.max_observation_bytes_per_client
-        if count >= most:
-            raise QuotaExceededError(quota=f"one client may watch {most} keys; --max-observations raises that")
-        if used_bytes + cost > most_bytes:
-            limit = "StoreLimits.max_observation_bytes_per_client"
-            raise QuotaExceededError(quota=f"what one client watches may take {most_bytes} bytes; {limit} raises that")
-
-    def _bytes_quota(self) -> str:
-        return f"keys, values and watches may take {self._limits.max_bytes} bytes; --max-bytes raises that"
+    def _exceeded(self, quota: str) -> QuotaExceededError:
+        self._quota_refusals[quota] += 1
+        most = getattr(self._limits, f"max_{quota.replace('-', '_')}")
+        return QuotaExceededError(quota=f"{quota}: at most {most}; --max-{quota} raises that")
 
     def _scan(self, command: Scan, request: RequestContext) -> Answer:
         now = request.now.monotonic
@@ -322,22 +335,13 @@ class StateStore:
             return self._clock.tick(request.now.wall_ms)
         return self._clock.advance_past(request.timestamp, request.now.wall_ms)
 
-    def _check_quota(self, command: Set, entry: Entry | None, now: Instant) -> None:
+    def _check_quota(self, command: Set, entry: Entry | None, user: str | None, now: Instant) -> None:
         """Expired keys make room before a SET is refused."""
-        if entry is None:
-            more_keys, more_bytes = 1, len(command.key) + len(command.value) + KEY_OVERHEAD_BYTES
-        else:
-            more_keys, more_bytes = 0, len(command.value) - len(entry.value)
-        keyspace, observers, limits = self._keyspace, self._observers, self._limits
         steps = 0
-        while keyspace.used_bytes + observers.used_bytes + more_bytes > limits.max_bytes or (
-            more_keys and len(keyspace) + more_keys > limits.max_keys
-        ):
+        while (quota := self._keyspace.lacking(command.key, command.value, entry, user)) is not None:
             # Invariant: the key of the command is not among them; _live_or_expire() has seen to it.
             if steps == EXPIRIES_PER_SET or not self._expire_one(now):
-                if len(keyspace) + more_keys <= limits.max_keys:
-                    raise QuotaExceededError(quota=self._bytes_quota())
-                raise QuotaExceededError(quota=f"the store may hold {limits.max_keys} keys; --max-keys raises that")
+                raise self._exceeded(quota)
             steps += 1
 
     def _remove(self, key: bytes, entry: Entry, request: RequestContext) -> HlcTimestamp:

@@ -21,14 +21,23 @@ __all__ = ["Change", "Outcome", "RequestContext", "StoreLimits", "StoreUsage"]
 
 @attrs.frozen
 class StoreLimits:
-    """The quota. Bytes count keys, values, observations, and a fixed overhead for each.
+    """The quotas: bytes count keys, values, observed keys, and a fixed overhead for each. Observations have quotas of
+    their own, so that those who may only watch cannot use up what is there to be written. Each quota is for all clients
+    together, and has an eighth more for users who have little; see :mod:`~statestore_client.server.shares`. Those *per
+    user* count as one user all clients that have none; 0 is any number. A key is its last writer's.
 
     Raises InvalidArgumentError for what is not a limit.
     """
 
     max_keys: int = attrs.field(default=1_000_000, validator=number(1))
     max_bytes: int = attrs.field(default=1_073_741_824, validator=number(1))
-    # What one client may observe: otherwise it could use the quota of everybody up.
+    max_keys_per_user: int = attrs.field(default=0, validator=number(0))
+    max_bytes_per_user: int = attrs.field(default=0, validator=number(0))
+    max_observations: int = attrs.field(default=1_000_000, validator=number(1))
+    max_observation_bytes: int = attrs.field(default=268_435_456, validator=number(1))
+    max_observations_per_user: int = attrs.field(default=0, validator=number(0))
+    max_observation_bytes_per_user: int = attrs.field(default=0, validator=number(0))
+    # What one client may observe: where there are no users, nothing else is between it and the quota of everybody.
     max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
     max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
     scan: ScanLimits = attrs.field(factory=ScanLimits, validator=required(kind(ScanLimits)))
@@ -44,6 +53,7 @@ class StoreUsage:
     unlisted_keys: int
     bytes: int
     observations: int
+    observation_bytes: int
     limits: StoreLimits
 
 
@@ -79,3 +89,4 @@ class RequestContext:
     timestamp: HlcTimestamp | None
     fencing_token: HlcTimestamp | None
     now: Instant
+    user: str | None = None  # whose client it is, None for nobody's in particular

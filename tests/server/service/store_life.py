@@ -63,16 +63,16 @@ class Life:
         self.monotonic += seconds
         self.wall_ms += round(seconds * 1000)
 
-    def apply(self, command: Command, token: HlcTimestamp | None = None) -> Outcome:
+    def apply(self, command: Command, token: HlcTimestamp | None = None, user: str | None = None) -> Outcome:
         """One whose answer was sent."""
-        outcome = self.begin(command, token)
+        outcome = self.begin(command, token, user)
         self.commit()
         return outcome
 
-    def begin(self, command: Command, token: HlcTimestamp | None = None) -> Outcome:
+    def begin(self, command: Command, token: HlcTimestamp | None = None, user: str | None = None) -> Outcome:
         """One whose answer is not sent before what it needs is on the disk, which may never be."""
         stamp = HlcTimestamp(self.wall_ms, 0, "client")
-        return self.store.apply(command, RequestContext("client", stamp, token, self.now))
+        return self.store.apply(command, RequestContext("client", stamp, token, self.now, user))
 
     def ask(self, command: Command, correlation: bytes, timestamp: str, *more: tuple[str, str]) -> Publish:
         """A request as a client sends it; the response."""

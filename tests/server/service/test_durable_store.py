@@ -12,8 +12,18 @@ from statestore_client.errors import FencingTokenTooOldError
 from statestore_client.mqtt.packets import Puback, Publish, PublishProperties
 from statestore_client.server.broker import Route
 from statestore_client.server.broker.application import Deliver, Deny, Series
-from statestore_client.server.journal import Changes, DamagedRecordError, Stream, Subject, WriteBatch, seal, unseal
+from statestore_client.server.journal import (
+    Changes,
+    DamagedRecordError,
+    Stream,
+    Subject,
+    WriteBatch,
+    load,
+    seal,
+    unseal,
+)
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore
+from statestore_client.server.store.records import KeyRecord
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
@@ -37,6 +47,25 @@ def test_keys_and_versions_survive(life: Life) -> None:
     assert (found.reply, found.version) == (Found(b"\0new"), version)
     assert life.apply(Get(b"b")).reply is MISSING
     assert life.storage.count() == {"keys": 1, "clock": 1}
+
+
+def test_whose_a_key_is_survives(life: Life) -> None:
+    """A key is its last writer's after the restart, too; records of clients without a user are as they always were."""
+    life.apply(Set(b"a", b"1"), user="ann")
+    life.apply(Set(b"b", b"1"), user="ann")
+    life.apply(Set(b"b", b"12"), user="ben")
+    life.apply(Set(b"c", b"1"))
+    before = [share._of for share in life.store.shares]
+    assert before[0] == {"ann": 1, "ben": 1, None: 1}
+    life = life.next()
+    assert [share._of for share in life.store.shares] == before
+    life.apply(Set(b"a", b"2"))
+    life.apply(Del(b"b"), user="ann")
+    assert life.next().store.shares[0]._of == {None: 2}
+    timeline = life.journal.timeline
+    assert [len(fields) for _, fields in load(life.storage, Stream.KEYS)] == [4, 4]
+    with pytest.raises(ValueError, match="unpack"):
+        KeyRecord.read((b"", (1, 0, "s"), None, None, "ann", "more"), timeline)
 
 
 def test_fences_survive(life: Life) -> None:

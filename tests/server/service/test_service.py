@@ -235,7 +235,7 @@ def test_each_error_string(payload: bytes, ts: str | None, ft: str | None, text:
         message = server.reply(payload, ts=ts, ft=ft)
         if dialect is Dialect.SERVICE:
             assert message.payload == f"-ERR {text}\r\n".encode()
-            told = (("__stMsg", "the store may hold 1 keys; --max-keys raises that"),) if "quota" in text else ()
+            told = (("__stMsg", "keys: at most 1; --max-keys raises that"),) if "quota" in text else ()
             assert message.properties.user_properties == (("__stat", "200"), ("__protVer", "1.0"), STORE, *told)
         else:
             letter = text.replace("lower version than", "lower version that")

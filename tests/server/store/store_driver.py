@@ -43,9 +43,15 @@ class Driver:
         return HlcTimestamp(self.wall_ms + offset_ms, counter, node_id)
 
     def apply(
-        self, command: Command, *, client: str = "alice", ts: HlcTimestamp | None = None, ft: HlcTimestamp | None = None
+        self,
+        command: Command,
+        *,
+        client: str = "alice",
+        ts: HlcTimestamp | None = None,
+        ft: HlcTimestamp | None = None,
+        user: str | None = None,
     ) -> Outcome:
-        return self.store.apply(command, RequestContext(client, ts, ft, self.now))
+        return self.store.apply(command, RequestContext(client, ts, ft, self.now, user))
 
     def set(self, key: bytes, value: bytes, condition: Condition | None = None, **options: Any) -> Outcome:
         expiry_ms, expected = options.pop("expiry_ms", None), options.pop("expected", None)
@@ -74,7 +80,8 @@ class Driver:
         """Everything that a refused command must leave as it was."""
         keyspace, observers = self.store._keyspace, self.store._observers
         entries = {
-            key: (entry.value, entry.version, entry.fence, entry.expires_at) for key, entry in keyspace._entries.items()
+            key: (entry.value, entry.version, entry.fence, entry.expires_at, entry.user)
+            for key, entry in keyspace._entries.items()
         }
         observed = {key: tuple(clients) for key, clients in observers._by_key.items()}
         index = tuple(keyspace.keys_from(b"", inclusive=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 KEYS = st.sampled_from([b"a", b"a", b"b", b"b", b"c", b"c", b"d", b""])
 VALUES = st.sampled_from([b"", b"1", b"2", b"x" * 200])
 CLIENTS = st.sampled_from(["alice", "bob"])
+USERS = st.sampled_from([None, "ann", "ben"])
+USER_OF = {"alice": "ann", "bob": None}
 OFFSETS_MS = st.sampled_from([0, 0, 0, 0, -1, 1, -100_000, 60_000, 60_001])
 PARTS = st.tuples(OFFSETS_MS, st.integers(0, 2), st.sampled_from(["CLIENT", "StateStore"]))
 STAMPS = st.one_of(PARTS, PARTS, PARTS, st.none())
 EXPIRIES = st.sampled_from([None, None, 1, 500, 1_000])
-MAX_KEYS, MAX_BYTES = 3, 2_200
+MAX_KEYS, MAX_BYTES = 3, 1_300
+MAX_USER_KEYS, MAX_USER_BYTES = 2, 800
+MAX_OBSERVATIONS, MAX_USER_OBSERVATIONS = 3, 2
 
 
 class Oracle:
@@ -58,8 +63,18 @@ class Oracle:
         self.told += [(client, key, word, value) for client, observed in self.observed if observed == key]
 
     def used_bytes(self) -> int:
-        rows = sum(len(key) + len(row["value"]) + KEY_OVERHEAD_BYTES for key, row in self.rows.items())
-        return rows + sum(len(key) + OBSERVATION_OVERHEAD_BYTES for _, key in self.observed)
+        return size(self.rows)
+
+    def lacks(self, key: bytes, value: bytes, user: str | None) -> bool:
+        """Whether there would be more than before, and too much, of all or of the user."""
+        after = {**self.rows, key: {"value": value, "user": user}}
+        theirs, theirs_after = of_user(self.rows, user), of_user(after, user)
+        return (
+            len(after) > max(MAX_KEYS, len(self.rows))
+            or size(after) > max(MAX_BYTES, size(self.rows))
+            or (user is not None and len(theirs_after) > max(MAX_USER_KEYS, len(theirs)))
+            or (user is not None and size(theirs_after) > max(MAX_USER_BYTES, size(theirs)))
+        )
 
     def common(
         self, key: bytes, ts: HlcTimestamp | None, ft: HlcTimestamp | None, last: HlcTimestamp, *, is_set: bool
@@ -84,12 +99,28 @@ class Oracle:
         return "FencingTokenTooOldError" if (ft.wall_ms, ft.counter, ft.node_id) < mark else ""
 
 
+def of_user(rows: dict[bytes, dict[str, Any]], user: str | None) -> dict[bytes, dict[str, Any]]:
+    return {key: row for key, row in rows.items() if row["user"] == user}
+
+
+def size(rows: dict[bytes, dict[str, Any]]) -> int:
+    return sum(len(key) + len(row["value"]) + KEY_OVERHEAD_BYTES for key, row in rows.items())
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Every rule does the same to both and compares the replies; notifications are compared as they come."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(limits=StoreLimits(max_keys=MAX_KEYS, max_bytes=MAX_BYTES))
+        limits = StoreLimits(
+            max_keys=MAX_KEYS,
+            max_bytes=MAX_BYTES,
+            max_keys_per_user=MAX_USER_KEYS,
+            max_bytes_per_user=MAX_USER_BYTES,
+            max_observations=MAX_OBSERVATIONS,
+            max_observations_per_user=MAX_USER_OBSERVATIONS,
+        )
+        self.driver = Driver(limits=limits)
         self.oracle = Oracle()
         self.told: list[tuple[str, bytes, str, bytes | None]] = []
         self.versions: list[HlcTimestamp] = []
@@ -149,7 +180,13 @@ class StoreMachine(RuleBasedStateMachine):
     # -- rules
 
     @rule(
-        key=KEYS, value=VALUES, condition=st.sampled_from([None, NX, NEX]), expiry_ms=EXPIRIES, ts=STAMPS, d=st.data()
+        key=KEYS,
+        value=VALUES,
+        condition=st.sampled_from([None, NX, NEX]),
+        expiry_ms=EXPIRIES,
+        ts=STAMPS,
+        user=USERS,
+        d=st.data(),
     )
     def set(
         self,
@@ -158,6 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
         condition: Condition | None,
         expiry_ms: int | None,
         ts: tuple[int, int, str] | None,
+        user: str | None,
         d: st.DataObject,
     ) -> None:
         oracle, driver = self.oracle, self.driver
@@ -171,24 +209,21 @@ class StoreMachine(RuleBasedStateMachine):
             if not expected and row and (condition is NX or (condition is NEX and row["value"] != value)):
                 expected = "NOT APPLIED"
             if not expected:
-                expected = self.expected_of_quota(key, value, row)
-        outcome = driver.set(key, value, condition, expiry_ms=expiry_ms, ts=timestamp, ft=ft)
+                expected = self.expected_of_quota(key, value, user)
+        outcome = driver.set(key, value, condition, expiry_ms=expiry_ms, ts=timestamp, ft=ft, user=user)
         assert self.finish(outcome) == expected
         if expected == "OK":
             dies = None if expiry_ms is None else driver.monotonic + expiry_ms / 1000
             version = self.issued(outcome.version, timestamp)
             mark = None if ft is None else (ft.wall_ms, ft.counter, ft.node_id)
-            oracle.rows[key] = {"value": value, "dies": dies, "mark": mark, "version": version}
+            oracle.rows[key] = {"value": value, "dies": dies, "mark": mark, "version": version, "user": user}
             oracle.tell(key, "SET", value)
         elif expected == "NOT APPLIED":
             assert outcome.version == oracle.rows[key]["version"]
 
-    def expected_of_quota(self, key: bytes, value: bytes, row: dict[str, Any] | None) -> str:
+    def expected_of_quota(self, key: bytes, value: bytes, user: str | None) -> str:
         """Oldest deadlines go first until the SET fits; expired keys may stay only while it does."""
-        more = len(value) - len(row["value"]) if row else len(key) + len(value) + KEY_OVERHEAD_BYTES
-        while (not row and len(self.oracle.rows) >= MAX_KEYS) or (
-            more > 0 and self.oracle.used_bytes() + more > MAX_BYTES
-        ):
+        while self.oracle.lacks(key, value, user):
             now, rows = self.driver.monotonic, self.oracle.rows.items()
             dead = [(other["dies"], k) for k, other in rows if other["dies"] and other["dies"] <= now]
             if not dead:
@@ -246,13 +281,15 @@ class StoreMachine(RuleBasedStateMachine):
         if key:
             oracle.looks_at(self.driver.now)
         known = (client, key) in oracle.observed
-        fits = oracle.used_bytes() + len(key) + OBSERVATION_OVERHEAD_BYTES <= MAX_BYTES
+        user = USER_OF[client]
+        theirs = sum(other == client for other, _ in oracle.observed)
+        fits = len(oracle.observed) < MAX_OBSERVATIONS and (user is None or theirs < MAX_USER_OBSERVATIONS)
         expected = "EmptyKeyError" if not key else "OK"
         if key and stop:
             expected = "OK" if known else "COUNT 0"
         elif key and not known and not fits:
             expected = "QuotaExceededError"
-        assert self.finish(self.driver.notify(key, client=client, stop=stop)) == expected
+        assert self.finish(self.driver.notify(key, client=client, stop=stop, user=user)) == expected
         if expected == "OK" and stop:
             oracle.observed.remove((client, key))
         elif expected == "OK" and not known:
@@ -298,7 +335,10 @@ class StoreMachine(RuleBasedStateMachine):
         usage = self.driver.store.usage
         assert usage.keys == len(self.oracle.rows) <= MAX_KEYS
         assert usage.bytes == self.oracle.used_bytes()
-        assert usage.observations == len(self.oracle.observed)
+        assert usage.observations == len(self.oracle.observed) <= MAX_OBSERVATIONS
+        keys = (len(key) + OBSERVATION_OVERHEAD_BYTES for _, key in self.oracle.observed)
+        assert usage.observation_bytes == sum(keys)
+        assert [*chain.from_iterable(share.violations() for share in self.driver.store.shares)] == []
 
     @invariant()
     def the_next_deadline_is_known(self) -> None:

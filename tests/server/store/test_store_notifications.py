@@ -104,20 +104,22 @@ def test_a_disconnect_ends_all_observations_of_the_client(driver: Driver) -> Non
     assert driver.store.usage.observations == 1
 
 
-def test_observations_count_against_the_quota() -> None:
-    """Observations count against the quota, and STOP gives the room back."""
-    driver = Driver(limits=StoreLimits(max_bytes=1_000))
+def test_observations_have_a_quota_of_their_own() -> None:
+    """Observations count against their own quota, and STOP gives the room back; of that of keys they take nothing."""
+    driver = Driver(limits=StoreLimits(max_bytes=1_000, max_observation_bytes=1_000))
     assert driver.notify(b"a" * 500).reply == OK
     assert refusal(driver.notify(b"b" * 500)) is QuotaExceededError
     assert driver.notify(b"a" * 500).reply == OK
     assert driver.notify(b"a" * 500, stop=True).reply == OK
-    assert driver.store.usage.bytes == 0
+    assert driver.store.usage.observation_bytes == 0
     assert driver.notify(b"b" * 500).reply == OK
+    assert driver.store.usage.bytes == 0
+    assert driver.set(b"k", b"v" * 500).reply == OK
 
 
 def test_the_registry_forgets_what_it_does_not_need() -> None:
     """The registry keeps no empty sets."""
-    observers = Observers()
+    observers = Observers(StoreLimits())
     for key in (b"a", b"b"):
         for client in ("x", "y"):
             observers.add(client, key)
@@ -125,5 +127,5 @@ def test_the_registry_forgets_what_it_does_not_need() -> None:
     observers.remove("y", b"a")
     observers.remove("x", b"b")
     observers.remove_client("y")
-    assert (observers.count, observers.used_bytes) == (0, 0)
-    assert (observers._by_key, observers._by_client) == ({}, {})
+    assert (observers.number.total, observers.bytes.total) == (0, 0)
+    assert (observers._by_key, observers._by_client, observers._user_of, observers._bytes_of) == ({}, {}, {}, {})

@@ -21,9 +21,12 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker.admission import Credentials, Refusal, Verification
 from statestore_client.server.broker.connection import Ending
 from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_EXPIRES
+from statestore_client.server.broker.quotas.connection_quotas import CONNECTIONS, PER_ADDRESS
 from statestore_client.server.broker.quotas.dropped_messages import DROPPED_MESSAGES
 from statestore_client.server.broker.session.aliases import OutgoingAliases
+from statestore_client.server.broker.session.session import SESSIONS
 from statestore_client.server.broker.session.wills import will_bytes
+from statestore_client.server.shares import PER_USER
 from statestore_client.wire.administration import is_control_topic
 
 if TYPE_CHECKING:
@@ -44,6 +47,15 @@ __all__ = ["ConnectHandler"]
 
 #: A client may be silent for one and a half keep-alives (MQTT-3.1.2-22).
 _KEEP_ALIVE_GRACE: Final = 1.5
+
+#: What is said to a client that is one too many, by the name of the quota.
+_TOO_MANY: Final = {
+    CONNECTIONS: "too many connections",
+    CONNECTIONS + PER_USER: "too many connections of this user",
+    CONNECTIONS + PER_ADDRESS: "too many connections from this address",
+    SESSIONS: "too many sessions",
+    SESSIONS + PER_USER: "too many sessions of this user",
+}
 
 #: Text of MQTT is no longer (MQTT 5.0, 1.5.4).
 _LONGEST_TEXT: Final = 65_535
@@ -98,7 +110,7 @@ class ConnectHandler:
         refusal = (
             self._refusal(packet, now)
             or self._not_permitted(client_id, packet, user, permissions)
-            or self._state.connection_quotas.refusal(connection, user, self._connection_of(client_id))
+            or self._beyond_quota(connection, client_id, user)
         )
         if refusal is not None:
             self._refuse(connection, refusal)
@@ -112,7 +124,7 @@ class ConnectHandler:
         )
         session.expiry_s = expiry_s
         self._lifecycle.wills.put(session, packet.will)
-        session.user, session.permissions = user, permissions
+        session.permissions = permissions
         connection.aliases = self._aliases(packet)
         keep_alive_s = self._keep_alive_s(packet)
         self._state.counters.connects += 1
@@ -173,6 +185,17 @@ class ConnectHandler:
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------
 
+    def _beyond_quota(self, connection: Connection, client_id: str, user: str | None) -> Refusal | None:
+        state = self._state
+        lacking = state.connection_quotas.lacking(connection, user, self._connection_of(client_id))
+        quota = lacking or state.sessions.lacking(client_id, user)
+        return None if quota is None else self._too_many(quota)
+
+    def _too_many(self, quota: str) -> Refusal:
+        self._state.quota_refusals[quota] += 1
+        code = ReasonCode.SERVER_BUSY if quota == CONNECTIONS else ReasonCode.QUOTA_EXCEEDED
+        return Refusal(code, _TOO_MANY[quota])
+
     def _not_permitted(
         self, client_id: str, packet: Connect, user: str | None, permissions: Permissions | None
     ) -> Refusal | None:
@@ -211,11 +234,9 @@ class ConnectHandler:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
         if size and not self._overflow.admits(size, size, now):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the will")
-        if self._state.clients >= limits.connections:
-            return Refusal(ReasonCode.SERVER_BUSY, "too many connections")
-        sessions = self._state.sessions
-        if sessions.is_full and packet.client_id not in sessions and sessions.dispensable() is None:
-            return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many sessions")
+        connections, sessions = self._state.connection_quotas.shares, self._state.sessions
+        if connections.total >= connections.most and self._connection_of(packet.client_id) is None:
+            return self._too_many(CONNECTIONS)  # whoever it is: no time is spent on finding out
         if packet.client_id not in sessions and not sessions.has_room_for_name(packet.client_id):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, "there is no room for the client identifier")
         return None

@@ -105,8 +105,8 @@ class StoredSessions:
         if stored is None:
             if record.number in self._by_number:
                 raise ValueError(f"two sessions have the number {record.number}")
-            session = self._state.sessions.create(client_id)  # nothing is written down while it is read
-            session.user = record.user
+            # Nothing is written down while it is read.
+            session = self._state.sessions.create(client_id, record.user)
             self._permissions.ask(session)
             stored = StoredSession(session, self._persister(record.number), record, self._permissions.rules)
             self._by_number[record.number] = stored
@@ -114,7 +114,8 @@ class StoredSessions:
                 self._subscribe(stored, topic_filter, grant)
         session = self._by_client.setdefault(client_id, stored).session
         if session.user != record.user:
-            session.user, stored.is_permitted = record.user, False
+            self._state.sessions.assign(session, record.user)
+            stored.is_permitted = False
         stored.record = record
         session.expiry_s = record.expiry_s
         self._state.budget.total += will_bytes(record.will) - will_bytes(session.will)

@@ -1,4 +1,4 @@
-"""How many connections a user and an address have, so that one of them does not take them all."""
+"""How many connections a user and an address have, so that none of them takes them all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.broker.admission import Refusal
+from statestore_client.server.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +16,12 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.limits import BrokerLimits
 
-__all__ = ["ConnectionQuotas", "network_of"]
+__all__ = ["CONNECTIONS", "PER_ADDRESS", "ConnectionQuotas", "network_of"]
+
+#: The name of the quota of all of them.
+CONNECTIONS: Final = "connections"
+#: What the name of the quota of one address ends with.
+PER_ADDRESS: Final = "-per-address"
 
 #: A peer with one IPv6 address usually has all of its network.
 _IPV6_PREFIX: Final = 64
@@ -28,45 +32,46 @@ class ConnectionQuotas:
     """Counts connections with a session. Invariant: a counter of zero is not there."""
 
     _limits: BrokerLimits
-    _of_user: Counter[str] = attrs.Factory(Counter)
+    shares: Shares = attrs.field(init=False)
     _of_network: Counter[str] = attrs.Factory(Counter)
 
-    def refusal(self, connection: Connection, user: str | None, replaced: Connection | None) -> Refusal | None:
-        """Why this connection is one too many, None if it is not. ``replaced`` is the one whose session it takes."""
-        limits = self._limits
-        if limits.connections_per_user and user is not None:
-            others = self._of_user[user] - (replaced is not None and replaced.counted_for[0] == user)
-            if others >= limits.connections_per_user:
-                return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many connections of this user")
-        if limits.connections_per_address and (network := network_of(connection.peer)) is not None:
+    def __attrs_post_init__(self) -> None:
+        self.shares = Shares(CONNECTIONS, self._limits.connections, self._limits.connections_per_user)
+
+    def lacking(self, connection: Connection, user: str | None, replaced: Connection | None) -> str | None:
+        """The name of the quota that does not allow this connection, None if all do. ``replaced`` is the one whose
+        session it takes; that is of the same user.
+        """
+        limit = self._limits.connections_per_address
+        if limit and (network := network_of(connection.peer)) is not None:
             others = self._of_network[network] - (replaced is not None and replaced.counted_for[1] == network)
-            if others >= limits.connections_per_address:
-                return Refusal(ReasonCode.QUOTA_EXCEEDED, "too many connections from this address")
-        return None
+            if others >= limit:
+                return CONNECTIONS + PER_ADDRESS
+        return None if replaced is not None else self.shares.lacking(user, 1, 1)
 
     def take(self, connection: Connection, user: str | None) -> None:
         """The connection has a session now."""
-        limits = self._limits
-        if limits.connections_per_user or limits.connections_per_address:
-            network = network_of(connection.peer) if limits.connections_per_address else None
-            connection.counted_for = (user, network)
-            _add(self._of_user, user, 1)
-            _add(self._of_network, network, 1)
+        network = network_of(connection.peer) if self._limits.connections_per_address else None
+        connection.counted_for = (user, network)
+        self.shares.add(user, 1)
+        _add(self._of_network, network, 1)
 
     def give_back(self, connection: Connection) -> None:
         """It has none any more."""
         user, network = connection.counted_for
         connection.counted_for = (None, None)
-        _add(self._of_user, user, -1)
+        self.shares.add(user, -1)
         _add(self._of_network, network, -1)
 
     def violations(self, connected: Iterable[Connection]) -> Iterator[str]:
         """The counts that are not those of these connections. For tests."""
         counted = [connection.counted_for for connection in connected]
-        users = Counter(user for user, _ in counted if user is not None)
+        users = Counter(user for user, _ in counted)
         networks = Counter(network for _, network in counted if network is not None)
-        if (self._of_user, self._of_network) != (users, networks):
+        is_right = all(self.shares.of(user) == count for user, count in users.items())
+        if self._of_network != networks or not is_right:
             yield f"connections of users and addresses: {self} noted, {users} and {networks} counted"
+        yield from self.shares.violations()
 
 
 def _add(counter: Counter[str], name: str | None, number: int) -> None:

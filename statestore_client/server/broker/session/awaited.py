@@ -102,8 +102,7 @@ class AwaitedClients:
     def _send(self, client_id: str, now: Instant) -> None:
         """The will of a session that is over: it needs one once more, because what its client may do counts."""
         record = self._forget(client_id)
-        session = self._state.sessions.create(client_id)
-        session.user = record.user
+        session = self._state.sessions.create(client_id, record.user)
         self._lifecycle.wills.put(session, record.will)
         self._permissions.renew(session)
         self._lifecycle.end(session, now)

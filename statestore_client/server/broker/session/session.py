@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import islice
 from sys import getsizeof
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.quotas.memory_budget import UNRELEASED_BYTES
 from statestore_client.server.broker.session.inflight import BoundedOutbound, MessageQueue
 from statestore_client.server.key_index import KeyIndex
+from statestore_client.server.shares import Shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
     from statestore_client.server.broker.timers import Timer
 
-__all__ = ["Session", "Sessions", "name_bytes"]
+__all__ = ["SESSIONS", "Session", "Sessions", "name_bytes"]
+
+#: The name of the quota of all of them.
+SESSIONS: Final = "sessions"
 
 #: Shorter client identifiers are not counted: the limit for sessions bounds them.
 _SHORT_NAME: Final = 1024
@@ -105,6 +109,11 @@ class Sessions:
     _sorted: KeyIndex[str] = attrs.Factory(KeyIndex)
     #: Absent, and holding no message: who left first comes first.
     _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
+    #: Whose they are.
+    shares: Shares = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.shares = Shares(SESSIONS, self._limits.sessions, self._limits.sessions_per_user)
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -123,21 +132,32 @@ class Sessions:
         some = islice(self._sorted.keys_from(at, inclusive=True), count)
         return [self._by_client[client_id] for client_id in some]
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._by_client) >= self._limits.sessions
+    def lacking(self, client_id: str, user: str | None) -> str | None:
+        """The name of the quota that does not allow this client a session, and no other session can make room."""
+        if client_id in self._by_client:
+            return None
+        quota = self.shares.lacking(user, 1, 1)
+        return None if quota is None or self.dispensable(user, quota) is not None else quota
 
-    def create(self, client_id: str, *, is_lasting: bool = False) -> Session:
-        """A new session; ``is_lasting`` if it is to outlive its connections."""
+    def create(self, client_id: str, user: str | None = None, *, is_lasting: bool = False) -> Session:
+        """A new session of a user; ``is_lasting`` if it is to outlive its connections."""
         outbound = BoundedOutbound(self._queue(), self._budget, self._limits.in_flight_bytes)
         session = Session(client_id, outbound, self._queue())
         session.waiting0.owner = session.outbound.waiting.owner = session
         if is_lasting and self._persistence is not None:
             session.persist(self._persistence.persister())
+        session.user = user
+        self.shares.add(user, 1)
         self._by_client[client_id] = session
         self._sorted.add(client_id)
         self._budget.total += name_bytes(client_id)
         return session
+
+    def assign(self, session: Session, user: str | None) -> None:
+        """The session is of another user than it was thought to be."""
+        self.shares.add(session.user, -1)
+        session.user = user
+        self.shares.add(user, 1)
 
     def has_room_for_name(self, client_id: str) -> bool:
         """Whether a session may have this name. A long one has no share in what is reserved for every session."""
@@ -146,6 +166,10 @@ class Sessions:
 
     def violations(self) -> Iterator[str]:
         """The invariants that do not hold. For tests: looks at everything."""
+        users = Counter(session.user for session in self._by_client.values())
+        if any(self.shares.of(user) != count for user, count in users.items()):
+            yield f"{users} have sessions, and not what is noted"
+        yield from self.shares.violations()
         if list(self._sorted) != sorted(self._by_client):
             yield "the list of client identifiers is not that of the sessions"
         if any(session.connection is not None or session.is_over or session.held_bytes for session in self._away):
@@ -160,6 +184,7 @@ class Sessions:
             session.persister.end(session)
             session.persist(None)
         del self._by_client[session.client_id]
+        self.shares.add(session.user, -1)
         self._sorted.remove(session.client_id)
         self._budget.total -= name_bytes(session.client_id)
         self._away.pop(session, None)
@@ -190,11 +215,13 @@ class Sessions:
         """The session's client is here (again)."""
         self._away.pop(session, None)
 
-    def dispensable(self) -> Session | None:
-        """Of the sessions that hold no message, the one whose client has been away longest, or whose last message
-        expired first.
+    def dispensable(self, user: str | None, quota: str) -> Session | None:
+        """What makes room for a session of this user, who lacks this quota. Of the sessions that hold no message, the
+        one whose client has been away longest, or whose last message expired first; one of his own, unless he has few.
         """
-        return next(iter(self._away), None)
+        if quota == SESSIONS and self.shares.has_little(user, 1):
+            return next(iter(self._away), None)
+        return next((session for session in self._away if session.user == user), None)
 
 
 def name_bytes(client_id: str) -> int:

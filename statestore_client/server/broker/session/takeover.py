@@ -49,14 +49,15 @@ class SessionTakeover:
             self._lifecycle.end(session, now)
             session = None
         if session is None:
-            self._make_room(now)
-            return sessions.create(client_id, is_lasting=is_lasting), False
+            self._make_room(user, now)
+            return sessions.create(client_id, user, is_lasting=is_lasting), False
         return session, True
 
-    def _make_room(self, now: Instant) -> None:
+    def _make_room(self, user: str | None, now: Instant) -> None:
         """End a session that nobody uses, if there are too many: otherwise no new client could ever come in."""
         sessions = self._state.sessions
-        dispensable = sessions.dispensable() if sessions.is_full else None
+        quota = sessions.shares.lacking(user, 1, 1)
+        dispensable = None if quota is None else sessions.dispensable(user, quota)
         if dispensable is not None:
             self._state.counters.evicted_sessions += 1
             self._lifecycle.end(dispensable, now)

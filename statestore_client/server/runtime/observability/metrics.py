@@ -12,6 +12,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.server.kvstore.site_summary import figures_of
+from statestore_client.server.shares import PER_USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,6 +78,7 @@ class Metrics:
                 *self._broker(),
                 *self._counters(),
                 *self._store(),
+                *self._quotas(),
                 *self._site(),
                 *self._bridge(),
                 *self._log(),
@@ -142,6 +144,22 @@ class Metrics:
             yield from _metric(f"store_{group}_total", _STORE_HELP[group], values, kind="counter")
         for name in ("notifications", "bad_requests", "kicked", "redelivered"):
             yield from _metric(f"store_{name}_total", _STORE_HELP[name], counters.get(name, 0), kind="counter")
+
+    def _quotas(self) -> Iterable[str]:
+        """By their names in errors and options. Who has most is not said: everybody may read this page."""
+        broker, service = self.driver.broker, self.service()
+        shares = (*broker.shares, *service.shares)
+        refusals = dict.fromkeys((name for share in shares for name in (share.name, share.name + PER_USER)), 0)
+        refusals |= {**broker.quota_refusals, **service.quota_refusals}
+        for name, text, values in (
+            ("used", "What clients use of it.", {share.name: share.total for share in shares}),
+            ("limit", "What all may use, and an eighth more those who have little.", {s.name: s.limit for s in shares}),
+            ("limit_per_user", "What one user may; 0 for all of it.", {s.name: s.limit_per_user for s in shares}),
+            ("largest_user", "What the user has who has most.", {share.name: share.largest for share in shares}),
+            ("refusals_total", "What was refused because of it.", refusals),
+        ):
+            labelled = {f'quota="{quota}"': value for quota, value in values.items()}
+            yield from _metric(f"quota_{name}", text, labelled, kind="counter" if values is refusals else "gauge")
 
     def _site(self) -> Iterable[str]:
         """Of each area; nothing if the server is not a site."""

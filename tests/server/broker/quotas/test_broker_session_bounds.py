@@ -8,6 +8,7 @@ from support.broker_driver import Client, World
 from statestore_client.mqtt.packets import (
     Connack,
     Connect,
+    ConnectProperties,
     Disconnect,
     Publish,
     Pubrec,
@@ -172,6 +173,62 @@ def test_long_client_identifiers_give_their_room_back() -> None:
     world = World()
     world.client("n" * 65_535).lose()
     assert world.broker.usage.held_bytes == 0
+
+
+def _attack(world: World, user: str | None, count: int) -> list[int]:
+    """So many clients of one user: what CONNACK says to each."""
+    answers = []
+    for number in range(count):
+        client = Client(world)
+        properties = ConnectProperties(session_expiry=3_600)
+        client.send(Connect(f"{user} {number}", username=user, properties=properties))
+        answer = client.received()[-1]
+        assert isinstance(answer, Connack)
+        answers.append(answer.reason_code)
+    return answers
+
+
+@pytest.mark.attack("MQTT", "use up the room that others need for a lock")
+@pytest.mark.parametrize("user", ["greedy", None])
+@pytest.mark.parametrize(
+    ("limit", "refused"), [("sessions", ReasonCode.QUOTA_EXCEEDED), ("connections", ReasonCode.SERVER_BUSY)]
+)
+def test_one_user_does_not_take_all_sessions_and_connections(user: str | None, limit: str, refused: int) -> None:
+    """Who has all that there is has nothing of the eighth beyond: others come in, with one client each."""
+    world = World(gatekeeper=_EverybodyIsWhoTheySay(), **{limit: 64})
+    assert _attack(world, user, 66) == [0] * 64 + [refused] * 2
+    assert [code(world, name, user=name) for name in ("a", "b", "c")] == [0] * 3
+    assert code(world, "a", user="a") == 0
+    assert code(world, "another of a's", user="a") == refused
+    assert world.broker.audit() == ()
+    assert world.broker.quota_refusals == {limit: 3}
+
+
+@pytest.mark.attack("MQTT", "end the sessions of others with many new ones")
+def test_one_user_does_not_end_the_sessions_of_others() -> None:
+    """Sessions of clients that are away make room; for a user who has many only his own, however many he asks for."""
+    world = World(gatekeeper=_EverybodyIsWhoTheySay(), sessions=64, connections=10_000)
+    world.client("away", session_expiry=60, username="modest").lose()
+    world.client("his own", session_expiry=60, username="greedy").lose()
+    _attack(world, "greedy", 70)
+    names = {session.client_id for session in world.broker.sessions()}
+    assert "away" in names
+    assert "his own" not in names
+    assert len(names) == 64
+
+
+def test_sessions_of_one_user() -> None:
+    """A user may have so many; the one that was away longest makes room; anonymous clients have no such quota."""
+    world = World(gatekeeper=_EverybodyIsWhoTheySay(), sessions_per_user=2)
+    assert _attack(world, "ann", 3) == [0, 0, ReasonCode.QUOTA_EXCEEDED]
+    assert _attack(world, None, 4) == [0] * 4
+    connection = world.broker.connection_of("ann 1")
+    assert connection is not None
+    world.broker.connection_lost(connection, world.now)
+    assert code(world, "new", user="ann") == 0
+    assert "ann 1" not in {session.client_id for session in world.broker.sessions()}
+    assert world.broker.quota_refusals == {"sessions-per-user": 1}
+    assert world.broker.audit() == ()
 
 
 # -- QoS 2 ------------------------------------------------------------------------------------------------------------

@@ -145,8 +145,8 @@ _FENCES = (HlcTimestamp(1, 6, "a"), HlcTimestamp(1, 7, "b"))
 _RECORDS = (
     None,
     KeyRecord(b"v", HlcTimestamp(2, 0, "s"), None, None),
-    KeyRecord(b"value", HlcTimestamp(3, 0, "s"), _FENCES[0], 1_100.0),
-    KeyRecord(b"v", HlcTimestamp(4, 0, "s"), _FENCES[1], 1_200.0),
+    KeyRecord(b"value", HlcTimestamp(3, 0, "s"), _FENCES[0], 1_100.0, "ann"),
+    KeyRecord(b"v", HlcTimestamp(4, 0, "s"), _FENCES[1], 1_200.0, "ben"),
     KeyRecord(None, HlcTimestamp(5, 0, "s"), _FENCES[1], 1_100.0),
     KeyRecord(None, HlcTimestamp(6, 0, "s"), _FENCES[0], None),
     KeyRecord(None, HlcTimestamp(6, 0, "s"), _FENCES[0], 200_000.0),

@@ -33,7 +33,7 @@ class Certificates:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._authority = authority = trustme.CA()
+        self.authority = authority = trustme.CA()
         server = authority.issue_cert("127.0.0.1")
         client = authority.issue_cert("client@example.org")
         self.ca_file = str(folder / "ca.pem")
@@ -51,7 +51,7 @@ class Certificates:
 
     def issue(self, name: str, *identities: str, key_password: str | None = None, **options: Any) -> tuple[str, str]:
         """Another certificate of the same authority: its file and that of its key, which may be encrypted."""
-        issued = self._authority.issue_cert(*identities, **options)
+        issued = self.authority.issue_cert(*identities, **options)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}-key.pem"
         issued.cert_chain_pems[0].write_to_path(str(certificate))
         issued.private_key_pem.write_to_path(str(key))
@@ -63,8 +63,8 @@ class Certificates:
 
     def revoke(self, file: Path, *certificates: str, expired: bool = False) -> None:
         """Put the authority's list of revoked certificates into a file."""
-        authority = x509.load_pem_x509_certificate(self._authority.cert_pem.bytes())
-        key = load_pem_private_key(self._authority.private_key_pem.bytes(), None)
+        authority = x509.load_pem_x509_certificate(self.authority.cert_pem.bytes())
+        key = load_pem_private_key(self.authority.private_key_pem.bytes(), None)
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(authority.subject)
         builder = builder.last_update(now - timedelta(days=2))

@@ -25,11 +25,12 @@ from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe, Tur
 from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import CallAt, Clock, TimerHandle
+    from statestore_client.server.runtime.security.revocation import CertificateId
     from statestore_client.server.runtime.storage import GroupCommit
 
 __all__ = ["BrokerDriver", "ClientLink"]
@@ -56,8 +57,9 @@ class ClientLink(Protocol):
     def drop(self, error: PacketError) -> None:
         """End it, with this reason if it can be told."""
 
-    def has_certificate(self, serials: Container[int]) -> bool:
-        """Whether its peer has shown one of these certificates."""
+    @property
+    def certificate(self) -> CertificateId | None:
+        """Which one its peer has shown."""
 
 
 class BrokerDriver:
@@ -213,12 +215,14 @@ class BrokerDriver:
         self._broker.review(self._clock(), gone=gone)
         self.flush()
 
-    def revoked(self, serials: Container[int]) -> None:
-        """These certificates are good no longer; neither are the connections of who has shown them."""
-        error = PacketError("the certificate is revoked", reason_code=ReasonCode.NOT_AUTHORIZED)
+    def withdrawn(self, problem: Callable[[CertificateId], str | None]) -> None:
+        """Some certificates are good no longer, for the reason that this tells; neither are the connections of who has
+        shown them.
+        """
         for link in tuple(self._links.values()):
-            if link.has_certificate(serials):
-                link.drop(error)
+            certificate = link.certificate
+            if certificate is not None and (reason := problem(certificate)) is not None:
+                link.drop(PacketError(reason, reason_code=ReasonCode.NOT_AUTHORIZED))
 
     def congested(self, connection: Connection) -> None:
         self._broker.congested(connection)

@@ -279,10 +279,9 @@ class Server:
     def reload(self) -> None:
         """Read certificates, passwords and access rules that have changed. Happens every second by itself."""
         if self._tls is not None:
-            before = self._tls.revoked
-            self._tls.refresh()
-            if self._driver is not None and (more := self._tls.revoked - before):
-                self._driver.revoked(more)
+            problem = self._tls.refresh()
+            if self._driver is not None and problem is not None:
+                self._driver.withdrawn(problem)
         gone = self._security.refresh()
         if gone is not None and self._driver is not None:
             self._driver.review(gone)

@@ -24,15 +24,16 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
 from statestore_client.server.runtime.transport.rate_limiter import RateLimiter
 from statestore_client.server.runtime.transport.sockets import SocketTransport, set_options
-from statestore_client.server.runtime.transport.tls import certified_name, serial_of
+from statestore_client.server.runtime.transport.tls import certificate_of, certified_name
 from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Connection
     from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.security.revocation import CertificateId
     from statestore_client.server.runtime.transport.peers import Peer
 
 __all__ = ["LINGER_S", "ServerConnection"]
@@ -293,10 +294,10 @@ class ServerConnection(asyncio.Protocol):
         if not can_be_told:
             self.abort()
 
-    def has_certificate(self, serials: Container[int]) -> bool:
-        """Whether the peer has shown one of these certificates."""
-        serial = None if self._transport is None else serial_of(self._transport)
-        return serial is not None and serial in serials
+    @property
+    def certificate(self) -> CertificateId | None:
+        """Which one the peer has shown."""
+        return None if self._transport is None else certificate_of(self._transport)
 
     def fail(self, error: PacketError) -> None:
         """What carries the bytes has broken, a WebSocket for example."""

@@ -18,7 +18,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import path, required
 from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.security.revocation import revoked_serials
+from statestore_client.server.runtime.security.revocation import CertificateId, Trust, certificate_id
 from statestore_client.server.runtime.security.watched_file import WatchedFile
 from statestore_client.server.runtime.transport.peers import peer_name
 from statestore_client.server.runtime.transport.tls_alerts import alerting, handshake_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.observability.refusal_log import RefusalLog
     from statestore_client.server.runtime.transport.peers import Peer
 
-__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "certified_name", "serial_of"]
+__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "certificate_of", "certified_name"]
 
 #: How long a peer may take to answer the end of TLS, in seconds.
 _SHUTDOWN_S: Final = 1.0
@@ -90,14 +90,15 @@ class ServerTls:
         if why:
             raise SettingsError(f"revoked certificates {file} cannot be loaded: {why}")
 
-    def revoked(self) -> frozenset[int]:
-        """The serial numbers of the revoked certificates. Raises SettingsError for a file that cannot be read."""
-        if self.crl_file is None:
-            return frozenset()
+    def trust(self) -> Trust:
+        """Whom the files let in. Raises SettingsError for files that cannot be read."""
+        files = (self.ca_file, self.crl_file)
         try:
-            return revoked_serials(Path(self.crl_file).read_bytes())
-        except (OSError, ValueError, IndexError, RuntimeError) as error:  # TLS has read it a moment ago
-            raise SettingsError(f"revoked certificates {self.crl_file} cannot be read: {error}") from error
+            authorities, lists = (b"" if file is None else Path(file).read_bytes() for file in files)
+            return Trust.of(authorities, lists)
+        except (OSError, ValueError, IndexError, RuntimeError) as error:  # TLS has read them a moment ago
+            which = " or ".join(file for file in files if file is not None)
+            raise SettingsError(f"authorities or revoked certificates cannot be read from {which}: {error}") from error
 
     def _key_password(self) -> str:
         """Empty without a file: OpenSSL would ask for one on the terminal."""
@@ -127,8 +128,7 @@ class TlsFiles:
         """Raises SettingsError as :meth:`ServerTls.context`. A context of the user's own is not made anew."""
         self._tls = tls
         self._files: list[WatchedFile] = []
-        #: Serial numbers of certificates that are good no longer.
-        self.revoked: frozenset[int] = frozenset()
+        self._trust = Trust()
         if isinstance(tls, ssl.SSLContext):
             self.context: ssl.SSLContext = alerting(tls)
             return
@@ -137,27 +137,31 @@ class TlsFiles:
         for file in self._files:
             file.has_changed(remember=True)
         self.context = tls.context()
-        self.revoked = tls.revoked()
+        self._trust = tls.trust()
 
     @property
     def requires_identity(self) -> bool:
         """Whether clients have to show a certificate, or may."""
         return self.context.verify_mode is not ssl.CERT_NONE
 
-    def refresh(self) -> None:
-        """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on."""
+    def refresh(self) -> Callable[[CertificateId], str | None] | None:
+        """New files count from now, for new connections. Files with mistakes are logged, and the old ones go on.
+
+        Returns which connections are to end, by their certificates; see :meth:`.Trust.withdrawn_since`.
+        """
         changed = [file for file in self._files if file.has_changed(remember=True)]
         if isinstance(self._tls, ssl.SSLContext) or not changed:
-            return
+            return None
         try:
             for file in changed:
                 file.check_mount()
-            self.context = self._tls.context()
-            self.revoked = self._tls.revoked()
+            context, trust = self._tls.context(), self._tls.trust()
         except SettingsError as error:
             log_event(logging.ERROR, "certificates not changed", reason=str(error))
-        else:
-            log_event(logging.INFO, "certificates changed")
+            return None
+        before, self.context, self._trust = self._trust, context, trust
+        log_event(logging.INFO, "certificates changed")
+        return trust.withdrawn_since(before)
 
 
 class TlsAcceptor:
@@ -196,9 +200,11 @@ class TlsAcceptor:
 
     async def _handshake(self, protocol: _HandshakeProtocol, transport: asyncio.Transport, peer: Peer) -> None:
         try:
-            secured = await self._start_tls(protocol, transport)
-            if secured is not None and serial_of(secured) in self._files.revoked:  # since the handshake began
-                fields: dict[str, Any] = {"code": "tls", "reason": "the certificate is revoked", "by": "server"}
+            context = self._files.context
+            secured = await self._start_tls(protocol, transport, context)
+            if secured is not None and context is not self._files.context and certificate_of(secured) is not None:
+                reason = "certificates or authorities have changed during the handshake"  # he may try again
+                fields: dict[str, Any] = {"code": "tls", "reason": reason, "by": "server"}
                 self._driver.refusals.line("refused", peer.name, **fields)
                 secured.abort()
             elif secured is not None and protocol.hand_over(self._connect(), secured):
@@ -207,14 +213,16 @@ class TlsAcceptor:
             if peer.link is protocol:
                 self._driver.peers.gone(peer)
 
-    async def _start_tls(self, protocol: _HandshakeProtocol, transport: asyncio.Transport) -> asyncio.Transport | None:
+    async def _start_tls(
+        self, protocol: _HandshakeProtocol, transport: asyncio.Transport, context: ssl.SSLContext
+    ) -> asyncio.Transport | None:
         """The transport behind the handshake; None if that failed."""
         handshake_of.set(transport)  # in this task only
         try:
             return await asyncio.get_running_loop().start_tls(
                 transport,
                 protocol,
-                self._files.context,
+                context,
                 server_side=True,
                 ssl_handshake_timeout=self._driver.broker.limits.connect_timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
@@ -250,10 +258,11 @@ def certified_name(transport: asyncio.BaseTransport) -> str | None:
     return names[-1] if names else ""
 
 
-def serial_of(transport: asyncio.BaseTransport) -> int | None:
-    """Of the certificate that the peer has shown; None if it has shown none."""
-    certificate = transport.get_extra_info("peercert")
-    return int(certificate["serialNumber"], 16) if certificate else None
+def certificate_of(transport: asyncio.BaseTransport) -> CertificateId | None:
+    """Which one the peer has shown; None if it has shown none."""
+    secured = transport.get_extra_info("ssl_object")
+    der = None if secured is None else secured.getpeercert(True)
+    return None if der is None else certificate_id(der)
 
 
 class _HandshakeProtocol(asyncio.Protocol):

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.name import _ASN1Type
 from support.keys import Certificates
 from support.server_clients import TIMEOUT_S, Wire, needs_mosquitto
 from support.waiting import eventually
@@ -26,7 +27,7 @@ from statestore_client import ConnectionLostError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.security.revocation import revoked_serials
+from statestore_client.server.runtime.security.revocation import Trust, certificate_id
 
 #: The reason code as the standard numbers it (MQTT 5.0, 2.4).
 NOT_AUTHORIZED = 0x87
@@ -349,6 +350,115 @@ def test_revoking_while_the_server_runs(
         eventually(lambda: comes_in(server, certificates, clients["bad"]), "it is good again")
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Another authority, which is trusted, too."""
+    return Certificates(tmp_path_factory.mktemp("other-tls"))
+
+
+def reload(server: EmbeddedServer) -> None:
+    server._running().call(server._running().reload)
+
+
+def is_served(wire: Wire) -> bool:
+    wire.send(Pingreq())
+    return wire.receive() == Pingresp()
+
+
+def test_a_list_counts_for_its_own_authority(
+    certificates: Certificates, others: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """The number of a certificate on the list of another authority means another certificate: nobody is ended."""
+    certificates.revoke(own := tmp_path / "own")
+    others.revoke(foreign := tmp_path / "foreign")
+    authorities, lists = tmp_path / "ca", tmp_path / "lists"
+    authorities.write_text(certificates.ca_text + others.ca_text)
+    lists.write_bytes(own.read_bytes() + foreign.read_bytes())
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file}
+    tls = ServerTls(**files, ca_file=str(authorities), crl_file=str(lists))
+    with EmbeddedServer(tls=tls) as server, Wire(server, tls=client_context(certificates, clients["good"])) as good:
+        good.connect("good")
+        others.revoke(foreign, clients["good"][0])
+        lists.write_bytes(own.read_bytes() + foreign.read_bytes())
+        reload(server)
+        assert is_served(good)
+        assert comes_in(server, certificates, clients["good"])
+        certificates.revoke(own, clients["good"][0])
+        lists.write_bytes(own.read_bytes() + foreign.read_bytes())
+        reload(server)
+        told = good.receive()
+        assert (type(told), told.reason_code) == (Disconnect, NOT_AUTHORIZED)
+
+
+@pytest.mark.attack("MQTT by TLS", "stay with the certificate of an authority that is trusted no longer")
+def test_connections_end_with_the_trust_in_their_authority(
+    certificates: Certificates, others: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    """When an authority leaves the file, its clients are disconnected and do not come in again; those of one that stays
+    go on; of whom a root has certified only by another one, the client has to show it again."""
+    middle = certificates.authority.create_child_ca()
+    issued = middle.issue_cert("deep@example.org")
+    deep = str(tmp_path / "deep.pem"), str(tmp_path / "deep-key.pem")
+    Path(deep[0]).write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(deep[1])
+    stranger = others.client_file, others.client_key_file
+    authorities = tmp_path / "ca"
+    authorities.write_text(certificates.ca_text + others.ca_text)
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file}
+    with (
+        EmbeddedServer(tls=ServerTls(**files, ca_file=str(authorities))) as server,
+        Wire(server, tls=client_context(certificates, clients["good"])) as stays,
+        Wire(server, tls=client_context(certificates, deep)) as returns,
+        Wire(server, tls=client_context(certificates, stranger)) as goes,
+    ):
+        for name, wire in (("stays", stays), ("returns", returns), ("goes", goes)):
+            wire.connect(name)
+        authorities.write_text("a comment\n" + certificates.ca_text + others.ca_text)
+        reload(server)
+        assert all(is_served(wire) for wire in (stays, returns, goes))
+        authorities.write_text(certificates.ca_text)
+        reload(server)
+        for wire in (goes, returns):
+            told = wire.receive()
+            assert (type(told), told.reason_code) == (Disconnect, NOT_AUTHORIZED)
+        assert is_served(stays)
+        assert comes_in(server, certificates, deep)
+        assert not comes_in(server, certificates, stranger)
+
+
+def test_nobody_comes_in_by_a_handshake_that_began_before(
+    certificates: Certificates, others: Certificates, tmp_path: Path
+) -> None:
+    """A handshake that is under way when an authority goes was begun with the old ones, and comes to nothing."""
+    authorities = tmp_path / "ca"
+    authorities.write_text(certificates.ca_text + others.ca_text)
+    files = {"cert_file": certificates.server_file, "key_file": certificates.server_key_file}
+    context = client_context(certificates, (others.client_file, others.client_key_file))
+    with (
+        EmbeddedServer(tls=ServerTls(**files, ca_file=str(authorities))) as server,
+        socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as sock,
+    ):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        sock.sendall(outgoing.read())
+        incoming.write(sock.recv(65_536))  # it has answered, so it has begun
+        authorities.write_text(certificates.ca_text)
+        reload(server)
+        while True:
+            try:
+                client.do_handshake()
+            except ssl.SSLWantReadError:
+                incoming.write(sock.recv(65_536))
+            else:
+                break
+        sock.sendall(outgoing.read())
+        with suppress(ConnectionError):
+            while sock.recv(65_536):  # session tickets, and then the end
+                pass
+
+
 def test_a_list_that_is_out_of_date_lets_nobody_in(
     certificates: Certificates, clients: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
@@ -368,20 +478,51 @@ def test_lists_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", [0, 1, 300])
-def test_serial_numbers_are_read_from_lists(count: int) -> None:
-    """All serial numbers of any length are read, with and without a next date, from several lists in one file."""
+def test_numbers_are_read_from_lists(count: int) -> None:
+    """All numbers of any length are read with their issuer, with and without a next date, from several lists in one
+    file."""
     key, rng, pem, expected = generate_private_key(SECP256R1()), random.Random(count), b"a comment\n", set()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     for year in (2026, 2055):  # UTCTime and GeneralizedTime
-        builder = x509.CertificateRevocationListBuilder().issuer_name(
-            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an authority")])
-        )
+        authority = name_of(f"authority {year}")
+        builder = x509.CertificateRevocationListBuilder().issuer_name(authority)
         builder = builder.last_update(now).next_update(now.replace(year=year) + timedelta(days=1))
         for _ in range(count):
             serial = rng.getrandbits(rng.randrange(1, 159)) or 1
-            expected.add(serial)
+            expected.add(certificate_id(certificate(authority, serial)))
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
             builder = builder.add_revoked_certificate(entry.build())
         number = x509.CRLNumber(year)
         pem += builder.add_extension(number, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
-    assert revoked_serials(pem) == expected
+    assert Trust.of(b"", pem).revoked == expected
+
+
+def name_of(text: str, kind: _ASN1Type = _ASN1Type.UTF8String) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "An  Organization", _type=kind),
+            x509.NameAttribute(x509.NameOID.COMMON_NAME, text, _type=kind),
+        ]
+    )
+
+
+KEY = generate_private_key(SECP256R1())
+
+
+def certificate(issuer: x509.Name, serial: int, subject: x509.Name | None = None) -> bytes:
+    """In DER."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject or name_of("a client"))
+    builder = builder.serial_number(serial).public_key(KEY.public_key())
+    builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return builder.sign(KEY, SHA256()).public_bytes(Encoding.DER)
+
+
+def test_names_are_compared_as_tls_does_it() -> None:
+    """Another encoding, other spaces and capitals are the same name; another text or another order is another one."""
+    known = certificate_id(certificate(name_of("Möller"), 7))
+    assert certificate_id(certificate(name_of("  mÖLLER ", _ASN1Type.BMPString), 7)) == known
+    assert certificate_id(certificate(name_of("möller", _ASN1Type.UniversalString), 7)) == known
+    assert certificate_id(certificate(name_of("Muller"), 7)) != known
+    assert certificate_id(certificate(name_of("Möller"), 8)) != known
+    assert certificate_id(certificate(x509.Name(reversed([*name_of("Möller")])), 7)) != known

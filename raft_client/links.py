@@ -126,7 +126,8 @@ class Link:
     def close(self) -> None:
         """At once; what was not sent is dropped."""
         self.is_closed = True
-        self._socket.disable_monitor()
+        if not self._socket.closed:  # as the garbage collector may have, before it comes to who owns this
+            self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=0)
 

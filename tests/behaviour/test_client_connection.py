@@ -26,6 +26,7 @@ from statestore_client import (
     ConnectionSettings,
     ConnectionState,
     ConnectRefusedError,
+    Lease,
     PickleRefusedError,
     RequestTimeoutError,
     SettingsError,
@@ -268,8 +269,12 @@ def test_what_a_client_makes_refuses_to_be_pickled(
     server: EmbeddedServer, make: Callable[[StateStoreClient], object], remedy: str
 ) -> None:
     """What holds a connection refuses to travel, in the closure of a Spark task say, and names what can be sent."""
-    with StateStoreClient(server.url) as store, pytest.raises(PickleRefusedError, match=remedy):
-        pickle.dumps(make(store))
+    with StateStoreClient(server.url) as store:
+        made = make(store)
+        with pytest.raises(PickleRefusedError, match=remedy):
+            pickle.dumps(made)
+        if isinstance(made, Lease):
+            made.release()
 
 
 async def test_a_request_that_is_not_answered_ends_in_time(shell: Shell) -> None:

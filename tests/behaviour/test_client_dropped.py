@@ -94,7 +94,7 @@ async def test_what_is_in_use_keeps_its_client(server: EmbeddedServer) -> None:
     """A lease or a watch that is in use keeps its client, and a watch with a callback keeps itself."""
     seen: list[Any] = []
     with unclosed():
-        lease = await (await AsyncStateStoreClient(server.url).open()).lock("lock", lease=2).acquire()
+        lease = await (await AsyncStateStoreClient(server.url).open()).lock("lock", lease=6).acquire()
         watch = await (await AsyncStateStoreClient(server.url).open()).watch("k").start()
         caller = await AsyncStateStoreClient(server.url).open()
         engine = weakref.ref(caller._engine)
@@ -123,7 +123,7 @@ def test_what_is_in_use_keeps_its_blocking_client(server: EmbeddedServer) -> Non
     """The same."""
     seen: list[Any] = []
     with unclosed():
-        lease = StateStoreClient(server.url).open().lock("lock", lease=2).acquire()
+        lease = StateStoreClient(server.url).open().lock("lock", lease=6).acquire()
         watch = StateStoreClient(server.url).open().watch("k").start()
         caller = StateStoreClient(server.url).open()
         engine = weakref.ref(caller._engine)

@@ -60,10 +60,10 @@ def test_a_sound_directory(data: Path) -> None:
     assert verdict == f"{data} is sound: a server can start with it"
     assert checked == "checked: each frame of the files against its checksum, and whether the records fit together"
     assert [line.partition(":")[0] for line in files] == ["statestore.db", "statestore-1.log"]
-    assert held == f"it holds {_KEYS - 1} keys, {_KEYS + 1} remembered answers"
+    assert held == f"it holds {_KEYS - 1} keys, {_KEYS + 1} remembered answers, 1 token"
     found = _checked(data)
     assert found["problem"] is None
-    assert found["records"] == {"keys": _KEYS - 1, "responses": _KEYS + 1, "clock": 2}
+    assert found["records"] == {"keys": _KEYS - 1, "responses": _KEYS + 1, "clock": 2, "tokens": 1}
     assert _files(data) == before
 
 

@@ -119,7 +119,7 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
         (("get", "k", "--url", "mqtt://h", "--tls-ca-file", "x"), "--tls-ca-file is given but tls is off; use mqtts://"),
         (("sessions", "list", "--url", "mqtt://h", "--tls-ca-file", "x"), "--tls-ca-file is given but tls is off"),
         (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), "--tls-ca-file '/x' cannot be loaded"),
-        (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "x"), "--tls-cert-file and --tls-key-file belong"),
+        (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "/x"), "--tls-cert-file '/x' and the key in it"),
         (("get", "k", "--url", "mqtt://h", "--password-file", "x"), "--password-file needs a username"),
         (("delete", "k"), "No such command 'delete'; there are bench, check, del, "),
         (("sessions", "rm", "k"), "No such command 'rm'; there are list, prune, remove, show"),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def holding(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # without a terminal
+        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
     ) as process:
         try:
             yield process

@@ -24,6 +24,7 @@ class HeldLease:
     def __init__(self, process: Process, audit: Audit, terms: LockTerms, grant: Grant) -> None:
         self.holder = terms.holder
         self.fencing_token: HlcTimestamp = grant.fencing_token
+        self.store_id = grant.store_id
         self._state = LeaseState(grant.valid_until, threading.Event(), renew=True)
         self.incarnation = audit.granted_by(grant.fencing_token)  # of the server
         self._process = process

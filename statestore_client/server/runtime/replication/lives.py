@@ -330,17 +330,19 @@ class Lives:
         replica, self._replica = self._replica, None
         self._standby = self._machines = self._rows = None
         self._wants_snapshot = False
-        if self._group_commit is not None:
-            self._group_commit.close()
-            self._group_commit = None
-            self._owner.machines_end()
-            if self._driver is not None:
-                self._driver.dismiss("another server is active")
-                self._driver.replace_broker(self._owner.new_machines(None)[1])
-        if replica is not None:
-            task = asyncio.get_running_loop().create_task(replica.close())
-            self._former.add(task)
-            task.add_done_callback(self._former.discard)
+        try:
+            if self._group_commit is not None:
+                self._group_commit.close()
+                self._group_commit = None
+                self._owner.machines_end()
+                if self._driver is not None:
+                    self._driver.dismiss("another server is active")
+                    self._driver.replace_broker(self._owner.new_machines(None)[1])
+        finally:  # also after a defect: the client of the log has sockets
+            if replica is not None:
+                task = asyncio.get_running_loop().create_task(replica.close())
+                self._former.add(task)
+                task.add_done_callback(self._former.discard)
 
     def may_speak_again(self) -> None:
         if self._driver is not None and self._group_commit is not None:

@@ -150,6 +150,7 @@ def test_what_is_in_use_keeps_its_blocking_client(server: EmbeddedServer) -> Non
         del kept
 
 
+@pytest.mark.machine
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tracemalloc does not find instances (gh-93649)")
 def test_the_warning_has_the_place(server: EmbeddedServer) -> None:
     """Under tracemalloc, the warning has the place where the client was made."""

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from raft_client._common.hosts import is_local
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
 from raft_client.cli.peer_options import to_peer
 from raft_client.request_id_factory import new_request_id
 from raft_client.server.runtime.storage.backup import back_up, restore
+from raft_client.wire.peer_urls import host_of
 
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.inspection import Inspection
@@ -55,7 +57,8 @@ def restore_backup(source: str, directory: str, *, peer: Peer, cluster: str) -> 
     majority of a cluster is lost for ever: another peer that is lost is replaced by a new one, which needs no backup.
     """
     found = restore(source, directory, peer=peer, ident=cluster.encode(), request_id=new_request_id())
-    print_line(f"{directory} has {contents(found)}; start it with")
+    keys = "" if is_local(host_of(peer.url)) else " --curve-keys or --insecure, and"
+    print_line(f"{directory} has {contents(found)}; start it with{keys}")
     words = ["--cluster", cluster, "--id", peer.id, "--peer", f"{peer.id}={peer.url}", "--data", directory]
     print_line(shlex.join(["zmqraft", "serve", *words]))
     return exits.DONE

@@ -178,7 +178,8 @@ def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSetting
 @_json
 @connection_options
 def remove_peer(peer_id: str, *, json_output: bool, settings: RaftSettings) -> int:
-    """Remove the peer PEER_ID from the cluster; print the new list of peers. Stop its process afterwards.
+    """Remove the peer PEER_ID from the cluster; print the new list of peers. Stop its process afterwards, and if the
+    peers have keys, remove PEER_ID.key from the directory of each.
 
     Exit code 1 when there is no such peer.
     """

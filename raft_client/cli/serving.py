@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 import click
 
 from raft_client._common import event_loops
+from raft_client._common.hosts import is_local
 from raft_client._common.signals import handle_signals
 from raft_client.cli import exits
 from raft_client.cli.output import print_line
@@ -71,6 +72,9 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     "each peer, clients/NAME.key of clients. This peer's own pair is ID.key_secret. Default: no encryption.",
 )
 @click.option(
+    "--insecure", is_flag=True, help="Listen beyond this machine, and let everybody in, without --curve-keys."
+)
+@click.option(
     "--machine",
     type=click.Choice(list(_MACHINES)),
     default="key-value",
@@ -112,6 +116,7 @@ def serve(
     bind: str | None,
     publish: str | None,
     curve_keys: Path | None,
+    insecure: bool,
     machine: str,
     fsync: str,
     compact_bytes: int | None,
@@ -133,6 +138,8 @@ def serve(
             raise click.UsageError(f"a peer listens at tcp://ADDRESS:PORT, not at {each!r}")
     if url is None:
         raise click.UsageError(f"--id {peer_id!r} is none of the peers; say with --bind where it listens")
+    if curve_keys is None and not insecure:
+        _check_exposure(url, publish)
     _raise_file_limit()
     keys = CurveKeys.of_member(curve_keys, peer_id, peers)
     try:
@@ -153,6 +160,16 @@ def serve(
         make_node=RaftNode if trace is None else traced_into(trace),
     )
     return event_loops.run(_serve(peer, None if metrics_port is None else (metrics_host, metrics_port)))
+
+
+def _check_exposure(*urls: str | None) -> None:
+    """Raises click's UsageError if other machines reach one of these."""
+    for url in urls:
+        if url is not None and not is_local(host_of(url)):
+            raise click.UsageError(
+                f"everybody who can reach {url} could read the log, append to it, and change its members: give keys to "
+                "those who may with --curve-keys, or say --insecure if that is meant"
+            )
 
 
 def _raise_file_limit() -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common.hosts import is_local
 from statestore_client.cli.log_options import curve_keys_option, urls_and_keys
 from statestore_client.errors import SettingsError
-from statestore_client.server.runtime.transport.endpoints import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,12 @@ import attrs
 import click
 from click.core import ParameterSource
 
+from raft_client._common.hosts import is_local
 from statestore_client.cli.option_types import Seconds, nonempty_path
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
-from statestore_client.server.runtime.transport.endpoints import Endpoints, is_local, origin_problem
+from statestore_client.server.runtime.transport.endpoints import Endpoints, origin_problem
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 

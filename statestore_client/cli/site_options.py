@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common.hosts import is_local
 from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
 from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
-from statestore_client.server.runtime.transport.endpoints import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,5 +133,5 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
 def _is_local(url: str) -> bool:
     """Whether only this machine reaches it. What is not an address is refused later, with the reason."""
     scheme, _, address = url.partition("://")
-    host = address.rpartition(":")[0].strip("[]")
+    host = address.rpartition(":")[0]
     return scheme != "tcp" or not host or is_local(host)

@@ -137,6 +137,16 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
         ),
         (["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--trace", "no/such/f"], "no/such/f"),
         (["--id", "1", "--data", "d"], "Missing option '--peer'"),
+        *(
+            (["--id", "1", "--peer", member, "--data", "d", *more], "with --curve-keys, or say --insecure")
+            for member, *more in (
+                ("1=tcp://192.0.2.1:1",),
+                ("1=tcp://[2001:db8::1]:1",),
+                ("1=tcp://127.0.0.1:1", "--bind", "tcp://*:1"),
+                ("1=tcp://127.0.0.1:1", "--bind", "tcp://0.0.0.0:1"),
+                ("1=tcp://127.0.0.1:1", "--publish", "tcp://eth0:1"),
+            )
+        ),
     ],
 )
 @pytest.mark.ci

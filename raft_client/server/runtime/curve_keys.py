@@ -7,8 +7,8 @@
     clients/a.key    the public key of a client; the name is for the log
 
 The files have the format of ZeroMQ certificates, as ``zmq.auth.create_certificates()`` and czmq write them. The
-directory is read again while the peer runs: a key that is added or taken away counts for connections that begin more
-than a second later. The own pair is read once.
+directory is read again while the peer runs: a key that is added counts for connections that begin more than a second
+later, and nothing is heard from who has one that was taken away, a second later. The own pair is read once.
 
 Source: ZeroMQ RFC 26 (CurveZMQ), zmq_curve(7).
 """
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 
     from raft_client.wire.configuration import Peer
 
-__all__ = ["CurveKeys"]
+__all__ = ["CLIENTS", "CurveKeys"]
 
 logger: Final = logging.getLogger("raft_client.server")
 
 _READ_AGAIN_S: Final = 1.0
 _KEY_BYTES: Final = 32
 _OTHERS: Final = 0o077
-_CLIENTS: Final = "clients"
+#: The directory of their keys.
+CLIENTS: Final = "clients"
 
 
 class CurveKeys:
@@ -62,6 +63,8 @@ class CurveKeys:
         self._read_at = -math.inf
         self._peers: dict[str, bytes] = {}
         self._users: dict[bytes, str] = {}
+        self._looked_at = -math.inf
+        self._is_there: dict[str, bool] = {}  # since then
         for fault in self._read():
             raise SettingsError(fault)
         if self._peers.get(peer_id, self.public_key) != self.public_key:
@@ -92,8 +95,18 @@ class CurveKeys:
                 raise SettingsError(f"there is no {self.folder / peer_id}.key, the public key of peer {peer_id}")
 
     def user(self, key: bytes) -> str | None:
-        """The id of the peer that has this public key; empty: a client has it; None: it is not known."""
+        """Whose public key this is: the id of a peer; ``clients/NAME``, which no id is; None if it is not known."""
         return self._users.get(key)
+
+    def is_there(self, user: str, now: float) -> bool:
+        """Whether the key of this user is there still. Its file is looked for once a second at most."""
+        if now >= self._looked_at + _READ_AGAIN_S:
+            self._looked_at = now
+            self._is_there.clear()
+        found = self._is_there.get(user)
+        if found is None:
+            found = self._is_there[user] = _exists(self.folder / f"{user}.key")
+        return found
 
     def refresh(self, now: float) -> None:
         """Read the directory again, if that was not done in the last second."""
@@ -112,12 +125,21 @@ class CurveKeys:
         """All public keys; what is wrong with some of them."""
         faults: list[str] = []
         self._peers = _public_keys(self.folder, faults)
-        self._users = dict.fromkeys(_public_keys(self.folder / _CLIENTS, faults).values(), "")
+        clients = _public_keys(self.folder / CLIENTS, faults)
+        self._users = {key: f"{CLIENTS}/{name}" for name, key in clients.items()}
         for peer_id, key in self._peers.items():
             if key in self._users:
                 faults.append(f"the key in {self.folder / peer_id}.key belongs to somebody else, too")
             self._users[key] = peer_id
         return faults
+
+
+def _exists(file: Path) -> bool:
+    """Not if nobody can tell: then the directory is not ours to read any more."""
+    try:
+        return file.exists()
+    except OSError:
+        return False
 
 
 def _public_keys(folder: Path, faults: list[str]) -> dict[str, bytes]:

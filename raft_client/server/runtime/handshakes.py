@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from raft_client.reports import on_one_line
+from raft_client.server.runtime.curve_keys import CLIENTS
 from raft_client.wire.compaction_requests import Trim
 from raft_client.wire.messages import AppendEntries, InstallSnapshot, RequestVote
 from raft_client.wire.peer_extensions import PreVote, TimeoutNow
@@ -80,11 +81,15 @@ class Handshakes:
                 # libzmq ended it by itself, and does not say whose it was.
                 self._refuse("", "it has no key, or does not know the key of this peer, or is no ØMQ program")
 
-    def may_say(self, frames: list[bytes], user: str) -> bool:
-        """Whether a message to a ROUTER may come from the one that was given this name."""
-        if frames[_TYPE_AT:][:1] == [Trim.TYPE] and frames[_SENDER_AT:][:1] == [b""]:
-            return True  # a client's
-        if len(frames) <= _SENDER_AT or frames[_TYPE_AT] not in _OF_PEERS or frames[_SENDER_AT] == user.encode():
+    def may_say(self, frames: list[bytes], user: str, now: float) -> bool:
+        """Whether a message to a ROUTER may come from the one that was given this name, and whose key may be gone."""
+        if not self._keys.is_there(user, now):
+            self._drop("of somebody whose key was taken away")
+            return False
+        if len(frames) <= _SENDER_AT or frames[_TYPE_AT] not in _OF_PEERS:
+            return True
+        kind, sender = frames[_TYPE_AT], frames[_SENDER_AT]
+        if (kind == Trim.TYPE and not sender) or (sender == user.encode() and not user.startswith(CLIENTS + "/")):
             return True
         self._drop("in the name of a peer whose key its sender does not have")
         return False

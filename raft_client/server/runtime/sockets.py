@@ -270,7 +270,7 @@ class PeerSockets:
     def _requests(self, router: zmq.Socket[bytes], limit: int, now: float) -> Iterator[list[bytes]]:
         users: list[str] | None = None if self._handshakes is None else []
         for message in _receive(router, self._drop, limit, users):
-            if self._handshakes is None or users is None or self._handshakes.may_say(message, users.pop()):
+            if self._handshakes is None or users is None or self._handshakes.may_say(message, users.pop(), now):
                 yield message
             if not self._pace.may_go_on(message[0], now):
                 return

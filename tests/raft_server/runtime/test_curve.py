@@ -19,11 +19,13 @@ from raft_client.links import Link, Links
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
+from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.wire.cluster_queries import RequestConfig
 from raft_client.wire.compaction_requests import Trim, TrimReply
-from raft_client.wire.peer_rpcs import AppendEntries
+from raft_client.wire.peer_rpcs import AppendEntries, RequestVote
 from raft_client.wire.update_requests import Outcome
 
 
@@ -217,6 +219,44 @@ async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, t
         await peer.close()
 
 
+@pytest.mark.attack("peers of the log", "depose a leader with the key of a member that was removed")
+async def test_nothing_is_heard_from_who_has_a_key_that_was_taken_away(keys: Path, tmp_path: Path) -> None:
+    """A removed member, or a client, has connected long ago. When its key is gone, nothing that it says is heard: no
+    vote of a later term, which would depose the leader, and no request; others go on."""
+    members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2", "tcp://127.0.0.1:2"), Peer("3", "tcp://127.0.0.1:3"))
+    peer = await peer_alone(keys, tmp_path / "data", members)
+    reason = "of somebody whose key was taken away"
+    config = RequestConfig(b"").to_frames()
+    try:
+        with (
+            zmq.Context() as context,
+            speaking_to(peer.url, context, keys, keys / "3.key_secret") as member,
+            speaking_to(peer.url, context, keys, tmp_path / "app.key_secret") as client,
+            speaking_to(peer.url, context, keys, keys / "2.key_secret") as other,
+        ):
+            for number, dealer in enumerate((member, client, other)):
+                dealer.send_multipart([bytes([number]), *config])
+                await until(lambda dealer=dealer: dealer.poll(0) != 0, "the answer")
+                dealer.recv_multipart()
+            vote = RequestVote(b"", "3", 9, 1000, 9, True).to_frames()
+            (keys / "3.key").unlink()
+            (keys / "clients" / "app.key").unlink()
+            known = peer._keys
+            assert known is not None
+            await until(lambda: not known.is_there("3", monotonic_s()), "the next look at the directory")
+            for dealer in (member, client):
+                dealer.send_multipart([b"\x04", *config])
+            member.send_multipart([b"\x05", *vote])
+            await until(lambda: peer.dropped[reason] == 3, "what is not heard")
+            assert peer.status().term == 0
+            other.send_multipart([b"\x06", *config])
+            await until(lambda: other.poll(0) != 0, "the answer")
+            assert not member.poll(0)
+            assert not client.poll(0)
+    finally:
+        await peer.close()
+
+
 def speaking_to(url: str, context: zmq.Context[zmq.Socket[bytes]], keys: Path, secret_file: Path) -> zmq.Socket[bytes]:
     """A socket with the keys of that file, connected to peer 1."""
     dealer = context.socket(zmq.DEALER)
@@ -283,13 +323,13 @@ def public_key(file: Path) -> bytes:
 
 
 def test_keys_say_whose_they_are(folder: Path) -> None:
-    """The key of a peer is known by the peer's id, and that of a client is let in without one."""
+    """The key of a peer is known by the peer's id, and that of a client by its file, which is no id of a peer."""
     keys = CurveKeys(folder, "1")
     assert keys.peer_ids == {"1", "2", "3"}
     assert keys.of_peer("2") == public_key(folder / "2.key")
     assert keys.of_peer("4") is None
     assert keys.user(public_key(folder / "2.key")) == "2"
-    assert keys.user(public_key(folder / "clients" / "app.key")) == ""
+    assert keys.user(public_key(folder / "clients" / "app.key")) == "clients/app"
     assert keys.user(zmq.curve_keypair()[0]) is None
 
 
@@ -379,4 +419,4 @@ def test_without_libsodium_keys_are_refused(folder: Path, monkeypatch: pytest.Mo
 def test_a_client_and_a_peer_may_have_the_same_name(folder: Path) -> None:
     """The name of a client is for people: it may be that of a peer, and is no peer's for that."""
     add_client(folder, "1")
-    assert CurveKeys(folder, "1").user(public_key(folder / "clients" / "1.key")) == ""
+    assert CurveKeys(folder, "1").user(public_key(folder / "clients" / "1.key")) == "clients/1"

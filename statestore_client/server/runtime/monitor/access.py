@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.hosts import is_local
 from raft_client._common.http_requests import HttpRequest, host_of
 from statestore_client.clocks import monotonic
 from statestore_client.errors import SettingsError
@@ -28,7 +29,6 @@ from statestore_client.server.broker import Admitted, Credentials
 from statestore_client.server.broker.quotas.connection_quotas import network_of
 from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 from statestore_client.server.runtime.throttle import Throttle
-from statestore_client.server.runtime.transport.endpoints import is_local
 from statestore_client.wire.commands import Get
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.hosts import is_local
 from statestore_client.errors import SettingsError
-from statestore_client.server.runtime.transport.endpoints import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ class ClusterNode:
     @property
     def is_local(self) -> bool:
         """Whether only processes of the same machine find it."""
-        return is_local(self.host.strip("[]"))
+        return is_local(self.host)
 
 
 def nodes_of(nodes: str | Mapping[str, str]) -> dict[str, ClusterNode]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import ip_address
 from typing import Final
 
 import attrs
 
+from raft_client._common.hosts import is_local
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import check_number, check_text, number, path
 
-__all__ = ["Endpoints", "is_local", "origin_problem"]
+__all__ = ["Endpoints", "origin_problem"]
 
 #: RFC 6454, section 6.1. Anything else is never what a browser sends.
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
@@ -23,14 +23,6 @@ def origin_problem(origin: str) -> str | None:
     if origin == "*" or (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
         return None
     return f"{origin!r} is neither like https://host or https://host:port, nor *"
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _is_host(_endpoints: object, field: attrs.Attribute[str], host: object) -> None:

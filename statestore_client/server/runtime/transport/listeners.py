@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.hosts import is_local
 from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint, Respond
 from statestore_client.server.runtime.observability.metrics_pages import MetricsPages
-from statestore_client.server.runtime.transport.endpoints import is_local
 from statestore_client.server.runtime.transport.sockets import Acceptor, take_over
 from statestore_client.server.runtime.transport.tls import TlsAcceptor, TlsFiles
 

@@ -160,8 +160,9 @@ class BatchWriter:
             next_token=lease.next_token,
         )
         try:
-            marker = self._marker or carry(take_over(self.marker_key, query))
-            self._marker = None
+            marker, self._marker = self._marker, None
+            if marker is None or marker.source != query:
+                marker = carry(take_over(self.marker_key, query))
             if marker.index == batch_id:
                 logger.info("%s: batch %d was stored before", self.marker_key, batch_id)
                 # Spark's own state of an aggregation moves on only by a batch that is computed.

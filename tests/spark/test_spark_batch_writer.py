@@ -155,6 +155,26 @@ def test_a_lost_checkpoint_is_refused(sums: Aggregation, store: StateStoreClient
     assert sums.state(store) == {"a": 1}
 
 
+def test_a_second_query_in_the_same_block_is_refused(
+    spark: SparkSession, writer: BatchWriter, store: StateStoreClient
+) -> None:
+    """Its batches have the numbers of the first one's: batch 0 is not taken for the one that is stored."""
+    try:
+        for query, value in (("p", "1"), ("q", "2")):
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", query)
+            batch = spark.createDataFrame([("k", value)], "key string, value string")
+            if query == "p":
+                writer(batch, 0)
+            else:
+                with pytest.raises(SettingsError, match="is of another query"):
+                    writer(batch, 0)
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]  # it ends so
+    item = store.get("k")
+    assert item is not None
+    assert item.value == b"1"
+
+
 def test_a_store_that_loses_its_data_ends_the_query(sums: Aggregation) -> None:
     """A server without a disk starts again in the middle of a batch: the sums of other groups are gone, which is an
     error, and not a store with half of the keys."""

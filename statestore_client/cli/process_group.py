@@ -40,13 +40,15 @@ _HAS_GROUPS: Final = hasattr(os, "killpg")  # Windows has none
 
 @contextmanager
 def caught_signals() -> Iterator[queue.SimpleQueue[int]]:
-    """Collect the signals that come, in place of what they do otherwise. What is ignored stays so (``nohup``)."""
+    """Collect the signals that come, in place of what they do otherwise. What is ignored stays so (``nohup``), but for
+    SIGCHLD: where that is ignored, the system forgets the exit code of the command before anybody has asked for it.
+    """
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()  # its put() may interrupt its get()
     spared = {getattr(signal, name, None) for name in _NOT_CAUGHT}
     caught = [
         number
         for number in signal.valid_signals()
-        if number not in spared and signal.getsignal(number) not in {signal.SIG_IGN, None}
+        if number not in spared and (number == _CHILD or signal.getsignal(number) not in {signal.SIG_IGN, None})
     ]
     before = {number: signal.signal(number, lambda number, _frame: arrived.put(number)) for number in caught}
     try:

@@ -18,6 +18,8 @@ import pytest
 from support.waiting import eventually
 
 from statestore_client import StateStoreClient
+from statestore_client.cli.process_group import caught_signals, run_group
+from statestore_client.cli.running import started
 from statestore_client.server import EmbeddedServer
 
 #: A child that says who it is and outlives SIGTERM, as a server that is about to shut down does.
@@ -67,6 +69,18 @@ def kill_later() -> Iterator[list[int]]:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_the_exit_code_is_known_where_the_end_of_children_is_ignored() -> None:
+    """A parent that ignores SIGCHLD, as some supervisors do, hands that on to the command line."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with caught_signals() as arrived:
+            process = started(["sh", "-c", "exit 3"], os.environ, own_group=True)
+            assert run_group(lambda: True, process, 1.0, arrived) == 3
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.parametrize("command", [("lock", "job"), ("elect", "job")])

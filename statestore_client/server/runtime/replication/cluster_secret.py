@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import datetime
 import hmac
+import os
 import ssl
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Final
+from typing import IO, Final
 
 from statestore_client.errors import SettingsError
 
@@ -48,10 +52,10 @@ class ClusterSecret:
         certificate, private = self._pem
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        with tempfile.NamedTemporaryFile() as file:  # mode 0600; OpenSSL reads keys from files only
+        with _file_for_openssl() as (file, path):
             file.write(certificate + private)
             file.flush()
-            context.load_cert_chain(file.name)
+            context.load_cert_chain(path)
         return context
 
     @cached_property
@@ -86,3 +90,17 @@ class ClusterSecret:
             certificate.public_bytes(Encoding.PEM),
             private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
+
+
+@contextmanager
+def _file_for_openssl() -> Iterator[tuple[IO[bytes], str]]:
+    """A file that nobody else can read, and its path: OpenSSL reads keys from files only.
+
+    On Linux it is in memory, so the key is on no disk, and no directory has to be writable. Raises OSError.
+    """
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("statestore"), "wb") as file:
+            yield file, f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as named:  # mode 0600
+            yield named, named.name

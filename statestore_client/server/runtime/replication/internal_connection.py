@@ -59,17 +59,21 @@ class InternalStream(asyncio.Protocol):
         return self._take(count)
 
     async def read_all(self) -> bytes:
-        """Up to the end."""
+        """Up to the end. More than may come ahead is taken as it comes."""
+        rest = bytearray()
         while not self.has_ended:
+            rest += self.take_rest()
             await self._change()
-        return self.take_rest()
+        return bytes(rest) + self.take_rest()
 
     def take_rest(self) -> bytes:
         """What came and was not read."""
         return self._take(len(self._data))
 
     async def start_tls(self, secret: ClusterSecret, *, is_receiver: bool) -> None:
-        """Raises OSError."""
+        """Raises OSError, and RemoteProtocolError if something came before TLS: it would count as said inside."""
+        if self._data:
+            raise RemoteProtocolError("it does not wait for TLS to begin")
         context = secret.receiver_tls if is_receiver else secret.dialler_tls
         secured = await asyncio.get_running_loop().start_tls(self.transport, self, context, server_side=is_receiver)
         if secured is None:

@@ -70,9 +70,16 @@ class PulseThread:
         self._thread.start()
 
     def add(self, sock: socket.socket, server_id: str, format_: int, session: Session) -> None:
-        """Another server listens on it, which knows records up to this format. It is closed here."""
+        """Another server listens on it, which knows records up to this format. It is closed here.
+
+        So are those that have left. A standby that hears nothing comes anew each second, and while nothing is said to
+        anybody, nobody else notices.
+        """
         sock.setblocking(False)
         with self._lock:
+            for left in [each for each in self._sockets if _has_ended(each)]:
+                del self._sockets[left]
+                left.close()
             self._sockets[sock] = _Standby(server_id, format_, session)
         self._listener_came()
 
@@ -122,6 +129,16 @@ class PulseThread:
                 if not is_whole:
                     del self._sockets[sock]
                     sock.close()
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the other side has closed it, which says nothing else."""
+    try:
+        return not sock.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class Listener(Protocol):

@@ -22,6 +22,7 @@ from statestore_client.core.calls import FencedCommand, next_commands
 from statestore_client.core.exchange import ExchangeStats
 from statestore_client.core.request import Request
 from statestore_client.core.results import DeleteResult
+from statestore_client.core.waiting import within
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.callbacks import Worker, call_back
@@ -66,7 +67,7 @@ class Engine:
             if not wait:
                 return
             if not waiter.wait(timeout):
-                raise self._machine.too_late(f"not connected to {self._settings.url} within {timeout:g} s")
+                raise self._machine.too_late(f"not connected to {self._settings.url} {within(timeout)}")
         finally:
             link.waiting.discard(waiter)
             link.section.later(lambda: self._machine.cancel_open(waiter))
@@ -213,7 +214,7 @@ class Engine:
         try:
             link.run(begin, _deadline(timeout))
             if not waiter.wait(timeout):
-                raise self._machine.too_late(f"the watch could not be started within {timeout:g} s")
+                raise self._machine.too_late(f"the watch could not be started {within(timeout)}")
             if waiter.error is not None:
                 raise waiter.error
         except BaseException:

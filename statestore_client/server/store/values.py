@@ -24,7 +24,7 @@ class StoreLimits:
     """The quotas: bytes count keys, values, observed keys, and a fixed overhead for each. Observations have quotas of
     their own, so that those who may only watch cannot use up what is there to be written. Each quota is for all clients
     together, and has an eighth more for users who have little; see :mod:`~statestore_client.server.shares`. Those *per
-    user* count as one user all clients that have none; 0 is any number. A key is its last writer's.
+    user* do not bound clients without a user; 0 is any number. A key is its last writer's.
 
     Raises InvalidArgumentError for what is not a limit.
     """

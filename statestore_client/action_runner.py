@@ -19,6 +19,7 @@ from statestore_client.core.actions import (
     Notify,
     Observer,
     Open,
+    Ping,
     Publish,
     Reject,
     Resolve,
@@ -69,6 +70,8 @@ class ActionRunner(Generic[D]):
             give_up_on=give_up_on,
             addresses=len(settings.addresses),
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+            silence_timeout=settings.silence_timeout,
+            line=lambda: self.driver,
             complaint=complaint,
             trace=tracer(settings) if settings.tracing else None,
         )
@@ -89,6 +92,7 @@ class ActionRunner(Generic[D]):
             Open: self._open,
             Disconnect: self._disconnect,
             Drop: self._drop,
+            Ping: self._ping,
         }
 
     def perform(self) -> None:
@@ -149,6 +153,11 @@ class ActionRunner(Generic[D]):
     def _disconnect(self, _action: Disconnect) -> None:
         if self.driver is not None:
             self.driver.disconnect()
+            self.unflushed += 1
+
+    def _ping(self, _action: Ping) -> None:
+        if self.driver is not None:
+            self.driver.ping()
             self.unflushed += 1
 
     def _drop(self, _action: Drop) -> None:

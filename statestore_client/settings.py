@@ -134,6 +134,7 @@ class ClientOptions(TypedDict, total=False):
     clean_start: bool
     connect_timeout: float
     retry_first_connect: bool
+    silence_timeout: float
     reconnect_delay: float
     max_reconnect_delay: float
     request_timeout: float
@@ -201,6 +202,9 @@ class ConnectionSettings:
     #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline, also
     #: after a refusal or with a file that cannot be read: what is wrong may be put right. Later, a client always does.
     retry_first_connect: bool = False
+    #: A broker that owes an answer and says nothing for so long, not even to a ping, is taken for gone, and the client
+    #: connects again. With several addresses it turns to the next one after 0.8 seconds at most.
+    silence_timeout: float = attrs.field(default=2.0, validator=_seconds(0.5, 3600))
     #: After a connection that lasted 5 seconds the first attempt to connect again is made at once; this is the pause
     #: when all addresses have failed. It doubles with each failure of all, up to ``max_reconnect_delay``, minus up to a
     #: half of itself by chance.

@@ -93,7 +93,7 @@ class Link:
     def perform_for(self, request: Request | None) -> None:
         """The same when nothing but this request was submitted: mostly, an earlier one has set the timer."""
         self._carry_out()
-        if request is not None and request.deadline < self._wakes_at:
+        if request is not None and min(request.deadline, self._machine.exchange.silence.deadline) < self._wakes_at:
             self._set_timer()
 
     def caught_up(self, observer: Observer) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "Notify",
     "Observer",
     "Open",
+    "Ping",
     "PrefixTerms",
     "Publish",
     "Reject",
@@ -131,6 +132,11 @@ class Drop:
 
 
 @attrs.frozen
+class Ping:
+    """Ask the broker for a sign of life, with a PINGREQ."""
+
+
+@attrs.frozen
 class Subscribe:
     """Subscribe at QoS 1; later report ``Subscribed`` with this id."""
 
@@ -193,5 +199,5 @@ class StateChanged:
 
 
 Action: TypeAlias = (
-    Open | Disconnect | Drop | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged
+    Open | Disconnect | Drop | Ping | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged
 )

@@ -25,6 +25,7 @@ from statestore_client.core.reply_properties import reply_properties
 from statestore_client.core.request import InternalWaiter, Request, RequestSpan, Stage
 from statestore_client.core.request_properties import RequestProperties
 from statestore_client.core.results import interpret, named
+from statestore_client.core.silence import Silence
 from statestore_client.core.window import Window
 from statestore_client.errors import (
     QuotaExceededError,
@@ -98,6 +99,7 @@ class Exchange:
         "max_packet_size",
         "open",
         "receive_maximum",
+        "silence",
         "stats",
         "store_id",
         "window",
@@ -111,6 +113,7 @@ class Exchange:
         window: int,
         new_correlation: Callable[[], bytes],
         actions: list[Action],
+        silence: Silence,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
@@ -128,6 +131,8 @@ class Exchange:
         self.deadlines: Deadlines = Deadlines()  # when :meth:`expire` has something to do
         self.window: Window = Window(window)
         self._most = window
+        #: Whether the broker still answers; :meth:`ClientMachine.tick` asks.
+        self.silence: Silence = silence
         self.receive_maximum: int = window
         self.max_packet_size: int = MAX_PACKET_SIZE
         #: The store that answered last; None if it does not say which it is.
@@ -155,6 +160,12 @@ class Exchange:
     def unacknowledged_since(self) -> float | None:
         """When the oldest publication without PUBACK left on this connection (monotonic seconds)."""
         return next(iter(self._by_delivery.values())).sent_at if self._by_delivery else None
+
+    @property
+    def owed_since(self) -> float | None:
+        """When the oldest publication without PUBACK, or request without an answer, left (monotonic seconds)."""
+        oldest = (next(iter(owed.values())).sent_at for owed in (self._by_delivery, self._by_correlation) if owed)
+        return min(oldest, default=None)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -222,6 +233,8 @@ class Exchange:
         request = self._by_delivery.pop(event.delivery_id, None)
         if request is None:
             return
+        if not request.resent:
+            self.silence.round_trip.measured(now.monotonic - request.sent_at)
         if request.stage is Stage.SENT:
             if event.reason_code >= FIRST_ERROR:
                 self._reject(request, refused_publication(event.reason_code, request.resent, request.command))
@@ -266,6 +279,7 @@ class Exchange:
         for request in self._by_correlation.values():
             self._no_longer_under_way(request)
         self.open = False
+        self.silence.forget()
         self.last_connection_error = error
         self._by_delivery.clear()
         self._to_resend.clear()
@@ -312,6 +326,7 @@ class Exchange:
     def reset(self) -> None:
         """Forget every request without an answer: the driver of this exchange rejects them."""
         self.open = False
+        self.silence.forget()
         for request in (*self._by_correlation.values(), *self._queue):
             self._no_longer_under_way(request)
             request.stage = Stage.DONE
@@ -333,8 +348,9 @@ class Exchange:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def expire(self, now: Instant) -> bool:
+    def expire(self, now: Instant, seen: Callable[[Instant], str]) -> bool:
         """Reject requests that have reached their deadline; returns whether any of them waited for a missing PUBACK.
+        ``seen``: what is known of the connection, for their errors.
 
         The PUBACK is that of the request itself, or of earlier requests: they fill the broker's Receive Maximum, so
         that the request could not be sent.
@@ -348,7 +364,7 @@ class Exchange:
                 self._queue.remove(request)
             unacknowledged = unacknowledged or request.stage is Stage.SENT or is_blocked
             owed = len(self._by_delivery) if is_blocked else 0
-            last_error = self.last_connection_error
+            last_error = self.last_connection_error or (seen(now) if self.open else "still connecting")
             why = self.complaint()
             error = timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=why)
             self._reject(request, error)
@@ -384,6 +400,8 @@ class Exchange:
         request.is_under_way = True
         self.window.add(request.command)
         self._by_delivery[request.delivery_id] = request
+        if self.silence.deadline == math.inf:
+            self.silence.expect(now.monotonic)
         self._actions.append(Publish(request.delivery_id, message, again))
 
     def _no_longer_under_way(self, request: Request) -> None:

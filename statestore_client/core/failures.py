@@ -41,12 +41,13 @@ def timed_out(
     request: Request,
     *,
     connected: bool,
-    last_error: StateStoreError | None,
+    last_error: StateStoreError | str,
     owed: int = 0,
     complaint: str | None = None,
 ) -> RequestTimeoutError:
     """Why a request found no answer in time, as far as it can be told.
 
+    ``last_error``: what ended the last connection, or what was seen on this one.
     ``owed``: the number of PUBACKs for other requests that the broker must send before it takes any more.
     ``complaint``: what the application has done to the connection that it shares.
     """
@@ -60,14 +61,14 @@ def timed_out(
         elif connected:
             reason = "it waited for others in flight (max_in_flight) and was not sent"
         else:
-            reason = f"it was not sent: not connected ({last_error or 'still connecting'})"
+            reason = f"it was not sent: not connected ({last_error})"
         return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
     if not request.has_subscribers:
         reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
     elif request.stage is Stage.ACCEPTED:
-        reason = "the broker took the request but no state store answered it"
+        reason = f"the broker took the request but no state store answered it ({last_error})"
     else:
-        reason = f"the broker did not acknowledge it ({last_error or 'the connection is up'})"
+        reason = f"the broker did not acknowledge it ({last_error})"
     return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=True)
 
 

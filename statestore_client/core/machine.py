@@ -36,6 +36,7 @@ from statestore_client.core.actions import (
     Drop,
     Observer,
     Open,
+    Ping,
     Reject,
     Resolve,
     StateChanged,
@@ -46,7 +47,7 @@ from statestore_client.core.exchange import Exchange
 from statestore_client.core.failures import broke_connection, closed, ended, not_answered
 from statestore_client.core.reconnection import Reconnection
 from statestore_client.core.request import Request, RequestSpan
-from statestore_client.core.silence import is_silent
+from statestore_client.core.silence import Line, Silence, Verdict, is_silent
 from statestore_client.core.subscriptions import Subscriptions
 from statestore_client.core.watching import Watching
 from statestore_client.errors import (
@@ -99,6 +100,8 @@ class ClientMachine:
     :param retry_first_connect: False makes a failed first connection final, once all addresses were tried.
     :param give_up_on: errors that end the client if connecting again in the same way will not cure them.
     :param addresses: how many take turns, attempt by attempt.
+    :param silence_timeout: seconds, see :mod:`~statestore_client.core.silence`.
+    :param line: the present connection as its driver sees it; without one, nothing follows from silence.
     :param random: jitter and correlation data come from here.
     """
 
@@ -115,6 +118,8 @@ class ClientMachine:
         give_up_on: tuple[type[StateStoreError], ...] = (),
         addresses: int = 1,
         backoff: Backoff | None = None,
+        silence_timeout: float = 2.0,
+        line: Callable[[], Line | None] = lambda: None,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
@@ -131,6 +136,7 @@ class ClientMachine:
             window=max_in_flight,
             new_correlation=lambda: random.randbytes(16),
             actions=self.actions,
+            silence=Silence(silence_timeout, addresses),
             complaint=complaint,
             trace=trace,
         )
@@ -138,6 +144,7 @@ class ClientMachine:
         self.watching: Watching = Watching(
             client_id, exchange=self.exchange, actions=self.actions, request_timeout=request_timeout
         )
+        self._line = line
         self._subscriptions = Subscriptions(self.actions)
         self._reconnection = Reconnection(backoff or Backoff(), random, addresses)
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
@@ -300,10 +307,13 @@ class ClientMachine:
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        requests, polls = self.exchange.deadlines.first(), self.watching.next_deadline()
-        if self._phase is _Phase.READY and polls is None:
+        exchange = self.exchange
+        requests, polls, silence = exchange.deadlines.first(), self.watching.next_deadline(), exchange.silence.deadline
+        if self._phase is _Phase.READY and polls is None and silence == math.inf:
             return requests
         deadlines = [d for d in (self._reconnection.retry_at, requests, polls) if d is not None]
+        if silence < math.inf:
+            deadlines.append(silence)
         if self._phase is _Phase.SUBSCRIBING and self._drop_reason is None:
             deadlines.append(self._subscribed_by)
         return min(deadlines, default=None)
@@ -311,9 +321,12 @@ class ClientMachine:
     def tick(self, now: Instant) -> None:
         """Time has passed: expire requests, try to connect again."""
         exchange = self.exchange
-        if exchange.expire(now) and self._phase is _Phase.READY:
+        if now.monotonic >= exchange.silence.deadline:
+            self._check_silence(now)
+        if exchange.expire(now, self._seen) and self._phase is _Phase.READY:
             unacknowledged_since, acknowledged_at = exchange.unacknowledged_since, exchange.acknowledged_at
-            if is_silent(now.monotonic, self._heard_at, unacknowledged_since, acknowledged_at):
+            heard_at = self._heard_at if self._line_heard_at is None else now.monotonic
+            if is_silent(now.monotonic, heard_at, unacknowledged_since, acknowledged_at):
                 self._drop(exchange.complaint() or "the broker does not answer any longer")
         if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
             self._drop(exchange.complaint() or "the broker did not answer SUBSCRIBE")
@@ -321,6 +334,28 @@ class ClientMachine:
             self._connect()
         self.watching.tick(now)
         self.watching.settle(now)
+
+    @property
+    def _line_heard_at(self) -> float | None:
+        line = self._line()
+        return None if line is None else line.heard_at
+
+    def _check_silence(self, now: Instant) -> None:
+        exchange, heard_at = self.exchange, self._line_heard_at
+        owed_since = exchange.owed_since
+        if self._phase is _Phase.SUBSCRIBING:
+            owed_since = self._subscribed_by - _SUBSCRIBE_TIMEOUT_S
+        verdict = exchange.silence.check(now.monotonic, heard_at, owed_since, exchange.window.request_bytes)
+        if verdict is Verdict.PING:
+            self.actions.append(Ping())
+        elif verdict is Verdict.GONE:
+            self._drop(exchange.complaint() or f"{self._seen(now)}, not even for a ping")
+
+    def _seen(self, now: Instant) -> str:
+        """What is known of a connection on which an answer is missing."""
+        line, heard_at = self._line(), self._line_heard_at
+        silent_since = max(self._heard_at if heard_at is None else heard_at, self.exchange.owed_since or -math.inf)
+        return f"no byte from {'the broker' if line is None else line.url} for {now.monotonic - silent_since:.1f} s"
 
     def _drop(self, reason: StateStoreError | str) -> None:
         if self._drop_reason is None:
@@ -356,6 +391,7 @@ class ClientMachine:
         self._session_is_good = True
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
         self.exchange.connected(event)
+        self.exchange.silence.expect(now.monotonic)  # SUBACK
         if not event.session_present or self._reconnection.may_have_shadow(now):
             # An attempt whose CONNACK was lost may have found the session expired, or asked for a clean start: then the
             # session that is present now is that attempt's, and has no subscriptions.
@@ -441,6 +477,7 @@ class ClientMachine:
         self._reconnection.retry_at = None
         self._final_error = error
         self.exchange.open = False
+        self.exchange.silence.forget()
         for waiter in self._open_waiters:
             self.actions.append(Reject(waiter, closed(error)))
         self._open_waiters.clear()

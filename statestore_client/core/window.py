@@ -63,6 +63,11 @@ class Window:
         return not count or self._bytes + self._reads * expected < MOST_BYTES
 
     @property
+    def request_bytes(self) -> int:
+        """What the requests under way hold."""
+        return self._bytes
+
+    @property
     def depth(self) -> int:
         """How many requests of the present size may be under way. As many more may wait behind them, at most: their
         time runs.

@@ -130,6 +130,16 @@ class ClientConnection:
         """Whether :meth:`take_events` would return some. Calls can cause events, too."""
         return bool(self._messaging.events)
 
+    @property
+    def url(self) -> str:
+        """Where the broker is, for messages."""
+        return self._settings.url
+
+    @property
+    def heard_at(self) -> float:
+        """When the last byte came, or else when connecting began."""
+        return self._keep_alive.last_received
+
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def connect(self, now: float, *, clean_start: bool, password: str | None) -> None:
@@ -180,6 +190,11 @@ class ClientConnection:
         if packet is not None:
             self.outbox.append(encode(packet))
 
+    def ping(self) -> None:
+        """Queue a PINGREQ: does the broker answer anything?"""
+        if self._state is _State.OPEN:
+            self.outbox.append(_PINGREQ)
+
     def disconnect(self) -> None:
         """Queue a DISCONNECT that ends the session at once; the driver closes when it is written."""
         if self._state is _State.OPEN:
@@ -196,6 +211,10 @@ class ClientConnection:
             self._messaging.events.append(why)
 
     # -- what happens --------------------------------------------------------------------------------------------------
+
+    def heard(self, now: float) -> None:
+        """Bytes came that are not for here yet: a part of a WebSocket's frame."""
+        self._keep_alive.heard(now)
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes from the broker, in any portions."""

@@ -65,6 +65,17 @@ class Driver(Protocol):
     def acknowledge(self, ack_id: int) -> None:
         """Queue the PUBACK of a received message."""
 
+    @property
+    def heard_at(self) -> float | None:
+        """When the last byte came from the broker (monotonic seconds). None where nobody sees that."""
+
+    @property
+    def url(self) -> str:
+        """Whose connection it is, for messages."""
+
+    def ping(self) -> None:
+        """Queue a PINGREQ; some byte is to come in answer. Does nothing where :attr:`heard_at` is None."""
+
     def flush(self) -> None:
         """Write what is queued, as far as the socket takes it. Calls since the last flush go out together."""
 

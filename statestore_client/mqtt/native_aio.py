@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, cast
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.dialing import dial_async
@@ -72,6 +73,11 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         self._paused = False
         self._direct: socket.socket | None = None  # the transport's, where it may be written to directly
         self._reading_into: memoryview | None = None  # what get_buffer() gave away instead of the usual buffer
+
+    @property
+    def heard_at(self) -> float:
+        # A loop may count from another moment than the client's clock does.
+        return monotonic() - (self._loop.time() - self._connection.heard_at)
 
     async def connect(self) -> None:
         began = self._loop.time()

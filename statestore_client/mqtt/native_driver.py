@@ -92,6 +92,17 @@ class NativeDriver:
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         self._connection.subscribe(subscribe_id, topic_filters)
 
+    @property
+    def heard_at(self) -> float:
+        return self._connection.heard_at
+
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    def ping(self) -> None:
+        self._connection.ping()
+
     def _greet(self, began: float) -> None:
         """Queue what is said first. ``began``: when connecting began; CONNACK is due ``connect_timeout`` later."""
         if self._settings.websocket:
@@ -128,6 +139,7 @@ class NativeDriver:
         websocket = self._websocket
         if websocket is None:
             return
+        self._connection.heard(now)
         inner = websocket.receive(data)
         if inner:
             self._connection.receive(inner, now)

@@ -60,7 +60,13 @@ class PahoAioDriver:
         self.subscribe: Callable[[int, Sequence[str]], None] = driver.subscribe
         self.acknowledge: Callable[[int], None] = driver.acknowledge
         self.disconnect: Callable[[], None] = driver.disconnect
+        self.ping: Callable[[], None] = driver.ping
+        self.url: str = driver.url
         driver.wake_by(self._wake, self._let_go)
+
+    @property
+    def heard_at(self) -> float | None:
+        return self._driver.heard_at
 
     async def connect(self) -> None:
         if self._driver.connect_blocks:

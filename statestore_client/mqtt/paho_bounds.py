@@ -67,9 +67,18 @@ class BoundedClient(Client):
     _dialed: socket.socket | None = None  # what connects, before it is handed over
     _connect_by = 0.0
     _watch: threading.Timer | None = None
+    #: When the last byte came, or else when connecting began (monotonic seconds).
+    heard_at: float = 0.0
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        return super()._sock_recv(min(bufsize, _READ_BYTES))
+        data = super()._sock_recv(min(bufsize, _READ_BYTES))
+        if data:
+            self.heard_at = monotonic()
+        return data
+
+    def ping(self) -> None:
+        """Queue a PINGREQ, as paho's own keep-alive does."""
+        self._send_pingreq()
 
     def _handle_on_message(self, message: MQTTMessage) -> None:
         if message.qos:
@@ -102,7 +111,8 @@ class BoundedClient(Client):
     # -- the handshake of a WebSocket ----------------------------------------------------------------------------------
 
     def _create_socket(self) -> SocketLike:
-        self._connect_by = monotonic() + self.connect_timeout
+        self.heard_at = monotonic()
+        self._connect_by = self.heard_at + self.connect_timeout
         try:
             return super()._create_socket()
         except BaseException as error:

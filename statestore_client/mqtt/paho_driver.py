@@ -116,6 +116,19 @@ class PahoDriver(ABC):
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         self._listener.subscribe(subscribe_id, topic_filters)
 
+    @property
+    @abstractmethod
+    def heard_at(self) -> float | None:
+        """When the last byte came; None where paho's loop is the application's."""
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Queue a PINGREQ."""
+
     def acknowledge(self, ack_id: int) -> None:
         acknowledge(self._listener.client, ack_id)
 

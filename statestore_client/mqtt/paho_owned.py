@@ -78,6 +78,13 @@ class _OwnedDriver(PahoDriver):
             return 0.0
         return self._next_housekeeping if self._is_open else min(self._connack_deadline, self._next_housekeeping)
 
+    @property
+    def heard_at(self) -> float:
+        return self._client.heard_at
+
+    def ping(self) -> None:
+        self._client.ping()
+
     def flush(self) -> None:
         if not self._is_over and self._client.want_write():
             self._client.loop_write()

@@ -57,6 +57,13 @@ class _SharedDriver(PahoDriver):
     def next_deadline(self) -> float:
         return super().next_deadline() if self._is_open or self._is_over else self._deadline
 
+    @property
+    def heard_at(self) -> None:
+        """paho's loop reads, and does not say when."""
+
+    def ping(self) -> None:
+        """When to ping is for the application's client to know."""
+
     def flush(self) -> None:
         """paho's loop writes by itself."""
         return

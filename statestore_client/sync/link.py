@@ -149,6 +149,8 @@ class Link:
             self.loan.end_parking()  # somebody who does not read himself waits for something
         self.actions.perform()
         self._flush()
+        if self.loan.reader is None and self._machine.exchange.silence.deadline < self.loan.looked_after_at:
+            self._wake()  # the network thread would sleep for longer than an answer may take
 
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again, or has ended; inside."""
@@ -267,6 +269,8 @@ class Link:
             actions.unflushed_acks = 0  # it writes as well
             for event in events:
                 machine.receive(event, moment)
+            if moment.monotonic >= machine.exchange.silence.deadline:
+                machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
         actions.perform()
         driver = actions.driver
         acks_may_wait = 0 < actions.unflushed_acks <= FEW_ACKS and not actions.unflushed

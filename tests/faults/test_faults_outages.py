@@ -65,7 +65,7 @@ async def test_requests_wait_for_the_end_of_an_outage(shell: Shell, server: Embe
 
 
 async def test_a_black_hole_is_left_by_itself(executor: Any, server: EmbeddedServer) -> None:
-    """In a black hole a request fails in time, and after five silent seconds the client connects anew."""
+    """In a black hole a request fails in time, and after two silent seconds the client connects anew."""
 
     async def one(shell: Shell) -> None:
         async with Proxy(server.port) as proxy, shell.client(proxy.url, keep_alive=600) as store:

@@ -18,6 +18,7 @@ from statestore_client.core.actions import (
     Notify,
     Observer,
     Open,
+    Ping,
     Publish,
     Reject,
     Resolve,
@@ -94,6 +95,8 @@ class Process(Host):
             request_timeout=settings.request_timeout,
             retry_first_connect=True,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
+            silence_timeout=settings.silence_timeout,
+            line=lambda: self._connection,
         )
         self._session = ClientSession()
         self._connection: ClientConnection | None = None
@@ -109,6 +112,7 @@ class Process(Host):
             Reject: lambda a: a.waiter.reject(a.error),
             Notify: lambda a: a.observer.push(a.event),
             StateChanged: lambda a: world.note(name, a.state, a.error or ""),
+            Ping: lambda _: self._connected().ping(),
             Drop: lambda _: self._end("the connection was given up"),
             Disconnect: lambda _: self._disconnect(),
         }

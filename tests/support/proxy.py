@@ -25,8 +25,10 @@ class _Pair:
     server: asyncio.StreamWriter
     up: int = 0  # bytes forwarded to the server
     down: int = 0  # bytes forwarded to the client
+    reachable: asyncio.Event = attrs.field(factory=asyncio.Event)
 
     def cut(self) -> None:
+        self.reachable.set()
         for writer in (self.client, self.server):
             # A reset, as from a firewall or a dead machine, not an orderly end of the stream.
             sock = writer.get_extra_info("socket")
@@ -87,6 +89,13 @@ class Proxy:
         for pair in tuple(self._pairs):
             pair.cut()
 
+    def vanish(self) -> None:
+        """The machine is gone, as far as these connections are concerned: their bytes go nowhere, and no end comes.
+        New connections reach another machine.
+        """
+        for pair in self._pairs:
+            pair.reachable.clear()
+
     def cut_server_side(self) -> None:
         """Half-open: the server sees the end, the client hears nothing, now or later."""
         self.hold("up", "down")
@@ -146,6 +155,7 @@ class Proxy:
             await _gone(writer)
             return
         pair = _Pair(writer, to_server)
+        pair.reachable.set()
         if self._closing:
             pair.cut()
         limits = self.cuts.pop(0) if self.cuts else (None, None)
@@ -172,6 +182,7 @@ class Proxy:
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             await self._flows[direction].wait()
+            await pair.reachable.wait()
             if not data:
                 raise ConnectionResetError("one side is gone")
             if limit is not None and sent + len(data) >= limit:

@@ -24,6 +24,7 @@ class Counters:
     dropped_qos0: int = 0  # the subscriber's queue was full
     dropped_too_large: int = 0  # larger than the subscriber's maximum packet size (MQTT 5.0, 3.1.2.11.4)
     dropped_expired: int = 0
+    dropped_forbidden: int = 0  # the subscriber lost the right to the topic while they waited
     dropped_full: int = 0  # QoS 1 and 2: the subscriber's queue was full, or it held most when the server was
     ended_full: int = 0  # sessions that ended because of that
     dropped_unowned: int = 0  # a reply to a full queue, where publishers are refused a will, too
@@ -35,4 +36,5 @@ class Counters:
     def dropped(self) -> int:
         """Messages that a subscriber did not get."""
         given_up = self.dropped_full + self.dropped_unowned
-        return given_up + self.dropped_qos0 + self.dropped_too_large + self.dropped_expired
+        others = self.dropped_too_large + self.dropped_expired + self.dropped_forbidden
+        return given_up + self.dropped_qos0 + others

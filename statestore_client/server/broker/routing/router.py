@@ -236,8 +236,12 @@ class Router:
             self._state.counters.dropped_qos0 += 1
 
     def _start(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
-        if delivery.message.is_expired(now):
-            self._state.counters.dropped_expired += 1
+        is_expired = delivery.message.is_expired(now)
+        if is_expired or not session.may_get(delivery.message.topic):
+            if is_expired:
+                self._state.counters.dropped_expired += 1
+            else:
+                self._state.counters.dropped_forbidden += 1
             session.outbound.waiting.dropped(delivery)
             if delivery.qos:
                 # Its packet identifier goes with it, as if it had got one in the queue: clients' own tests count so.
@@ -248,8 +252,11 @@ class Router:
         self._put(session, connection, delivery, now)
 
     def _put_again(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
-        """A new connection may take smaller packets than the last one did."""
-        if connection.publish_again(delivery, now):
+        """A new connection may take smaller packets than the last one did, and have lost rights."""
+        if not session.may_get(delivery.message.topic):
+            self._state.counters.dropped_forbidden += 1
+            session.outbound.forget(delivery)
+        elif connection.publish_again(delivery, now):
             self._state.counters.sent_messages += 1
         else:
             self._state.counters.dropped_too_large += 1

@@ -43,6 +43,7 @@ class SessionPermissions:
     def renew(self, session: Session) -> None:
         """The same, and subscriptions that are not permitted end: the rules may have changed."""
         self.ask(session)
+        session.has_lost_rights = True
         if session.permissions is not None:
             self._subscribe_handler.review(session, session.permissions)
 
@@ -63,7 +64,7 @@ class SessionPermissions:
             permissions = gatekeeper.permissions(session.user, session.client_id)
             if permissions == session.permissions:
                 continue
-            session.permissions = permissions
+            session.permissions, session.has_lost_rights = permissions, True
             if permissions is not None:
                 self._subscribe_handler.review(session, permissions)
             if session.connection is not None:

@@ -65,6 +65,7 @@ class Session:
     will_timer: Timer | None = None
     user: str | None = None  # who its client proved to be
     permissions: Permissions | None = None  # None for everything
+    has_lost_rights: bool = False  # perhaps: what waits is looked at, as it may be of a topic that is forbidden by now
     shares: dict[SharedSubscription, None] = attrs.Factory(dict)  # that it is a member of
     waits_in: dict[SharedSubscription, None] = attrs.Factory(dict)  # those that give it nothing before it has caught up
     walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
@@ -90,6 +91,10 @@ class Session:
     def held_bytes(self) -> int:
         """The messages that it makes the broker hold."""
         return self.waiting0.bytes + self.outbound.waiting.bytes + self.outbound.bytes
+
+    def may_get(self, topic: str) -> bool:
+        """Whether what waits, of this topic, is still to be sent."""
+        return not self.has_lost_rights or self.permissions is None or self.permissions.may_subscribe(topic)
 
     @property
     def is_flowing(self) -> bool:

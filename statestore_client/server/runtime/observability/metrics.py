@@ -32,6 +32,7 @@ _HELP: Final = {
     "refused_messages": "Messages of clients that were refused.",
     "dropped_qos0": "QoS 0 messages for a subscriber whose queue was full.",
     "dropped_full": "QoS 1 and 2 messages that a subscriber lost because its queue was full.",
+    "dropped_forbidden": "Messages that waited for a subscriber when it lost the right to their topic.",
     "ended_full": "Sessions that ended because their queue was full.",
     "dropped_unowned": "Replies for a subscriber whose queue was full.",
     "held_connects": "CONNECTs of client ids that keep stealing their session.",

@@ -53,9 +53,13 @@ def connecting(world: World, client_id: str = "c", *, version: int = 5, **option
     """A client that has said CONNECT."""
     client = Client(world, version)
     method, data = options.pop("method", None), options.pop("data", None)
-    expiry = options.pop("session_expiry", None)
+    expiry, window = options.pop("session_expiry", None), options.pop("receive_maximum", None)
     properties = ConnectProperties(
-        session_expiry=expiry, request_problem_information=1, authentication_method=method, authentication_data=data
+        session_expiry=expiry,
+        receive_maximum=window,
+        request_problem_information=1,
+        authentication_method=method,
+        authentication_data=data,
     )
     client.send(Connect(client_id, version=version, properties=properties, **options))
     return client
@@ -317,6 +321,31 @@ def test_new_rules() -> None:
         assert not client.messages()
         client.publish("b", b"")
         assert [message.topic for message in client.messages()] == ["b"]
+
+
+@pytest.mark.attack("MQTT", "rights that were taken away")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_when_a_right_is_taken_away_is_not_sent(qos: int) -> None:
+    """Messages that wait for a client, or were sent and not acknowledged, are dropped if it loses the right to their
+    topic; those of other topics come in their order, and the window is as wide as ever."""
+    world, gate = guarded("a", "b")
+    gate.rules["v"] = Allowed(frozenset("ab"))
+    client = connecting(world, "c", session_expiry=100, receive_maximum=1)
+    client.received()
+    client.subscribe("a", "b", qos=qos)
+    gate.verdict = Admitted("v")
+    sender = connecting(world, "sender")
+    for number in range(6):
+        sender.publish("ab"[number % 2], b"%d" % number, qos)
+    assert [message.payload for message in client.messages()] == [b"0"]  # the window is full
+    gate.rules["u"] = Allowed(frozenset("b"))
+    world.broker.review(world.now)
+    assert client.is_ended
+    gate.verdict = Admitted("u")
+    client = connecting(world, "c", session_expiry=100, clean_start=False, receive_maximum=3)
+    assert [message.payload for message in client.messages()] == [b"1", b"3", b"5"]
+    assert world.broker.counters.dropped_forbidden == world.broker.counters.dropped == 3
+    assert world.broker.audit() == ()
 
 
 @pytest.mark.attack("MQTT", "a will, a session, or a subscription of a user that was removed")

@@ -21,6 +21,12 @@ for needed in apt-get dpkg-deb "$keys"; do
     fi
 done
 
+# The mirror of Debian that this machine uses.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/$') || {
+    echo "no Python $versions: it comes from Debian's sid, and this machine knows no mirror of Debian" >&2
+    exit 0
+}
+
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/statestore-client-tests
 tree=$cache/sid-$(date +%Y-%m)
 if ! [ -d "$tree" ]; then
@@ -29,7 +35,7 @@ if ! [ -d "$tree" ]; then
     trap 'rm -rf "$work"' EXIT
     mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/tree"
     : >"$work/status"
-    echo "deb [signed-by=$keys] http://deb.debian.org/debian sid main" >"$work/sources.list"
+    echo "deb [signed-by=$keys] $mirror sid main" >"$work/sources.list"
     # An apt that knows of this list alone, and of nothing that is installed: so it gets all that they need.
     apt() {
         apt-get -qq -o Dir::State="$work" -o Dir::State::status="$work/status" -o Dir::Cache="$work" \

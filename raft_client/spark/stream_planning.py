@@ -6,10 +6,10 @@ open as long as the process that Spark runs the reader in; nobody tells that pro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from raft_client.clocks import monotonic
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.results import LogInfo
 from raft_client.errors import OutOfDateLogError
@@ -115,10 +115,10 @@ class StreamPlanner:
             self._client = None
 
     def _tail(self, at_least: int) -> int:
-        now = time.monotonic()
+        now = monotonic()
         if self._info is None or now - self._asked_at >= _TAIL_S or self._info.last_applied < at_least:
             self._info = log_info_from(self._open(), at_least)
-            self._asked_at = time.monotonic()
+            self._asked_at = monotonic()
         if self._info.last_applied < at_least:
             raise OutOfDateLogError(f"the log ends at {self._info.last_applied}, and {at_least} was read already")
         return self._info.last_applied

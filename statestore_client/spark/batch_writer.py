@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 import attrs
 
 from statestore_client import ConnectionSettings, Lease, StateStoreClient
+from statestore_client.clocks import monotonic
 from statestore_client.errors import (
     BusyError,
     FencingTokenTooOldError,
@@ -139,16 +139,16 @@ class BatchWriter:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:
             raise SettingsError("give the writer to foreachBatch: the batch must be one of a streaming query")
-        until = time.monotonic() + self._options.retry_timeout
+        until = monotonic() + self._options.retry_timeout
         while True:
             try:
                 return self._write(batch, batch_id, f"query {query}", until)
             except (LeaseLostError, TransportError) as error:
                 self._marker = None
-                if (isinstance(error, TransportError) and error.fatal) or time.monotonic() > until:
+                if (isinstance(error, TransportError) and error.fatal) or monotonic() > until:
                     raise
                 logger.warning("%s: tries batch %d again: %s", self.marker_key, batch_id, error)
-                pause_before_retry(lambda: time.monotonic() > until)
+                pause_before_retry(lambda: monotonic() > until)
 
     def _write(self, batch: DataFrame, batch_id: int, query: str, until: float) -> None:
         lease = self._held(until)
@@ -187,7 +187,7 @@ class BatchWriter:
         """The lock, taken once more if it was lost: what the marker says decides whether this driver may go on."""
         if self._lease is None or not self._lease.valid:
             try:
-                self._lease = self._election.campaign(max(0.0, until - time.monotonic()))
+                self._lease = self._election.campaign(max(0.0, until - monotonic()))
             except LockNotAcquiredError as error:
                 raise LeaseLostError(f"another driver has {self.leader_key}: {error}") from error
         return self._lease

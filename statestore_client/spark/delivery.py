@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client import ConnectionState
+from statestore_client.clocks import monotonic
 from statestore_client.errors import (
     BatchError,
     ClosedError,
@@ -54,7 +55,7 @@ class Delivery:
         retry_timeout_s: float,
         what: str = "requests",
         pool: ClientPool | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._key = key

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from statestore_client import HlcTimestamp, Lease, StateStoreClient
+from statestore_client.clocks import monotonic
 from statestore_client.core.calls import ConditionName
 from statestore_client.errors import (
     FencingTokenTooOldError,
@@ -105,8 +106,8 @@ def pause_before_retry(is_stopped: Callable[[], bool]) -> None:
     The application's Event is looked at, and never waited for: its ``set`` in a signal handler would wait for the
     ``wait`` that the handler has interrupted.
     """
-    until = time.monotonic() + _RETRY_S
-    while not is_stopped() and time.monotonic() < until:
+    until = monotonic() + _RETRY_S
+    while not is_stopped() and monotonic() < until:
         time.sleep(_LOOK_S)
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.thread_locks import Mutex
@@ -83,7 +84,7 @@ class ClientPool:
         self,
         *,
         idle_ttl_s: float = IDLE_TTL_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
         connect: Connect | None = None,
     ) -> None:
         self._idle_ttl_s = idle_ttl_s

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from statestore_client.clocks import monotonic
 from statestore_client.thread_locks import Flag
 
 if TYPE_CHECKING:
@@ -51,14 +51,12 @@ def rehearse(frame: DataFrame, writer: NewestWriter, after: int, is_stopped: Cal
             finally:
                 done.set()
 
-    began = time.monotonic()
+    began = monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="statestore-checkpoint-", ignore_cleanup_errors=True) as folder:
             query = frame.writeStream.foreachBatch(take).option("checkpointLocation", Path(folder).as_uri()).start()
             try:
-                while not (
-                    done.wait(_LOOK_S) or is_stopped() or _waits(query) or time.monotonic() > began + _LONGEST_S
-                ):
+                while not (done.wait(_LOOK_S) or is_stopped() or _waits(query) or monotonic() > began + _LONGEST_S):
                     pass
             finally:
                 query.stop()
@@ -66,7 +64,7 @@ def rehearse(frame: DataFrame, writer: NewestWriter, after: int, is_stopped: Cal
             writer.rehearse(frame.sparkSession.createDataFrame([], frame.schema), after)
     except (PySparkException, Py4JError) as error:
         logger.info("a rehearsal of the query failed: %s", error)
-    logger.debug("rehearsed the query in %.1f s", time.monotonic() - began)
+    logger.debug("rehearsed the query in %.1f s", monotonic() - began)
 
 
 def _waits(query: StreamingQuery) -> bool:

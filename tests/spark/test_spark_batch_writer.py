@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from support.spark import kill_all
 from statestore_client import StateStoreClient
 from statestore_client.errors import BusyError, PickleRefusedError, SettingsError
 from statestore_client.spark import BatchWriter, Marker
+from statestore_client.spark.leadership import pause_before_retry
 from statestore_client.wire.commands import Set
 
 if TYPE_CHECKING:
@@ -247,6 +249,16 @@ def test_only_the_next_batch_is_written(
         store.set(MARKER, stored.encode())
     with pytest.raises(SettingsError, match=message):
         writer(_batch(), batch)
+
+
+def test_a_pause_ends_where_a_test_has_stopped_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As freezegun does. It is a pause of the real world, as those of clients are."""
+    monkeypatch.setattr("statestore_client.spark.leadership._RETRY_S", 0.01)
+    stopped = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: stopped)
+    looks = iter(range(100))
+    pause_before_retry(lambda: next(looks) == 99)
+    assert next(looks) < 10
 
 
 def test_misuse_is_refused(server: RecordingServer, writer: BatchWriter) -> None:

@@ -102,6 +102,47 @@ class Session:
         return self.connection is not None and self.outbound.is_open
 
 
+class _Away:
+    """Sessions whose clients are away and for whom no message waits: who left first comes first, of all and of each
+    user. Whoever has used his quota up asks for one of his own at each CONNECT, and costs no look at those of others.
+    """
+
+    __slots__ = ("_all", "_of")
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[Session, None] = OrderedDict()
+        self._of: dict[str | None, OrderedDict[Session, None]] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._all)
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._all
+
+    def add(self, session: Session) -> None:
+        """At the end, unless it is here already."""
+        if session not in self._all:
+            self._all[session] = None
+            self._of.setdefault(session.user, OrderedDict())[session] = None
+
+    def discard(self, session: Session) -> None:
+        """If it is here."""
+        if session in self._all:
+            del self._all[session]
+            own = self._of[session.user]
+            del own[session]
+            if not own:
+                del self._of[session.user]
+
+    def first(self) -> Session | None:
+        """Of all."""
+        return next(iter(self._all), None)
+
+    def first_of(self, user: str | None) -> Session | None:
+        """Of this user."""
+        return next(iter(self._of.get(user, ())), None)
+
+
 @attrs.define(eq=False)
 class Sessions:
     """All sessions by client identifier. Invariant: one session per identifier, one connection per session."""
@@ -112,8 +153,7 @@ class Sessions:
     _by_client: dict[str, Session] = attrs.Factory(dict)
     #: The same client identifiers, for what looks at all of them, some at a time.
     _sorted: KeyIndex[str] = attrs.Factory(KeyIndex)
-    #: Absent, and holding no message: who left first comes first.
-    _away: OrderedDict[Session, None] = attrs.Factory(OrderedDict)
+    _away: _Away = attrs.Factory(_Away)
     #: Whose they are.
     shares: Shares = attrs.field(init=False)
 
@@ -160,9 +200,13 @@ class Sessions:
 
     def assign(self, session: Session, user: str | None) -> None:
         """The session is of another user than it was thought to be."""
+        is_away = session in self._away
+        self._away.discard(session)
         self.shares.add(session.user, -1)
         session.user = user
         self.shares.add(user, 1)
+        if is_away:
+            self._away.add(session)
 
     def has_room_for_name(self, client_id: str) -> bool:
         """Whether a session may have this name. A long one has no share in what is reserved for every session."""
@@ -192,7 +236,7 @@ class Sessions:
         self.shares.add(session.user, -1)
         self._sorted.remove(session.client_id)
         self._budget.total -= name_bytes(session.client_id)
-        self._away.pop(session, None)
+        self._away.discard(session)
         session.is_over = True
         session.walks.clear()
         session.waiting0.clear()
@@ -205,28 +249,28 @@ class Sessions:
     def client_left(self, session: Session) -> None:
         """The session's client went away; the session stays."""
         if not session.held_bytes:
-            self._away[session] = None
+            self._away.add(session)
 
     def queue_filled(self, session: Session) -> None:
         """The session of an absent client gets its first message."""
-        self._away.pop(session, None)
+        self._away.discard(session)
 
     def queue_emptied(self, session: Session) -> None:
         """The session lost what it held, and may not even have a client that is here."""
         if session.connection is None and not session.is_over:
-            self._away.setdefault(session)
+            self._away.add(session)
 
     def client_came(self, session: Session) -> None:
         """The session's client is here (again)."""
-        self._away.pop(session, None)
+        self._away.discard(session)
 
     def dispensable(self, user: str | None, quota: str) -> Session | None:
         """What makes room for a session of this user, who lacks this quota. Of the sessions that hold no message, the
         one whose client has been away longest, or whose last message expired first; one of his own, unless he has few.
         """
         if quota == SESSIONS and self.shares.has_little(user, 1):
-            return next(iter(self._away), None)
-        return next((session for session in self._away if session.user == user), None)
+            return self._away.first()
+        return self._away.first_of(user)
 
 
 def name_bytes(client_id: str) -> int:

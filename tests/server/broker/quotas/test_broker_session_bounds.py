@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from support.broker_driver import Client, World
 
@@ -87,6 +89,24 @@ def test_what_counts_as_one_address() -> None:
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_session_too_many_costs_no_look_at_those_of_others() -> None:
+    """A user who has used his quota up may try again and again: the server does not look at thousands of sessions."""
+    world = World(gatekeeper=_EverybodyIsWhoTheySay(), sessions_per_user=1000)
+    for number in range(1000):
+        client = Client(world)
+        client.send(Connect(f"b{number}", username="bob", properties=ConnectProperties(session_expiry=100)))
+        client.send(Disconnect())
+    sessions, attempts = world.broker._state.sessions, 3000
+    began = time.perf_counter()
+    found = [sessions.dispensable("ann", "sessions-per-user") for _ in range(attempts)]
+    assert time.perf_counter() - began < 0.05
+    assert found == [None] * attempts
+    first = sessions.dispensable("bob", "sessions-per-user")
+    assert first is not None
+    assert first.client_id == "b0"
+    assert world.broker.audit() == ()
 
 
 def test_unused_sessions_make_room_for_new_clients() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -9,9 +10,13 @@ from types import ModuleType
 import pytest
 from support.interruptions import interrupting, is_free, needs_timer
 
+import raft_client.clocks
 import raft_client.errors
+import raft_client.reports
 import raft_client.sync.waiters
+import statestore_client.clocks
 import statestore_client.errors
+import statestore_client.reports
 import statestore_client.sync.waiters
 from raft_client import thread_locks as of_raft
 from statestore_client import thread_locks as of_store
@@ -134,3 +139,15 @@ def test_an_interrupted_wait_for_a_flag_hinders_nobody(locks: ModuleType) -> Non
         for _ in range(60):
             interrupted(flag.wait, 0.0003)
     assert is_free(flag.wait)
+
+
+def test_the_twins_do_the_same() -> None:
+    """The packages import nothing of each other, so some lines stand in both: who changes them here changes them there,
+    too."""
+    said = "The twin of ``statestore_client.thread_locks``: the two packages import nothing of each other.\n"
+    of_both = inspect.getsource(of_raft).replace(said, "").replace("raft_client.", "statestore_client.")
+    assert of_both == inspect.getsource(of_store)
+    _, _, clocks = inspect.getsource(raft_client.clocks).partition("#: What")
+    assert clocks.rstrip() in inspect.getsource(statestore_client.clocks)
+    of_both = inspect.getsource(raft_client.reports.warn_unclosed)
+    assert of_both == inspect.getsource(statestore_client.reports.warn_unclosed)

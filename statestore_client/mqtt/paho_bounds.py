@@ -21,6 +21,7 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
+from statestore_client.mqtt.dialing import dial
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
 from statestore_client.mqtt.paho_values import no_delay_below
@@ -127,8 +128,12 @@ class BoundedClient(Client):
             self._dialed = None
 
     def _create_socket_connection(self) -> socket.socket:
-        self._dialed = super()._create_socket_connection()
-        no_delay_below(self._dialed)
+        if self._get_proxy():
+            self._dialed = super()._create_socket_connection()
+            no_delay_below(self._dialed)
+        else:
+            self._dialed = dial(self._host, self._port, self._connect_by)
+            self._dialed.settimeout(max(0.001, self._connect_by - monotonic()))
         if self.transport == "websockets":
             self._watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)
             self._watch.daemon = True

@@ -2,6 +2,9 @@
 
 The same in both shells, which add the waiting. It never waits, and belongs to one thread at a time: the shells see to
 that. Whatever touches a socket empties it before anybody sleeps on its descriptor (see :mod:`raft_client.links`).
+
+Invariant: an answer is owed until it was handed over. What was taken besides (actions, messages) an exception may lose:
+:meth:`ActionRunner.begin_anew` closes all links, and makes the rest anew from what is owed.
 """
 
 from __future__ import annotations
@@ -139,14 +142,16 @@ class ActionRunner:
         """Carry out what the machines want, until they want nothing more."""
         machine, runners, handlers = self.machine, self.runners, self._handlers
         while self.abandoned:
-            request, last = self.abandoned.popleft()
+            request, last = self.abandoned[0]
             machine.cancel(request, monotonic(), last=last)
+            self.abandoned.popleft()
         if runners.members:
             runners.settle(monotonic())
         while machine.actions:
             for action in machine.take_actions():
                 if type(action) is Resolve:  # the two of every append, at hand
                     action.waiter.resolve(action.result)
+                    machine.owed.pop(id(action.waiter), None)
                 elif type(action) is Send:
                     self._send(action)
                 else:
@@ -155,6 +160,15 @@ class ActionRunner:
                 self._take_in(self._touched.pop(), monotonic())
             if runners.members:
                 runners.settle(monotonic())
+
+    def begin_anew(self, now: float) -> None:
+        """An exception has cut a change; :meth:`perform` is to follow. The same again if this is cut."""
+        if self.links is not None:
+            self.links.drop()
+        self._touched.clear()
+        self.runners.give_up_changed()
+        self.machine.interrupted(now)
+        self.runners.links_lost(now)
 
     def resume(self, request: Request, verdict: FollowUps | Again, now: float) -> None:
         """The reader of a stream made room: the peer is asked for more."""
@@ -204,6 +218,7 @@ class ActionRunner:
 
     def _reject(self, action: Reject) -> None:
         action.waiter.reject(action.error)
+        self.machine.owed.pop(id(action.waiter), None)
 
     def _notify(self, action: Wake) -> None:
         action.waiter.notify()

@@ -192,6 +192,16 @@ class Links:
         """Close the SUB, if there is one."""
         self._closed(self._subscribers.pop((owner, url), None))
 
+    def drop(self) -> None:
+        """Close all sockets, also those of links that an exception has left half made or half closed."""
+        for link in self:
+            link.is_closed = True
+        for socket in list(self._sockets):
+            socket.close(linger=0)
+        self.dealers.clear()
+        self._subscribers.clear()
+        self._sockets.clear()
+
     def close(self) -> None:
         """Close everything. In a forked process, where the sockets are the parent's, nothing is touched."""
         if os.getpid() != self._pid:

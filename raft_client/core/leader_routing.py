@@ -26,7 +26,7 @@ from raft_client.core.leader_search import LeaderCheck, LeaderSearch
 from raft_client.core.request import Request, about
 from raft_client.core.request_actions import Reject
 from raft_client.core.request_table import RequestTable
-from raft_client.errors import NotLeaderError, ProtocolError, RaftError
+from raft_client.errors import ConnectionLostError, NotLeaderError, ProtocolError, RaftError
 from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.configuration import Peer
 
@@ -118,6 +118,18 @@ class LeaderRouting:
         self.leader = None
         self.state = ConnectionState.CLOSED
         self.is_searching = False
+
+    def forget_all(self) -> None:
+        """Nothing waits, nobody is asked and nobody leads, until a request is added."""
+        self._same_id.clear()
+        self._queue.clear()
+        self._streams.clear()
+        self._checking.clear()
+        self.is_searching = False
+        self.doubted_at = None
+        self.leader = None
+        if self.state is ConnectionState.CONNECTED:
+            self.suspend(ConnectionLostError("a signal interrupted the client while it was at work"))
 
     # -- to the leader -------------------------------------------------------------------------------------------------
 

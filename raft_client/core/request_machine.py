@@ -10,7 +10,9 @@ A request keeps its 12-byte id however often it is sent; the log takes it once. 
 on which link is in :mod:`raft_client.core.request_table`, the way to the leader and back into the queue in
 :mod:`raft_client.core.leader_routing`, silence and deadlines in :mod:`raft_client.core.deadlines`.
 
-Invariant: a waiter is answered exactly once.
+Invariant: a waiter is answered exactly once; after an exception of a signal handler, at least once.
+Invariant: a request is in ``owed`` from its submission until its answer was handed over, or it was cancelled. All else
+can be made anew from that: :meth:`RequestMachine.interrupted` does so when an exception has cut a change.
 Invariant: no call fails, waits or gets a wrong answer because of another. What one request says of the leader is
 not believed for all, unless the leader said it itself, or says nothing to anybody.
 """
@@ -21,7 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from raft_client.core.calls import Append, Call, UpdatePeers
+from raft_client.core.calls import AnsweredOnce, Append, Call, UpdatePeers
 from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.core.deadlines import Deadlines
 from raft_client.core.leader_routing import LeaderRouting
@@ -67,6 +69,9 @@ class RequestMachine:
         )
         self._deadlines = Deadlines(self._table, self._routing)
         self._closed = False
+        #: By the identity of the waiter, in the order of submission. Whoever hands an answer over takes it out.
+        self.owed: dict[int, Request] = {}
+        self._receiving: Request | None = None  # an answer to it is being read
         #: What :meth:`take_actions` has. To be looked at, not to be changed.
         self.actions: list[Action] = self._table.actions
 
@@ -149,6 +154,7 @@ class RequestMachine:
         if deadline < table.check_at:
             table.check_at = deadline
         self._routing.add(request, now)
+        self.owed[id(waiter)] = request
         return request
 
     def follow_up(self, request: Request, frames: list[bytes], now: float) -> None:
@@ -177,9 +183,10 @@ class RequestMachine:
             return
         self._table.tell(request, last)
         self._routing.finish(request, now)
+        self.owed.pop(id(request.waiter), None)
 
     def cancel_all(self, is_waiter: Callable[[Any], bool], now: float) -> None:
-        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
+        """As :meth:`cancel`, for every request whose waiter is of the given kind; those held back first."""
         held_back = self._routing.held_back()
         for request in [*held_back, *self._table.requests.values()]:
             if is_waiter(request.waiter):
@@ -252,6 +259,45 @@ class RequestMachine:
             else:
                 self._routing.reject(request, ConnectionLostError("the link broke before the answer came"), now)
 
+    def disown(self, is_waiter: Callable[[Any], bool]) -> None:
+        """Owe those of the given kind nothing more; :meth:`interrupted` is to follow."""
+        for key, request in list(self.owed.items()):
+            if is_waiter(request.waiter):
+                request.is_done = True
+                del self.owed[key]
+
+    def interrupted(self, now: float) -> None:
+        """An exception has cut a change anywhere, and the shell has closed all links: begin anew with what is owed.
+
+        What may not be sent twice fails, and so does a stream if it was cut in the middle of an answer.
+        """
+        self.actions.clear()
+        self._table.forget_all()
+        self._routing.forget_all()
+        error: RaftError
+        for request in list(self.owed.values()):
+            request.is_done = request.has_slot = False
+            request.sent_to = request.asked = request.pause_error = None
+            request.not_before = 0.0
+            is_stream = not isinstance(request.call, AnsweredOnce)
+            is_half_read = is_stream and request is self._receiving
+            if self._closed:
+                error = ClientClosedError("the client was closed before the answer came")
+            elif is_half_read or (request.was_sent and not request.call.repeatable):
+                error = ConnectionLostError("a signal interrupted the client while it was at work")
+            else:
+                self._routing.add(request, now)
+                if is_stream:
+                    self.actions.append(Wake(request.waiter))
+                continue
+            request.is_done = True
+            self.actions.append(Reject(request.waiter, about(request, error)))
+        self._receiving = None
+        self._table.check_at = now
+        if self._closed:
+            self._routing.close()
+            self.actions.append(StateChanged(self._routing.state))
+
     def emit(self, action: Action) -> None:
         """An action of somebody else, in its place among ours."""
         self.actions.append(action)
@@ -266,11 +312,13 @@ class RequestMachine:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _answered(self, request: Request, frames: list[bytes], now: float) -> None:
+        self._receiving = request
         try:
             verdict = request.call.receive(frames)
         except RaftError as error:
             self._unreadable(request, error, now)
             return
+        self._receiving = None
         routing = self._routing
         if routing.suspects and request.sent_to == routing.leader and type(verdict) in _AS_LEADERS_DO:
             routing.suspects.clear()

@@ -134,6 +134,15 @@ class RequestTable:
             self.actions.append(Disconnect(url))
         self.forget_link(url)
 
+    def forget_all(self) -> None:
+        """Of requests and links, when all of the links are closed."""
+        self.requests.clear()
+        self.questions.clear()
+        self.links.clear()
+        self.aside.clear()
+        self.renamed.clear()
+        self.in_flight = 0
+
     def forget_link(self, url: str) -> None:
         """It is gone; the next one to the same URL may lead to another process."""
         for request in self.requests.values():

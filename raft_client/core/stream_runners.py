@@ -18,7 +18,7 @@ from raft_client.core.served_watches import WatchSession
 from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
 from raft_client.core.watch_state import WatchCounts, WatchLimits, WatchReady
 from raft_client.core.watches import Watches
-from raft_client.errors import RaftError
+from raft_client.errors import ConnectionLostError, RaftError
 from raft_client.wire.key_changes import EntryCodec
 
 __all__ = ["StreamMachine", "StreamRunner", "StreamRunners"]
@@ -47,32 +47,34 @@ class StreamMachine(Protocol):
 
     def close(self) -> None: ...
 
+    def give_up(self, error: RaftError) -> None: ...
+
     def take_actions(self) -> Sequence[Any]: ...
 
 
 class _Waiter:
     """Takes the place of a waiter of the shell: the answer is for a stream machine."""
 
-    __slots__ = ("_call", "_runner")
+    __slots__ = ("_call", "runner")
 
     def __init__(self, runner: StreamRunner, call: Call) -> None:
-        self._runner = runner
+        self.runner: StreamRunner = runner
         self._call = call
 
     def resolve(self, result: Any) -> None:
-        self._runner.finished(self._call, result)
+        self.runner.finished(self._call, result)
 
     def reject(self, error: RaftError) -> None:
-        self._runner.failed(self._call, error)
+        self.runner.failed(self._call, error)
 
     def notify(self) -> None:
-        self._runner.woken(self._call)
+        self.runner.woken(self._call)
 
 
 class StreamRunner:
     """One stream machine, its requests, and those who wait for what it hands out."""
 
-    __slots__ = ("_ident", "_moment", "_requests", "_submitted", "consumers", "is_dirty", "machine")
+    __slots__ = ("_ident", "_is_over", "_moment", "_requests", "_submitted", "_url", "consumers", "is_dirty", "machine")
 
     def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
         self.machine: StreamMachine = machine
@@ -80,6 +82,8 @@ class StreamRunner:
         self._ident = ident
         self._submitted: dict[Call, Request] = {}
         self._moment = 0.0
+        self._url: str | None = None  # where it listens
+        self._is_over = False  # given up: what comes is dropped
         #: The waiters: for each watch the shell's waiter; a subscription has one, under None.
         self.consumers: dict[Any, Any] = {}
         #: Whether the machine may have actions that were not carried out.
@@ -88,18 +92,21 @@ class StreamRunner:
     # -- what the request machine answers ------------------------------------------------------------------------------
 
     def finished(self, call: Call, result: Any) -> None:
-        self._submitted.pop(call, None)
-        self.is_dirty = True
-        self.machine.finished(call, result, self._moment)
+        if not self._is_over:
+            self.is_dirty = True
+            self._submitted.pop(call, None)
+            self.machine.finished(call, result, self._moment)
 
     def failed(self, call: Call, error: RaftError) -> None:
-        self._submitted.pop(call, None)
-        self.is_dirty = True
-        self.machine.failed(call, error, self._moment)
+        if not self._is_over:
+            self.is_dirty = True
+            self._submitted.pop(call, None)
+            self.machine.failed(call, error, self._moment)
 
     def woken(self, call: Call) -> None:
-        self.is_dirty = True
-        self.machine.wake(call, self._moment)
+        if not self._is_over:
+            self.is_dirty = True
+            self.machine.wake(call, self._moment)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -126,9 +133,31 @@ class StreamRunner:
     def settle(self, now: float) -> None:
         """Carry out what the machine wants."""
         self._moment = now
-        self.is_dirty = False
         for action in self.machine.take_actions():
-            self._carry_out(action, now)
+            if not self._is_over:
+                self._carry_out(action, now)
+        self.is_dirty = False  # not before: an exception may come
+
+    def links_lost(self, now: float) -> None:
+        """All links were closed, and what came in on them last may be lost. Its requests are repeated by others."""
+        if self._url is not None:
+            self.connection_lost(self._url, now)
+        for waiter in self.consumers.values():
+            waiter.notify()  # it may not have been told of what it has
+
+    def give_up(self) -> None:
+        """An exception has cut a change of the machine: it ends, and its readers find out why."""
+        self._is_over = True
+        self.machine.give_up(
+            ConnectionLostError(
+                "a signal interrupted the client while it was at work on this; begin another one after the position of "
+                "what you handled last"
+            )
+        )
+        self._requests.disown(lambda waiter: isinstance(waiter, _Waiter) and waiter.runner is self)
+        self._submitted.clear()
+        for waiter in self.consumers.values():
+            waiter.notify()
 
     def _carry_out(self, action: Any, now: float) -> None:
         requests = self._requests
@@ -143,8 +172,10 @@ class StreamRunner:
             case Cancel(call=call, last=last) if call in self._submitted:
                 requests.cancel(self._submitted.pop(call), now, last=last)
             case Listen(url=url):
+                self._url = url
                 requests.emit(Subscribe(self, url, self._ident, requests.leader_url))
             case StopListening(url=url):
+                self._url = None
                 requests.emit(Unsubscribe(self, url))
             case Ready():
                 self._wake(None)
@@ -231,6 +262,18 @@ class StreamRunners:
                 runner.settle(now)
         for key in [k for k, (_, runner, watches) in self._watches.items() if watches.is_idle and not runner.is_dirty]:
             self.remove(self._watches.pop(key)[1])
+
+    def give_up_changed(self) -> None:
+        """An exception came: give up those that it may have left half changed."""
+        for runner in [runner for runner in self.members if runner.is_dirty]:
+            runner.give_up()
+            self._watches = {key: found for key, found in self._watches.items() if found[1] is not runner}
+            self.remove(runner)
+
+    def links_lost(self, now: float) -> None:
+        """All links were closed."""
+        for runner in self.members:
+            runner.links_lost(now)
 
     def close(self, now: float) -> None:
         """End everything: whoever waits is woken and finds the error."""

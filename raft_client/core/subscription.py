@@ -268,6 +268,17 @@ class Subscription:
         self._queue.clear()
         self._position = taken
 
+    def give_up(self, error: RaftError) -> None:
+        """An exception has cut a change: hand out nothing more, and want nothing."""
+        if self.error is None:
+            self.error = error
+        self._position = min(self.taken, self._position)
+        self._queue.clear()
+        self._ahead.clear()
+        self._actions.clear()
+        self._end_of_log = self._reader = self._finder = self._url = None
+        self._silent_at = self._find_at = self._read_at = None
+
     def take_actions(self) -> list[SubscriptionAction]:
         """What to do now, in this order."""
         actions, self._actions = self._actions, []

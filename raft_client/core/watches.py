@@ -193,6 +193,17 @@ class Watches:
         if self._table.served is not None:
             self._table.served.close()
 
+    def give_up(self, error: RaftError) -> None:
+        """An exception has cut a change: hand out nothing more, and want nothing."""
+        self._closed = True
+        for watch in list(self._table.watches.values()):
+            watch.phase, watch.error = Phase.ENDED, error
+            watch.seen = watch.told
+            watch.clear()
+        self._table.watches.clear()
+        self._table.actions.clear()
+        self._subscription = None
+
     def _cancel(self, watch: WatchState, error: Exception) -> None:
         resume_after = self.resume_after(watch)
         watch.clear()

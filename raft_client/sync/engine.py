@@ -64,16 +64,15 @@ class Engine:
         """Ask one thing and wait for the answer."""
         self._check_usable()
         waiter, sockets, now = Waiter(), self._sockets, monotonic()
-        request = None
         try:
             sockets.section.enter(waiter, math.inf if timeout is None else now + timeout)
-            request = self.machine.submit(call, waiter, now, timeout=timeout, target=target)
+            self.machine.submit(call, waiter, now, timeout=timeout, target=target)
             sockets.perform()
             sockets.section.leave()
             sockets.wait(waiter)
-        except BaseException:  # KeyboardInterrupt, say; harmless when the request is done
-            sockets.abandon(waiter)
-            if request is not None:
+        except BaseException as error:  # KeyboardInterrupt, say; harmless when the request is done
+            sockets.abandon(waiter, error)
+            if (request := self.machine.owed.get(id(waiter))) is not None:
                 self.cancel(request)
             raise
         if waiter.error is not None:

@@ -22,8 +22,8 @@ class _PollPoller:
         self._poll.register(descriptor, select.POLLIN)
 
     def remove(self, descriptor: int) -> None:
-        del self.owners[descriptor]
-        self._poll.unregister(descriptor)
+        if self.owners.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         """What is readable; nothing when the time is over. Rounded up: never early, and no spinning.
@@ -56,8 +56,8 @@ class _SelectorPoller:
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def remove(self, descriptor: int) -> None:
-        del self.owners[descriptor]
-        self._selector.unregister(descriptor)
+        if self.owners.pop(descriptor, None) is not None:
+            self._selector.unregister(descriptor)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         return [(key.fd, mask) for key, mask in self._selector.select(max(seconds, 0.0))]

@@ -7,10 +7,13 @@ A signal handler runs on top of whatever frame its thread is in, and so does wha
 
 Invariant: code on top of a frame that is inside never waits for that frame. :meth:`Section.enter` raises
 :class:`BusyError` there, and :meth:`Section.later` leaves the work to it.
-Invariant: work that was left is carried out as soon as the section is free, by the thread that leaves it.
+Invariant: work that was left is carried out as soon as the section is free, by the thread that leaves it. What an
+exception cuts is carried out once more, so it must bear that.
 Invariant: an exception at any line (a signal handler may raise one) leaves the section free, once the handler of that
-exception has called :meth:`Section.was_inside` and, if so, :meth:`Section.leave`. Hence no ``with`` statement where
-signals come: Python 3.14 looks for them between the call that takes a lock and the block that gives it back.
+exception has called :meth:`Section.abandon`. Hence no ``with`` statement where signals come: Python 3.14 looks for them
+between the call that takes a lock and the block that gives it back.
+Invariant: nobody works on what an exception has cut. It is mended first: by the thread that is cut and, if that is cut
+as well, by the next one to enter; until it has been mended once from the beginning to the end.
 """
 
 from __future__ import annotations
@@ -28,17 +31,21 @@ __all__ = ["Section"]
 
 _REFUSAL: Final = (
     "a signal handler or finalizer has interrupted this client at work in the same thread, so it cannot wait for an "
-    "answer here; nothing was sent. Set a threading.Event in the handler and call the client where the event is looked "
-    "at. Closing works here: it is carried out a moment later"
+    "answer here; nothing was sent. Set a flag in the handler (an attribute, no threading.Event: its lock may be held "
+    "below), and call the client where the program looks at it. Closing works here: it is carried out a moment later"
 )
 
 
 class Section:
     """See the module. An *entry* is any object that belongs to one call alone."""
 
-    __slots__ = ("_entry", "_left", "_lock", "_taken_over")
+    __slots__ = ("_entry", "_is_cut", "_left", "_lock", "_mend", "_taken_over", "_tried")
 
-    def __init__(self) -> None:
+    def __init__(self, mend: Callable[[], None]) -> None:
+        """``mend`` makes whole what an exception has left half done, wherever that came; also what is whole."""
+        self._mend = mend
+        self._is_cut = False  # an exception came, and nothing is whole until ``mend`` has returned
+        self._tried: Callable[[], None] | None = None  # the work that was left, and begun last
         self._lock = Mutex()
         self._entry: object | None = None  # changed by the thread that has the lock
         self._taken_over = 0  # how often a frame has taken the lock over from a frame below it
@@ -52,9 +59,13 @@ class Section:
         taken_over = self._taken_over
         if not self._lock.is_mine() and self._lock.acquire(False, -1) and self._taken_over == taken_over:
             self._entry = entry  # as nearly always; :meth:`_has_entered` says why nothing is called before it
+            if self._is_cut:
+                self._make_whole()
             return
         while not self._has_entered(entry, deadline):
             pass
+        if self._is_cut:
+            self._make_whole()
 
     def _has_entered(self, entry: object, deadline: float | None) -> bool:
         """Whether it is inside now. Not if a handler took the lock over meanwhile; at once if ``deadline`` is None.
@@ -92,17 +103,26 @@ class Section:
         if self._left:
             self._carry_out()
 
-    def was_inside(self, entry: object) -> bool:
-        """After an exception: whether this entry is inside still. The caller repairs what is half done, and leaves.
+    def abandon(self, entry: object, *, is_whole: bool = False) -> None:
+        """After an exception: mend what this entry has left half done, and leave, if it is inside still.
 
-        A lock that was taken just before the exception, for nothing yet, is given back here.
+        ``is_whole``: nothing was begun. A lock that was taken just before the exception, for nothing yet, is given
+        back.
         """
         if self._entry is entry:
-            return True
-        if self._entry is None:
+            try:
+                if not is_whole:
+                    self._is_cut = True
+                    self._make_whole()
+            finally:
+                self.leave()
+        elif self._entry is None:
             while self._lock.is_mine():
                 self._lock.release()
-        return False
+
+    def _make_whole(self) -> None:
+        self._mend()
+        self._is_cut = False
 
     @property
     def is_interrupted(self) -> bool:
@@ -115,10 +135,27 @@ class Section:
         self._carry_out()
 
     def _carry_out(self) -> None:
-        while self._left and not self.is_interrupted and self._has_entered(self, None):
-            try:
+        entry = object()
+        try:
+            while self._left and not self.is_interrupted and self._has_entered(entry, None):
+                if self._is_cut:
+                    self._make_whole()
                 while self._left:
-                    self._left.popleft()()
-            finally:
+                    self._do_first()
                 self._entry = None
                 self._lock.release()
+        except BaseException:
+            self.abandon(entry)
+            raise
+
+    def _do_first(self) -> None:
+        """It stays until it is done. If it was begun before, and cut, this is the last time: it may fail for ever."""
+        work = self._left[0]
+        if work is self._tried:
+            self._left.popleft()
+            work()
+            return
+        self._tried = work
+        work()
+        self._left.popleft()
+        self._tried = None

@@ -11,6 +11,7 @@ Rules:
   (:mod:`raft_client.user_code`).
 * ``_reading`` is held by the thread that reads. A thread that leaves while it is free wakes another one; so somebody
   reads as long as anybody waits. A signal handler's call on top of the one that reads does so for both.
+* What an exception of a signal handler has cut is begun anew, with new links (:mod:`raft_client.action_runner`).
 * Code that touches a socket empties it before leaving the section (see :mod:`raft_client.links`).
 * The engine belongs to the process that opened it. In a forked child every call raises; nothing touches the sockets.
 """
@@ -24,6 +25,7 @@ from typing import Final, TypeVar
 
 from raft_client.action_runner import ActionRunner
 from raft_client.clocks import monotonic
+from raft_client.errors import ClientClosedError, InvalidArgumentError
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
 from raft_client.sync.listeners import Listeners
@@ -36,6 +38,8 @@ __all__ = ["SocketReader"]
 
 T = TypeVar("T")
 
+#: What the machines refuse with, before they change anything. BusyError is not among them: it may be a handler's.
+_REFUSALS: Final = (ClientClosedError, InvalidArgumentError)
 #: Nobody sleeps longer (seconds): whatever goes wrong with a wake-up call, it does not stop the program for good.
 _LONGEST_SLEEP_S: Final = 5.0
 
@@ -45,7 +49,7 @@ class SocketReader:
 
     def __init__(self, settings: RaftSettings, listeners: Listeners) -> None:
         self.actions: ActionRunner = ActionRunner(settings, listeners.note)
-        self.section: Section = Section()
+        self.section: Section = Section(self._begin_anew)
         self._listeners = listeners
         self._reading = Mutex()
         self._is_read = False  # a moment later than the lock is taken, and a moment earlier than it is free
@@ -113,8 +117,8 @@ class SocketReader:
                     self._sleep(signal, deadline)
                 if deadline is not None and monotonic() >= deadline:
                     break
-        except BaseException:
-            self.abandon(signal)
+        except BaseException as error:
+            self.abandon(signal, error)
             raise
         finally:
             if is_on_top:
@@ -153,11 +157,12 @@ class SocketReader:
         if poller is None:
             return  # closed meanwhile, and so the signal is ready
         owners = poller.owners
+        current = poller
         if is_on_top:
             poller = poller.on_top()
         while True:
             section.enter(signal)
-            if signal.ready:
+            if signal.ready or current is not self._poller:  # another one, when all was begun anew
                 section.leave()
                 return
             now = monotonic()
@@ -171,6 +176,9 @@ class SocketReader:
             finally:
                 self._wakes_at = None
             section.enter(signal)
+            if current is not self._poller:
+                section.leave()
+                return
             now = monotonic()
             for descriptor, _ in events:
                 if descriptor in owners:  # not so if its link was closed in this very turn
@@ -215,8 +223,8 @@ class SocketReader:
             result = work()
             self.perform()
             self.section.leave()
-        except BaseException:
-            self.abandon(entry)
+        except BaseException as error:
+            self.abandon(entry, error)
             raise
         if self._listeners.news:
             self._listeners.log()
@@ -233,10 +241,21 @@ class SocketReader:
         if self._listeners.news and not self.section.is_interrupted:
             self._listeners.log()
 
-    def abandon(self, entry: object) -> None:
-        """An exception ended what this entry did: leave the section."""
-        if self.section.was_inside(entry):
-            self.section.leave()
+    def abandon(self, entry: object, error: BaseException) -> None:
+        """This exception ended what the entry did: leave the section. A refusal of our own has begun nothing."""
+        self.section.abandon(entry, is_whole=isinstance(error, _REFUSALS))
+
+    def _begin_anew(self) -> None:
+        """An exception has cut a change. Those who wait are woken: a thread that reads has descriptors of old links."""
+        self.actions.begin_anew(monotonic())
+        if self._waker is not None and self._waker[1].fileno() >= 0:  # and not half closed
+            poller = make_poller()
+            poller.add(self._waker[1].fileno(), None)
+            self._poller = poller
+        self.perform()
+        for signal in self._waiting.copy():
+            signal.wake()
+        self._wake_reader()
 
     def perform(self) -> None:
         """Carry out what the machines want, until they want nothing more; inside."""

@@ -1,9 +1,12 @@
-"""What a calling thread sleeps on. Outcomes are handed in inside the engine's section; anyone may wake."""
+"""What a calling thread sleeps on. Outcomes are handed in inside the engine's section; anyone may wake.
+
+Invariant: an outcome may be handed in again, if an exception came in the middle of the first time: it wakes, no more.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from raft_client.errors import BusyError, RaftError
 from raft_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
@@ -103,6 +106,9 @@ class OneReader(Within):
         super().__init__(Mutex(), 0.0, lambda: BusyError(text))
 
 
+_PENDING: Final = object()
+
+
 class BatchWaiter(ReadySignal):
     """Many outcomes for one calling thread, which is woken when there is room for more requests."""
 
@@ -116,7 +122,7 @@ class BatchWaiter(ReadySignal):
 
     def slot(self) -> BatchSlot:
         """The waiter of the next request."""
-        self.outcomes.append(None)
+        self.outcomes.append(_PENDING)
         self.outstanding += 1
         return BatchSlot(self, len(self.outcomes) - 1)
 
@@ -126,8 +132,9 @@ class BatchWaiter(ReadySignal):
         self.ready: bool = self.outstanding <= at_most
 
     def settle(self, position: int, outcome: object) -> None:
-        self.outcomes[position] = outcome
-        self.outstanding -= 1
+        if self.outcomes[position] is _PENDING:
+            self.outcomes[position] = outcome
+            self.outstanding -= 1
         if self.outstanding <= self._at_most:
             self.ready = True
             self.wake()

@@ -107,14 +107,16 @@ class ClientPool:
 
         Raises :class:`RequestTimeoutError` when there is none within ``timeout_s``.
         """
-        entry = self._take(key)
+        taken: list[_Entry] = []
         healthy = False
         try:
-            loan = Loan(self._client(entry, key, timeout_s))
+            self._take(key, taken)
+            loan = Loan(self._client(taken[0], key, timeout_s))
             yield loan
             healthy = not loan.spoiled
         finally:
-            self._give_back(key, entry, healthy=healthy)
+            for entry in taken:
+                self._give_back(key, entry, healthy=healthy)
 
     def _client(self, entry: _Entry, key: PoolKey, timeout_s: float | None) -> StateStoreClient:
         text = f"another thread of this process is still connecting to {key.settings.url}"
@@ -156,13 +158,14 @@ class ClientPool:
             _close(entry)
         return min(idle) + self._idle_ttl_s - now if idle else None
 
-    def _take(self, key: PoolKey) -> _Entry:
+    def _take(self, key: PoolKey, taken: list[_Entry]) -> None:
+        """Add the entry to ``taken`` as it is counted: an exception of a signal handler comes before both or after."""
         with self._guard:
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = _Entry()
             entry.users += 1
-            return entry
+            taken.append(entry)
 
     def _give_back(self, key: PoolKey, entry: _Entry, *, healthy: bool) -> None:
         with self._guard:

@@ -102,8 +102,8 @@ class Engine:
             link.perform()
             link.section.leave()
             return self._await(waiter, deadline)
-        except BaseException as error:
-            link.abandon(waiter, error)
+        except BaseException:
+            link.section.abandon(waiter)
             link.give_back(waiter)
             if request is not None and waiter.is_pending() and not lasting:  # KeyboardInterrupt, say
                 cancelled = request
@@ -163,8 +163,8 @@ class Engine:
             link.loan.take(batch)
             link.section.leave()
             self._await_batch(batch, deadline, 0)
-        except BaseException as error:
-            link.abandon(batch, error)
+        except BaseException:
+            link.section.abandon(batch)
             link.give_back(batch)
             link.run(lambda: self._cancel_batch(batch))
             raise

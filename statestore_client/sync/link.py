@@ -74,7 +74,7 @@ class Link:
         self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
-        self.section: Section = Section()
+        self.section: Section = Section(self.interrupted)
         self.actions: ActionRunner[SyncDriver] = ActionRunner(
             settings,
             client_id,
@@ -98,25 +98,16 @@ class Link:
     # -- calls of any thread -------------------------------------------------------------------------------------------
 
     def run(self, work: Callable[[], T], deadline: float = math.inf) -> T:
-        """Do ``work`` inside the section. Of a call that does more than that, :meth:`abandon` is the handler."""
+        """Do ``work`` inside the section. Of a call that does more, ``section.abandon`` is the handler."""
         entry = object()
         try:
             self.section.enter(entry, deadline)
             result = work()
             self.section.leave()
-        except BaseException as error:
-            self.abandon(entry, error)
+        except BaseException:
+            self.section.abandon(entry)
             raise
         return result
-
-    def abandon(self, entry: object, error: BaseException) -> None:
-        """An exception ended what this entry did: repair what it left half done, and leave the section."""
-        if self.section.was_inside(entry):
-            try:
-                if not isinstance(error, StateStoreError):
-                    self.interrupted()
-            finally:
-                self.section.leave()
 
     def start(self, *, is_awaited: bool) -> None:
         """Start the network thread, unless there is one; inside. ``is_awaited``: somebody hears of errors.
@@ -180,15 +171,15 @@ class Link:
                 slice_s = ACK_DELAY_S if self.actions.unflushed_acks else _SLICE_S
                 loan.poller.wait_for_input(fileno, min(remaining, slice_s))
                 section.enter(reader)
-                goes_on = loan.renew()
+                goes_on = loan.renew(reader)
                 if goes_on:
                     self._take_events()
                     goes_on = is_pending() and loan.may_go_on()
                 section.leave()
                 if not goes_on:
                     break
-        except BaseException as error:
-            self.abandon(reader, error)
+        except BaseException:
+            self.section.abandon(reader)
             raise
         finally:
             self.give_back(reader)

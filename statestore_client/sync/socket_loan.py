@@ -165,9 +165,12 @@ class SocketLoan:
         lent = self._lent  # read once: the network thread may end the loan meanwhile
         return None if lent is None or self.reader is not reader else lent[1]
 
-    def renew(self) -> bool:
-        """The reader is alive. Whether it has the socket still, and may read."""
-        if self._lent is None or self._lent[0] is not self._actions.driver:
+    def renew(self, reader: object) -> bool:
+        """The reader is alive. Whether it has the socket still, and may read.
+
+        Not after a signal handler's call that has read for both: another thread may have borrowed the socket since.
+        """
+        if self.reader is not reader or self._lent is None or self._lent[0] is not self._actions.driver:
             return False
         self._ends_at = monotonic() + _LOAN_S
         return True

@@ -188,13 +188,18 @@ class Batch:
         for position, outcome in enumerate(self.outcomes):
             if outcome is _PENDING:
                 self.settle(position, error)
+        self._wake()  # also if an exception came between the last outcome and this
 
     def settle(self, position: int, outcome: object) -> None:
         if self.outcomes[position] is not _PENDING:
             return
         self.outcomes[position] = outcome
         self.outstanding -= 1
-        if self.outstanding in (self.low_water, 0) and self._room.locked():
+        if self.outstanding in (self.low_water, 0):
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._room.locked():
             self._room.release()
 
     def wait(self, timeout: float | None) -> bool:

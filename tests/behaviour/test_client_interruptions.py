@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
 
 import pytest
-from support.interruptions import interrupting, is_free, needs_timer
+from support.interruptions import interrupted_at_line, interrupting, is_free, needs_timer
+from support.waiting import eventually
 
-from statestore_client import BusyError, StateStoreClient
+import statestore_client
+from statestore_client import BusyError, ConnectionLostError, StateStoreClient
 from statestore_client.server import EmbeddedServer
 
 pytestmark = [
@@ -40,6 +43,36 @@ def beside(work: Callable[[], object], stop: threading.Event) -> tuple[threading
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, errors
+
+
+@pytest.mark.parametrize(("work", "step"), [("set", 17), ("set_many", 23), ("watch", 5)])
+def test_an_exception_at_any_line_keeps_no_other_thread_waiting(work: str, step: int) -> None:
+    """Whatever line an exception cuts: who else waits for an answer gets it, or ConnectionLostError, and at once."""
+    answers: list[object] = []
+    with EmbeddedServer() as server, StateStoreClient(server.url, request_timeout=60) as store:
+        works = {
+            "set": lambda: store.set("a", "1"),
+            "set_many": lambda: store.set_many([("a", "1"), ("b", "2")]),
+            "watch": lambda: store.watch("a").close(),
+        }
+
+        def write() -> None:
+            with contextlib.suppress(ConnectionLostError):
+                answers.append(store.set("other", "1"))
+
+        stop = threading.Event()
+        thread, errors = beside(write, stop)
+        number = uncut = 0
+        while uncut < 3:  # how many lines there are differs with what comes in meanwhile
+            place = interrupted_at_line(number, works[work], statestore_client)
+            number, uncut = number + step, uncut + (place is None)
+            answers.clear()
+            eventually(lambda: len(answers) > 1, f"served, cut at {place}", timeout_s=10)
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert not errors
+    assert number > 100
 
 
 def test_edits_of_two_threads_go_on_after_interruptions() -> None:

@@ -73,10 +73,25 @@ def test_a_loan_that_nobody_is_heard_of_ends_by_itself(store: StateStoreClient) 
         in_another_thread(link.loan.take, "silent")
     assert store.set("k", b"1", timeout=TIMEOUT_S).applied
     with link.section:
-        assert not link.loan.renew()
+        assert not link.loan.renew("silent")
         assert link.loan.lent_to("silent") is None
     link.give_back("silent")
     assert store.get("k", timeout=TIMEOUT_S) is not None
+
+
+def test_a_call_below_a_handlers_reads_no_more_once_another_thread_has_the_socket(store: StateStoreClient) -> None:
+    """A signal handler's call reads for the one below as well; then another thread may borrow the socket, alone."""
+    link = quiet(store)
+    with link.section:
+        link.loan.take("below")
+        link.loan.take("handler")
+    link.give_back("handler")
+    with link.section:
+        in_another_thread(link.loan.take, "other")
+        assert link.loan.lent_to("other") is not None
+        assert not link.loan.renew("below")
+        assert link.loan.renew("other")
+    link.give_back("other")
 
 
 def test_a_caller_reads_while_the_network_thread_is_busy() -> None:
@@ -101,7 +116,7 @@ def test_an_interrupted_change_takes_the_socket_back(store: StateStoreClient) ->
     with link.section:
         link.loan.take("interrupted")
         link.interrupted()
-        assert not link.loan.renew()
+        assert not link.loan.renew("interrupted")
         assert not link.loan.is_lent
     link.give_back("interrupted")
     assert store.set("k", b"1", timeout=TIMEOUT_S).applied

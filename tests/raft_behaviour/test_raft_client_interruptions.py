@@ -1,12 +1,18 @@
-"""Streams and closings of the blocking Raft client, interrupted by exceptions from signal handlers at any moment."""
+"""Calls, streams and closings of the blocking Raft client, interrupted by exceptions from signal handlers."""
 
 from __future__ import annotations
 
-import pytest
-from support.interruptions import interrupting, is_free, needs_timer
-from support.scripted_peers import ScriptedCluster
+import contextlib
+import threading
+from functools import partial
 
-from raft_client import BusyError, RaftClient
+import pytest
+from support.interruptions import AlarmError, interrupted_at_line, interrupting, is_free, needs_timer
+from support.scripted_peers import ScriptedCluster
+from support.waiting import eventually
+
+import raft_client
+from raft_client import BusyError, ConnectionLostError, RaftClient
 
 pytestmark = [
     needs_timer,
@@ -18,23 +24,99 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, AlarmError])
+def test_calls_go_on_after_interruptions_at_any_moment(peers: ScriptedCluster, kind: type[BaseException]) -> None:
+    """After a signal between any two lines the interrupted call ends, another thread's calls are answered or
+    raise ConnectionLostError, and the client goes on."""
+    stop = threading.Event()
+    answered: list[int] = []
+    with RaftClient(peers.seeds, response_timeout=30) as client:
+
+        def write() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(ConnectionLostError):  # the links were dropped: it may have been applied
+                    answered.append(client.append(b"other", timeout=30))
+
+        other = threading.Thread(target=write, daemon=True)
+        other.start()
+        with interrupting(kind) as interrupted:
+            assert sum(interrupted(partial(client.append, b"a", timeout=30), 0.01) for _ in range(60)) > 40
+        assert is_free(partial(client.append, b"b", timeout=30))
+        before = len(answered)
+        while len(answered) < before + 3:
+            client.append(b"c", timeout=30)
+        stop.set()
+        other.join(30)
+        assert not other.is_alive()
+
+
+@pytest.mark.parametrize(("work", "step"), [("append", 2), ("append_many", 5), ("watch", 4)])
+def test_an_exception_at_any_line_costs_other_threads_nothing(peers: ScriptedCluster, work: str, step: int) -> None:
+    """Whatever line an exception cuts, the answers that other threads wait for come, and so do broadcasts, or an error
+    that says that their stream was cut. None of them waits for a time-out.
+    """
+    stop = threading.Event()
+    answered: list[int] = []
+    heard: list[int] = []
+    with RaftClient(peers.seeds, response_timeout=60, request_timeout=60) as client:
+        works = {
+            "append": lambda: client.append(b"a"),
+            "append_many": lambda: client.append_many([b"a"] * 3),
+            "watch": lambda: client.watch().close(),
+        }
+
+        def write() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(ConnectionLostError):
+                    answered.append(client.append(b"other"))
+
+        def listen() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(ConnectionLostError), client.subscribe() as entries:
+                    while not stop.is_set():
+                        entry = entries.get(timeout=0.2)
+                        heard.append(0 if entry is None else entry.index)
+
+        others = [threading.Thread(target=run, daemon=True) for run in (write, listen)]
+        for other in others:
+            other.start()
+        number = uncut = 0
+        while uncut < 3:  # how many lines there are differs with what comes in meanwhile
+            place = interrupted_at_line(number, works[work], raft_client)
+            number, uncut = number + step, uncut + (place is None)
+            del answered[:], heard[:]
+            eventually(lambda: len(answered) > 1 and heard, f"served, cut at {place}", timeout_s=10)
+        stop.set()
+        for other in others:
+            other.join(30)
+            assert not other.is_alive()
+    assert number > 100
+
+
 def test_a_second_reader_is_not_refused_after_an_interruption(peers: ScriptedCluster) -> None:
-    """A reader of a stream that was interrupted at any moment reads no longer: another thread may."""
+    """A reader of a stream that was interrupted at any moment reads no longer: another thread may.
+
+    A watch that was at work at that moment has ended: there is no saying what of it is whole.
+    """
     refused: list[BusyError] = []
-    with RaftClient(peers.seeds) as client:
+    with RaftClient(peers.seeds) as client, contextlib.ExitStack() as watches:
         client.append(b"a")
-        with client.watch(after=0) as events:
+        events = watches.enter_context(client.watch(after=0))
 
-            def look() -> None:
-                try:
-                    events.get(timeout=0)
-                except BusyError as error:
-                    refused.append(error)
+        def look() -> None:
+            try:
+                events.get(timeout=0)
+            except BusyError as error:
+                refused.append(error)
 
-            with interrupting() as interrupted:
-                for _ in range(50):
+        with interrupting() as interrupted:
+            for _ in range(50):
+                with contextlib.suppress(ConnectionLostError):
                     interrupted(look, 0.001)
-                    assert is_free(look)
+                if events.error is not None:
+                    assert isinstance(events.error, ConnectionLostError)
+                    events = watches.enter_context(client.watch(after=0))
+                assert is_free(look)
     assert not refused
 
 

@@ -1,17 +1,24 @@
-"""Exceptions from a signal's handler, at any moment of what a program does: Ctrl-C, a time-out by SIGALRM."""
+"""Exceptions from a signal's handler, at any moment of what a program does: Ctrl-C, a time-out by SIGALRM.
+
+By chance, from a timer; or at one line after the other, from a trace function, so that none is left out.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from random import Random
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
-__all__ = ["AlarmError", "interrupting", "is_free", "needs_timer"]
+__all__ = ["AlarmError", "interrupted_at_line", "interrupting", "is_free", "needs_timer"]
 
 needs_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
 
@@ -54,6 +61,32 @@ def interrupting(kind: type[BaseException] = AlarmError) -> Iterator[Callable[[C
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def interrupted_at_line(number: int, work: Callable[[], object], package: ModuleType) -> str | None:
+    """Do some work, and raise AlarmError before this line of the package's; lines count as this thread executes them.
+
+    Returns where that was, None if there were not so many. What the package does about the exception is not cut.
+    """
+    lines = count()
+
+    def at_line(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line" and next(lines) == number:
+            raise AlarmError(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return at_line
+
+    def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
+        return at_line if frame.f_code.co_filename.startswith(package.__path__[0]) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        work()
+    except AlarmError as error:
+        return str(error)
+    finally:
+        sys.settrace(before)
+    return None
 
 
 def is_free(enter: Callable[[], object]) -> bool:

@@ -73,7 +73,7 @@ EXEMPT: Final = (
     r"sudo useradd --system --no-create-home statestore",
     r"npm_config_zmq_external=true npm install",
     r"node node_modules/zmq-raft/bin/zmq-raft\.js -c node_modules/zmq-raft/config/example\.hjson \d( &)?",
-    r"zmqraft serve( --[a-z-]+ \S+)+( &)?",
+    r"zmqraft serve( --insecure)?( --[a-z-]+ \S+)+( &)?",
     r"zmqraft (add-peer|remove-peer|transfer) \d( tcp://\S+)?",
     r"export ZMQRAFT_(URL|CURVE_PEER_KEYS)='?tcp://10\.0\.0\.1:8047\S*",
     r"zmqraft config --curve-secret-key-file dashboard\.key_secret",

@@ -66,14 +66,14 @@ class Loan:
 
 
 class _Entry:
-    """Invariant: an entry whose ``users`` is zero is in the pool or its client is closed."""
+    """Invariant: an entry without ``users`` is in the pool or its client is closed."""
 
     __slots__ = ("client", "idle_since", "opening", "users")
 
     def __init__(self) -> None:
         self.client: StateStoreClient | None = None
         self.opening = Mutex()
-        self.users = 0
+        self.users: set[int] = set()
         self.idle_since = 0.0
 
 
@@ -116,7 +116,7 @@ class ClientPool:
             healthy = not loan.spoiled
         finally:
             for entry in taken:
-                self._give_back(key, entry, healthy=healthy)
+                self._give_back(key, entry, id(taken), healthy=healthy)
 
     def _client(self, entry: _Entry, key: PoolKey, timeout_s: float | None) -> StateStoreClient:
         text = f"another thread of this process is still connecting to {key.settings.url}"
@@ -129,7 +129,7 @@ class ClientPool:
         """Let the next borrower connect anew. Clients in use are closed when they are given back."""
         with self._guard:
             entry = self._entries.pop(key, None)
-        if entry is not None and entry.users == 0:
+        if entry is not None and not entry.users:
             _close(entry)
 
     def clear(self) -> None:
@@ -148,10 +148,10 @@ class ClientPool:
             due = [
                 key
                 for key, entry in self._entries.items()
-                if entry.users == 0 and now - entry.idle_since >= self._idle_ttl_s
+                if not entry.users and now - entry.idle_since >= self._idle_ttl_s
             ]
             expired = [self._entries.pop(key) for key in due]
-            idle = [entry.idle_since for entry in self._entries.values() if entry.users == 0]
+            idle = [entry.idle_since for entry in self._entries.values() if not entry.users]
             if not idle:
                 self._reaping = False
         for entry in expired:
@@ -159,24 +159,24 @@ class ClientPool:
         return min(idle) + self._idle_ttl_s - now if idle else None
 
     def _take(self, key: PoolKey, taken: list[_Entry]) -> None:
-        """Add the entry to ``taken`` as it is counted: an exception of a signal handler comes before both or after."""
+        """Add the entry to ``taken``, the mark of this user. Whatever line an exception cuts, it is given back."""
         with self._guard:
             entry = self._entries.get(key)
             if entry is None:
                 entry = self._entries[key] = _Entry()
-            entry.users += 1
             taken.append(entry)
+            entry.users.add(id(taken))
 
-    def _give_back(self, key: PoolKey, entry: _Entry, *, healthy: bool) -> None:
+    def _give_back(self, key: PoolKey, entry: _Entry, user: int, *, healthy: bool) -> None:
         with self._guard:
-            entry.users -= 1
+            entry.users.discard(user)
             entry.idle_since = self._clock()
             if not healthy and self._entries.get(key) is entry:
                 del self._entries[key]
             pooled = self._entries.get(key) is entry
-            must_reap = pooled and entry.users == 0 and not self._reaping
+            must_reap = pooled and not entry.users and not self._reaping
             self._reaping = self._reaping or must_reap
-        if not pooled and entry.users == 0:
+        if not pooled and not entry.users:
             _close(entry)
         if must_reap:
             threading.Thread(target=self._reap_for_ever, name="statestore pool", daemon=True).start()

@@ -96,6 +96,40 @@ async def test_a_suback_for_other_filters_is_asked_for_again(
         assert "MQTT does not allow: SUBACK has 3 reason codes for" in str(told[0])
 
 
+async def test_what_comes_after_a_violation_is_for_the_next_connection(
+    application: Callable[[EvilBroker], Client],
+) -> None:
+    """A driver that saw the broker break a rule hears no more: what paho takes in is kept for the next one."""
+    says: list[Say] = []
+    all_came = threading.Event()
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Subscribe):
+            says.append(say)
+            say(encode(Suback(packet.packet_id, (1, 1, 1)), 5))
+        return isinstance(packet, Subscribe)
+
+    async with EvilBroker(behave) as broker:
+        client = await asyncio.to_thread(application, broker)
+        client.on_message = lambda *_: all_came.set()
+        await until(client.is_connected)
+        connector = SharedConnector(client, ConnectionSettings.from_url(broker.url))
+        first = connector.open(clean_start=False)
+        first.connect()
+        first.subscribe(1, ["ours"])
+        events: list[object] = []
+        await until(lambda: events.extend(first.poll()) or any(isinstance(event, Closed) for event in events))
+        says[0](b"".join(encode(Publish("ours", b"%d" % i, 0), 5) for i in range(5)) + encode(Publish("end"), 5))
+        assert await asyncio.to_thread(all_came.wait, TIMEOUT_S)
+        assert not first.poll()
+        second = connector.open(clean_start=False)
+        second.connect()
+        assert [m.payload for m in second.poll() if isinstance(m, IncomingMessage)] == [b"%d" % i for i in range(5)]
+        second.abort()
+        second.poll()
+        connector.close()
+
+
 async def test_events_that_nobody_takes_have_a_bound(
     application: Callable[[EvilBroker], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:

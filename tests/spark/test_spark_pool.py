@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from support.interruptions import interrupted_at_line
 
+import statestore_client.spark
 from statestore_client import ConnectionSettings, ConnectionState, TransportError
-from statestore_client.spark.pool import ClientPool, PoolKey
+from statestore_client.spark.pool import ClientPool, Loan, PoolKey
 
 if TYPE_CHECKING:
     from recording_server import RecordingServer
@@ -107,6 +110,25 @@ def test_shared_client_is_closed_by_its_last_user(key: PoolKey) -> None:
             failed.spoil()
         assert steady.client.state is ConnectionState.CONNECTED
     assert steady.client.state is ConnectionState.CLOSED
+
+
+def test_a_borrower_that_is_interrupted_is_not_counted(key: PoolKey) -> None:
+    """An exception of a signal handler at any line before the task has its client leaves a pool that can be emptied."""
+    pool = ClientPool(idle_ttl_s=0)
+    borrowed: list[Loan] = []
+
+    def borrow() -> None:
+        with pool.borrow(key) as loan:
+            borrowed.append(loan)
+
+    for line in itertools.count():
+        interrupted_at_line(line, borrow, statestore_client.spark)
+        if borrowed:
+            break
+        pool.reap()
+        assert len(pool) == 0
+    assert line > 10
+    pool.clear()
 
 
 def test_drop_lets_the_next_attempt_connect_anew(key: PoolKey) -> None:

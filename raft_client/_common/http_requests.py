@@ -57,7 +57,7 @@ class RequestReader:
         """The request, what is wrong with it, or None if more has to come. Call it no more after either."""
         room = 2 * self._most - self._received  # head and body; what comes behind them is not looked at
         self._received += len(data)
-        found = self._read(data[: max(0, room)], peer)
+        found = self._read(data[:room], peer) if room > 0 else None
         if found is None and len(data) > room:
             has_head = self._request is not None
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if has_head else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

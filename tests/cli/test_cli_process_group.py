@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,12 @@ from statestore_client.server import EmbeddedServer
 
 #: A child that says who it is and outlives SIGTERM, as a server that is about to shut down does.
 STUBBORN = r"trap '' TERM; echo \$\$; while :; do sleep 0.05; done"
+
+
+def _hear_all() -> None:
+    """The tests may run under nohup, or behind an ampersand: then some signals are ignored, and would stay so."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -39,7 +44,7 @@ def holding(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # without a terminal
-        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
+        preexec_fn=_hear_all,
     ) as process:
         try:
             yield process

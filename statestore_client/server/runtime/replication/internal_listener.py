@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import RemoteProtocolError
+from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.internal_connection import InternalStream, receive
 from statestore_client.server.runtime.transport.peers import peer_name
 
@@ -67,14 +69,22 @@ class InternalListener:
             self._server.close()
         for stranger in tuple(self._strangers):
             stranger.transport.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
 
     def _came(self, stranger: InternalStream) -> None:
         self._strangers[stranger] = None
         if len(self._strangers) > _MOST_STRANGERS:
-            next(iter(self._strangers)).transport.abort()
+            self._of_the_most_crowded_address().transport.abort()
         task = asyncio.get_running_loop().create_task(self._meet(stranger))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _of_the_most_crowded_address(self) -> InternalStream:
+        """The first stranger from there: a flood does not keep another server out."""
+        addresses = {each: peer_name(each.transport).rpartition(":")[0] for each in self._strangers}
+        ((crowded, _),) = Counter(addresses.values()).most_common(1)
+        return next(each for each, address in addresses.items() if address == crowded)
 
     async def _meet(self, stranger: InternalStream) -> None:
         """Until it is known who it is, and what it wants."""
@@ -108,7 +118,12 @@ class InternalListener:
         elif hello.purpose == "splice":
             self._take_client(visitor)
         else:
-            said = await self._command(hello.purpose, hello.endpoint)
+            try:
+                said = await self._command(hello.purpose, hello.endpoint)
+            except Exception as error:  # noqa: BLE001 - our own defect; who has asked is to know
+                LOGGER.exception("a command of statestore ha failed")
+                visitor.answer(f"the command failed: {error}", self._id)
+                return
             visitor.answer("", self._id)
             stream.transport.write(json.dumps(said).encode() + b"\n")
 

@@ -81,7 +81,10 @@ class PulseThread:
                 del self._sockets[left]
                 left.close()
             self._sockets[sock] = _Standby(server_id, format_, session)
-        self._listener_came()
+        if self._is_over.is_set():
+            self.part()
+        else:
+            self._listener_came()
 
     @property
     def listeners(self) -> list[str]:
@@ -100,6 +103,10 @@ class PulseThread:
             self._timer.cancel()
         if self._thread is not None:
             self._thread.join()
+        self.part()
+
+    def part(self) -> None:
+        """From all that listen: this server is not active any more, and what they knew counts for the next one."""
         with self._lock:
             for sock in self._sockets:
                 sock.close()

@@ -330,6 +330,7 @@ class Lives:
         replica, self._replica = self._replica, None
         self._standby = self._machines = self._rows = None
         self._wants_snapshot = False
+        self._pulse.part()
         try:
             if self._group_commit is not None:
                 self._group_commit.close()

@@ -220,6 +220,34 @@ async def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
             await client.set("k", "1")
 
 
+async def test_a_flood_of_strangers_keeps_no_server_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many that say nothing, the oldest of the most crowded address goes: a server elsewhere has its time."""
+    monkeypatch.setattr("statestore_client.server.runtime.replication.internal_listener._MOST_STRANGERS", 5)
+    async with servers("a") as pair:
+        host, _, port = replication(await pair.active()).url.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+        assert await reader.readexactly(len(MAGIC)) == MAGIC
+        flood = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        assert await asyncio.wait_for(flood[0][0].read(), 1.5) == MAGIC, "the first of these has gone"
+        writer.write(b"P")
+        assert len(await reader.readexactly(32)) == 32, "the other one goes on"
+        for _, each in [*flood, (reader, writer)]:
+            each.close()
+
+
+async def test_a_command_that_fails_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a closed connection, which would look like another key."""
+    async with servers("a") as pair:
+        active = replication(await pair.active())
+
+        async def fail(_purpose: str, _argument: str) -> dict[str, object]:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(active._internal_listener, "_command", fail)
+        with pytest.raises(RemoteProtocolError, match="a defect"):
+            await dial(active.url, Hello("status", "b", active.url), SECRET)
+
+
 class Keyed(ClusterServer):
     """With a secret."""
 

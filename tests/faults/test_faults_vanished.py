@@ -36,11 +36,12 @@ async def _running(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @contextlib.asynccontextmanager
 async def _cluster(machines: Machines, folder: Path) -> AsyncIterator[None]:
-    """Three servers, one on each machine, and one of them is active."""
+    """Three servers, one on each machine; all take clients."""
     key_file = folder / "key"
     key_file.write_text(secrets.token_hex(32))
     key_file.chmod(0o600)
     nodes = ",".join(f"{name}={machines.addresses[name]}" for name in _SERVERS)
+    processes: list[asyncio.subprocess.Process] = []
     async with contextlib.AsyncExitStack() as stack:
         for name in _SERVERS:
             command = machines.on(
@@ -48,7 +49,11 @@ async def _cluster(machines: Machines, folder: Path) -> AsyncIterator[None]:
                 "--port", str(_PORT), "--insecure", "--cluster", nodes, "--cluster-key-file", str(key_file),
                 "--data", str(folder / name), "--metrics-port", "9091",
             )  # fmt: skip
-            await stack.enter_async_context(_running(*command))
+            processes.append(await stack.enter_async_context(_running(*command)))
+        for process in processes:
+            assert process.stdout is not None
+            for _ in range(3):  # what it says when it takes clients
+                assert await asyncio.wait_for(process.stdout.readline(), _TIMEOUT_S)
         yield
 
 

@@ -63,7 +63,8 @@ async def test_a_claim_given_up_in_a_black_hole_is_taken_back(shell: Shell, serv
             await store.lock("job", lease=60.0).acquire(timeout=0.3)
         assert caught.value.may_have_been_applied
         proxy.flow("up")
-        assert await store.lock("job").acquire(timeout=5)
+        lease = await store.lock("job").acquire(timeout=5)
+        assert await lease.release()
 
 
 async def test_a_late_write_of_a_lost_lease_is_refused(shell: Shell, server: EmbeddedServer) -> None:

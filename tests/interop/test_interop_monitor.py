@@ -135,7 +135,8 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, server: Embe
     from selenium.webdriver.common.keys import Keys
 
     with StateStoreClient(server.url, client_id="c") as store:
-        store.lock("leader", holder="h").acquire()
+        lock = store.lock("leader", holder="h")
+        lock.acquire()
         store.set("pump/<b>1</b>", '{"open": true}')
         browser.open(server.monitor_url)
         browser.wait_for_text("#panel", "pump/<b>1</b>")
@@ -312,7 +313,8 @@ def test_a_recording_is_shown_by_the_same_page(browser: Browser, server: Embedde
     browser.wait(lambda: file.exists() and b"tick" in file.read_bytes(), "it records")
     with StateStoreClient(server.url, client_id="app") as store:
         store.lock("jobs/compact", holder="first").acquire().release()
-        store.lock("jobs/compact", holder="second").acquire()
+        second = store.lock("jobs/compact", holder="second")
+        second.acquire()
         browser.wait(lambda: b'"second"' in file.read_bytes().rpartition(b"\n")[0], "it is recorded")
         recorder.send_signal(signal.SIGINT)
         assert recorder.wait(60) == 0
@@ -356,7 +358,8 @@ class Scene:
         """Until the page shows all of it."""
         a, b, c = self._clients
         browser.wait_for_text("#live", "live")
-        c.lock("plant/leader", holder="replica-c", lease=2 * HELD_S).acquire()
+        leader = c.lock("plant/leader", holder="replica-c", lease=2 * HELD_S)
+        leader.acquire()
         first = a.lock("jobs/compact", holder="replica-a").acquire()
         a.guarded(first).set("compact/state", "page 17")
         browser.wait_for_text("#lanes", "replica-c for")

@@ -97,7 +97,7 @@ nitpick_ignore_regex = [
     # What only the server's own rooms handle.
     (
         r"py:class",
-        r"(statestore_client\.server\.(access\.rules|runtime\.security\.watched_file)\..*|ClientPermissions)",
+        r"(statestore_client\.server\.(access\.rules|runtime\.security\.(revocation|watched_file))\..*|ClientPermissions)",
     ),
 ]
 

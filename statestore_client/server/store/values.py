@@ -23,7 +23,7 @@ __all__ = ["Change", "Outcome", "RequestContext", "StoreLimits", "StoreUsage"]
 class StoreLimits:
     """The quotas: bytes count keys, values, observed keys, and a fixed overhead for each. Observations have quotas of
     their own, so that those who may only watch cannot use up what is there to be written. Each quota is for all clients
-    together, and has an eighth more for users who have little; see :mod:`~statestore_client.server.shares`. Those *per
+    together, and has an eighth more for users who have little; see ``server.shares``. Those *per
     user* do not bound clients without a user; 0 is any number. A key is its last writer's.
 
     Raises InvalidArgumentError for what is not a limit.

@@ -309,7 +309,7 @@ async def test_closing_while_connecting_in_the_background(shell: Shell, server: 
             await until(lambda store=store: store.stats.requests)
             began = time.monotonic()
             await store.close()
-            assert time.monotonic() - began < 1.5
+            assert time.monotonic() - began < 10  # what it waits for takes half a minute or more
             with pytest.raises(ClosedError):
                 await waiting
 

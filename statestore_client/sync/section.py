@@ -58,13 +58,20 @@ class Section:
         taken_over = self._taken_over
         if not self._lock.is_mine() and self._lock.acquire(False, -1) and self._taken_over == taken_over:
             self._entry = entry  # as nearly always; :meth:`_has_entered` says why nothing is called before it
-            if self._is_cut:
-                self._make_whole()
+            if self._is_cut or self._left:
+                self._begin_whole()
             return
         while not self._has_entered(entry, deadline):
             pass
+        if self._is_cut or self._left:
+            self._begin_whole()
+
+    def _begin_whole(self) -> None:
+        """What was left comes first: the end of a watch, say, before the same watch is started again."""
         if self._is_cut:
             self._make_whole()
+        while self._left:
+            self._do_first()
 
     def _has_entered(self, entry: object, deadline: float | None) -> bool:
         """Whether it is inside now. Not if a handler took the lock over meanwhile; at once if ``deadline`` is None.

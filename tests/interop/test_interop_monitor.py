@@ -366,7 +366,7 @@ class Scene:
         browser.wait(lambda: held_for(browser, "replica-a") >= HELD_S, "it was held for a while")
         c.close()
         first.release()
-        second = b.lock("jobs/compact", holder="replica-b").acquire()
+        self._held = second = b.lock("jobs/compact", holder="replica-b").acquire()
         b.guarded(second).set("compact/state", "page 18")
         with pytest.raises(FencingTokenTooOldError):
             a.set("compact/state", "page 17, late", fencing_token=first.fencing_token)

@@ -277,7 +277,8 @@ async def test_an_impostor_in_the_place_of_a_killed_server_delays_no_failover(
         await cluster.start_all()
         active = await cluster.active()
         others = [each for each in kept.values() if each is not active]
-        async with AsyncStateStoreClient(f"mqtt://127.0.0.1:{others[0].port}") as client:
+        url = f"mqtt://127.0.0.1:{others[0].port}"
+        async with AsyncStateStoreClient(url, retry_first_connect=True) as client:  # it may have begun a moment ago
             await client.set("k", "1")
             began = time.monotonic()
             await active.end(signal.SIGKILL)

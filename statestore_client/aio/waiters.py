@@ -33,7 +33,8 @@ class Waiter:
         self.future: asyncio.Future[Any] = loop.create_future()
 
     def resolve(self, result: object) -> None:
-        if not self.future.done():  # the caller may have been cancelled in this very turn of the loop
+        # The caller may have been cancelled in this very turn of the loop; one whose loop is closed waits no more.
+        if not self.future.done() and not self.future.get_loop().is_closed():
             self.future.set_result(result)
 
     def reject(self, error: StateStoreError) -> None:

@@ -11,10 +11,10 @@ from statestore_client.wire.instant import Instant
 
 __all__ = ["Clock", "monotonic", "now", "wall_ns"]
 
-#: What ``time.monotonic()`` is where nobody replaced it. Time-outs, and the time in versions and request ids, are of
-#: the real world, whatever a test says that the time is: freezegun lets ``time.monotonic()`` and ``time.time()`` stand
-#: still, also where a module has them by name, and not in all threads alike. A wait that goes by that never ends, and
-#: versions differ by years. It replaces neither ``clock_gettime()`` nor what is inside a ``partial``.
+#: Read the machine's own ``time.monotonic()``, since time-outs, versions and request ids are of the real world.
+#: freezegun lets ``time.monotonic()`` and ``time.time()`` stand still, also where a module has them by name, and not in
+#: all threads alike: a wait that goes by them never ends, and versions differ by years. It replaces neither
+#: ``clock_gettime()`` nor what is inside a ``partial``.
 monotonic: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_MONOTONIC)
     if time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"

@@ -45,12 +45,12 @@ class Mutex:
     __slots__ = ("__exit__", "acquire", "is_mine", "release")
 
     def __init__(self) -> None:
-        lock = threading.RLock()  # noqa: TID251 - what these are about
+        lock = threading.RLock()  # noqa: TID251 - the lock that Mutex makes safe
         #: The lock's own, in C. ``acquire`` and ``release`` are for code with a handler of its own for interruptions.
         self.__exit__: Exit = lock.__exit__
         self.acquire: Callable[[bool, float], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
-        #: Whether this thread holds it: what a Condition asks as well.
+        #: Ask whether this thread holds it, as threading.Condition does; RLock has no public way.
         self.is_mine: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
 
     def __enter__(self) -> None:
@@ -123,7 +123,7 @@ class Flag:
             self._gate.release()
 
 
-def closed_gate() -> threading.Lock:  # noqa: TID251 - no mutex, as it says
+def closed_gate() -> threading.Lock:  # noqa: TID251 - to sleep on, no mutex
     """A lock to sleep on: held from the beginning, released by whoever wakes the thread that tries to take it."""
     gate = threading.Lock()  # noqa: TID251 - as above
     gate.acquire()

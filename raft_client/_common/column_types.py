@@ -1,4 +1,4 @@
-"""What to do about a column of Spark whose type is not taken: the end of the errors of both Spark rooms. Pure."""
+"""Say how to convert a column of Spark whose type is not taken: the end of errors of both Spark rooms. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["conversion"]
 
-#: Types of Spark that no cast makes a text of which another program can read.
+#: Ask for ``to_json`` of these types of Spark: a cast makes a text of them that no other program reads.
 _NESTED: Final = ("struct", "array", "map", "variant")
 #: Types that say when, for a column that takes a time or a number.
 _TIMES: Final = ("string", "varchar", "char", "date", "timestamp")

@@ -16,12 +16,12 @@ from urllib.parse import parse_qsl
 import attrs
 import h11
 
-__all__ = ["HttpRequest", "RequestReader", "host_of"]
+from raft_client._common.hosts import host_of
+
+__all__ = ["HttpRequest", "RequestReader"]
 
 #: C0 and DEL, but for the tab. h11 refuses some of them.
 _CONTROLS: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-#: RFC 9110, section 7.2, of registered names those that are in use.
-_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9A-Za-z._-]{1,253}))(?::[0-9]{1,5})?")
 
 
 @attrs.frozen
@@ -102,9 +102,3 @@ class RequestReader:
         return HttpRequest(
             request.method.decode("ascii"), path, dict(parse_qsl(query)), self._headers, bytes(self._body), peer
         )
-
-
-def host_of(authority: str) -> str | None:
-    """The name or address in ``host``, ``host:port`` or ``[address]:port``; None if it is none of these."""
-    match = _HOST.fullmatch(authority)
-    return None if match is None else match[1] or match[2]

@@ -1,4 +1,4 @@
-"""Standard input, output and error as they may be: closed, on a full disk, without a reader, or not for UTF-8."""
+"""Standard input, output and error as they may be: closed, full, without a reader, a terminal, or not for UTF-8."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ import click
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["OutputError", "ReaderGoneError", "ends_with_reader", "run_guarded", "standard_input"]
+__all__ = ["OutputError", "ReaderGoneError", "ends_with_reader", "run_guarded", "shown", "standard_input"]
 
 T = TypeVar("T")
+
+#: Escapes that are shorter than ``\\u000a``.
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 #: Exit codes, as both commands have them.
 _DONE: Final = 0
@@ -59,6 +62,27 @@ def run_guarded(program: str, command: Callable[[], int]) -> NoReturn:
     finally:
         sys.stdout, sys.stderr = before
     sys.exit(code)
+
+
+def shown(data: bytes, *, lines: bool = False) -> bytes:
+    """Escape what has no shape of its own, if standard output is a terminal; pipes and files get ``data`` as it is.
+
+    Keys, values and names of others may hold control characters, and a terminal obeys them: they move the cursor, set a
+    title, hide a line or make one look like another. ``lines``: keep line feeds and tabs, as in the value of a key that
+    somebody asked for. The end of a line always stays.
+    """
+    if not sys.stdout.isatty():
+        return data
+    text, end = (data[:-1], "\n") if data.endswith(b"\n") else (data, "")
+    kept = "\n\t" if lines else ""
+    decoded = text.decode(errors="backslashreplace")
+    return ("".join(c if c in kept or c.isprintable() else _escape(c) for c in decoded) + end).encode()
+
+
+def _escape(character: str) -> str:
+    """As JSON has it, so that a line of JSON stays one."""
+    code = ord(character)
+    return _ESCAPES.get(character) or (f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}")
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class AsyncWatch:
                 logger.exception("the callback of the watch %d failed", self._watch.id)
 
     def __del__(self) -> None:
-        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        # End what was dropped, without waiting: the collector calls this in any thread, at any time.
         engine = self._engine
         if not self._closed and self._watch.error is None and engine.is_own:
             engine.later(partial(engine.unwatch, self._runner, self._watches, self._watch))

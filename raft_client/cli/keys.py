@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from raft_client._common.terminals import shown
+from raft_client._common.standard_streams import shown
 from raft_client.cli import exits
 from raft_client.cli.appending import append_one, request_id_option
 from raft_client.cli.connection import connection_options, open_client

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from raft_client._common.terminals import shown
+from raft_client._common.standard_streams import shown
 
 __all__ = [
     "argument_bytes",

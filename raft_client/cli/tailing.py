@@ -8,8 +8,7 @@ from typing import Final
 
 import click
 
-from raft_client._common.standard_streams import ends_with_reader
-from raft_client._common.terminals import shown
+from raft_client._common.standard_streams import ends_with_reader, shown
 from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Index, to_position

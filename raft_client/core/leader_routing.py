@@ -120,7 +120,7 @@ class LeaderRouting:
         self.is_searching = False
 
     def forget_all(self) -> None:
-        """Nothing waits, nobody is asked and nobody leads, until a request is added."""
+        """Begin anew: forget the leader, the search and what waits, until a request is added."""
         self._same_id.clear()
         self._queue.clear()
         self._streams.clear()

@@ -143,7 +143,7 @@ class StreamRunner:
         if self._url is not None:
             self.connection_lost(self._url, now)
         for waiter in self.consumers.values():
-            waiter.notify()  # it may not have been told of what it has
+            waiter.notify()  # what has come may not have woken it
 
     def give_up(self) -> None:
         """An exception has cut a change of the machine: it ends, and its readers find out why."""

@@ -250,7 +250,7 @@ class Engine:
         if os.getpid() != self._pid or self._actions.links is None:
             return
         if not sys.is_finalizing():
-            self._sockets.close()  # nobody reads, so it waits for nobody
+            self._sockets.close()  # without waiting: no thread reads any more
         warn_unclosed(self, f"raft client of {','.join(self._seeds)}")
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class Subscriber:
             if self._subscription.is_placed:
                 return
             if is_last_look:
-                raise RequestTimeoutError(f"no leader told where the log ends {arguments.within(self._timeout)}")
+                raise RequestTimeoutError(f"no leader said where the log ends {arguments.within(self._timeout)}")
             self._engine.wait_for(self._signal, max(0.0, deadline - monotonic()))
             is_last_look = monotonic() >= deadline
 
@@ -180,7 +180,7 @@ class Subscriber:
         )
 
     def __del__(self) -> None:
-        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        # End what was dropped, without waiting: the collector calls this in any thread, at any time.
         runner, engine = self._runner, self._engine
         if runner is not None and not self._closed and self._subscription.error is None and engine.is_own:
             engine.later(partial(engine.detach, runner))

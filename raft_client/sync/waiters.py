@@ -27,7 +27,7 @@ class ReadySignal:
     __slots__ = ("_gate", "ready")
 
     def __init__(self) -> None:
-        self._gate: threading.Lock | None = None  # noqa: TID251 - a gate
+        self._gate: threading.Lock | None = None  # noqa: TID251 - to sleep on, see closed_gate()
         self.ready: bool = False
 
     def prepare_sleep(self) -> None:

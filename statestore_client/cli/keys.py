@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from raft_client._common.terminals import shown
+from raft_client._common.standard_streams import shown
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds, fencing_token_option

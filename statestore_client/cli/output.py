@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from raft_client._common.standard_streams import standard_input
-from raft_client._common.terminals import shown
+from raft_client._common.standard_streams import shown, standard_input
 from statestore_client.wire.hlc import HlcTimestamp
 
 __all__ = ["argument_bytes", "as_json", "print_json", "print_line", "read_input", "value_argument", "write_value"]

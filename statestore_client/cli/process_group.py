@@ -185,7 +185,8 @@ class _Group:
         handler = signal.signal(number, signal.SIG_DFL)
         os.kill(0 if is_for_all else os.getpid(), number)
         signal.signal(number, handler)
-        time.sleep(_LOOK_S)  # it was in vain in a group without a shell, and may be tried again and again
+        # Pause, since the stop has no effect where no shell watches this group, and the caller would try again at once.
+        time.sleep(_LOOK_S)
 
 
 def _states(group: int) -> Iterator[bytes]:

@@ -166,7 +166,7 @@ class Watch:
         )
 
     def __del__(self) -> None:
-        # It was dropped, so nobody can close it. The collector may come in any thread, at any time.
+        # End what was dropped, without waiting: the collector calls this in any thread, at any time.
         if not hasattr(self, "_inbox"):
             return  # its arguments were refused
         state, engine = self._state, self._engine

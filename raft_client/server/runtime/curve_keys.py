@@ -135,7 +135,7 @@ class CurveKeys:
 
 
 def _exists(file: Path) -> bool:
-    """Not if nobody can tell: then the directory is not ours to read any more."""
+    """Look for the file. One that cannot be looked for counts as gone: the directory may not be read any more."""
     try:
         return file.exists()
     except OSError:

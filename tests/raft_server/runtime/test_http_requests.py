@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft_client._common.http_requests import HttpRequest, RequestReader, host_of
+from raft_client._common.hosts import host_of
+from raft_client._common.http_requests import HttpRequest, RequestReader
 
 MOST = 1000
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client._common.hosts import is_local
-from raft_client._common.http_requests import HttpRequest, host_of
+from raft_client._common.hosts import host_of, is_local
+from raft_client._common.http_requests import HttpRequest
 from statestore_client.clocks import monotonic
 from statestore_client.errors import SettingsError
 from statestore_client.server.access.rules import ClientPermissions

@@ -29,7 +29,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from raft_client._common.http_requests import host_of
+from raft_client._common.hosts import host_of
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.runtime.transport.connection import ServerConnection

@@ -231,15 +231,17 @@ class SocketReader:
         return result
 
     def later(self, work: Callable[[], object]) -> None:
-        """The same, without waiting: on top of a frame that is inside it is done when that one leaves."""
+        """The same, without waiting: on top of a frame that is inside it is done when that one leaves.
+
+        The log hears of what follows at the next call, if one comes: an application that ends after Ctrl-C has no use
+        for a warning of the links that the signal has cut.
+        """
 
         def do() -> None:
             work()
             self.perform()
 
         self.section.later(do)
-        if self._listeners.news and not self.section.is_interrupted:
-            self._listeners.log()
 
     def abandon(self, entry: object, error: BaseException) -> None:
         """This exception ended what the entry did: leave the section. A refusal of our own has begun nothing."""

@@ -93,6 +93,19 @@ def test_an_exception_at_any_line_costs_other_threads_nothing(peers: ScriptedClu
     assert number > 100
 
 
+def test_what_is_interrupted_and_closed_warns_of_nothing(
+    peers: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ctrl-C ends a program that closes its client: its log has no warning of links that were cut by the signal."""
+    cuts = 0
+    for number in range(0, 300, 3):
+        with RaftClient(peers.seeds) as client:
+            client.append(b"a")
+            cuts += interrupted_at_line(number, lambda: client.append(b"b"), raft_client) is not None
+    assert cuts > 50
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 def test_a_second_reader_is_not_refused_after_an_interruption(peers: ScriptedCluster) -> None:
     """A reader of a stream that was interrupted at any moment reads no longer: another thread may.
 

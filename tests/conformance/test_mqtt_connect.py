@@ -43,8 +43,9 @@ def test_the_first_packet_is_connect(packet: bytes) -> None:
 @normative(v5="3.1.0-2 4.13.2-1 3.2.0-2", v3="3.1.0-2 4.8.0-1")
 @BOTH
 def test_a_second_connect(version: int) -> None:
-    """A second CONNECT of any version is a protocol error and gets no CONNACK."""
-    for packet in (connect("c", version), connect("other", 4), connect("other", 5), connect("c", 3)):
+    """A second CONNECT of any version, whatever is in it, is a protocol error and gets no CONNACK."""
+    bad_name = connect("\x01", 5)
+    for packet in (connect("c", version), connect("other", 4), connect("other", 5), connect("c", 3), bad_name):
         peer = join(World(), version=version)
         peer.send(packet)
         assert peer.is_closed

@@ -34,6 +34,7 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connection import Connection, Ending
@@ -337,8 +338,8 @@ class Broker:
         if connection.ending is not None:
             return
         if connection.session is not None:
-            if reason_code == ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
-                reason_code = ReasonCode.PROTOCOL_ERROR  # of a second CONNECT, which is one too many in any version
+            if reason_code not in DISCONNECT_CODES:
+                reason_code = ReasonCode.PROTOCOL_ERROR  # of a second CONNECT, which is one too many, whatever is in it
             self._lifecycle.expel(connection, reason_code, reason, now)
         else:
             connection.refuse_broken(reason_code, reason, version)

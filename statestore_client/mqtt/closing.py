@@ -11,7 +11,7 @@ from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["disconnected", "hung_up", "no_connack", "no_mqtt", "refused", "unreachable"]
+__all__ = ["disconnected", "hung_up", "no_connack", "no_mqtt", "no_pingresp", "refused", "unreachable"]
 
 #: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
 _FATAL_CONNACK: Final = frozenset(
@@ -81,6 +81,9 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     if isinstance(cause, TimeoutError) and cause.errno is None:
         hint = f"no answer within {settings.connect_timeout:g} s"
         return Closed(ConnectionLostError(f"cannot connect to {settings.url}: {hint}"))
+    if isinstance(cause, TimeoutError):  # TCP's own
+        hint = f"its machine acknowledges nothing ({cause.strerror})"
+        return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {hint}"))
     return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
 
 
@@ -96,6 +99,11 @@ def no_connack(settings: ConnectionSettings) -> Closed:
     """TCP stands, but the other side does not speak MQTT."""
     text = f"{settings.url} did not answer CONNECT within {settings.connect_timeout:g} s; {_question(settings)}"
     return Closed(ConnectionLostError(text))
+
+
+def no_pingresp(settings: ConnectionSettings, waited_s: float) -> Closed:
+    """The keep-alive found no sign of life, not even PINGRESP."""
+    return Closed(ConnectionLostError(f"no byte from {settings.url} for {waited_s:.1f} s, not even for a ping"))
 
 
 def no_mqtt(settings: ConnectionSettings, what: object, *, answered: bool) -> Closed:

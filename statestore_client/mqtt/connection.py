@@ -26,7 +26,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
-from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, refused
+from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, no_pingresp, refused
 from statestore_client.mqtt.connect_properties import connect_user_properties
 from statestore_client.mqtt.keep_alive import Due, KeepAlive
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, Messaging, PublishCall
@@ -282,8 +282,7 @@ class ClientConnection:
             if due is Due.PING:
                 self.outbox.append(_PINGREQ)
             elif due is Due.END:
-                text = f"{self._settings.url} did not answer a ping within {self._keep_alive.interval_s / 2:g} s"
-                self.end(Closed(ConnectionLostError(text)))
+                self.end(no_pingresp(self._settings, now - self._keep_alive.last_received))
 
     # -- packets -------------------------------------------------------------------------------------------------------
 

@@ -27,21 +27,37 @@ _Address: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 _SHORTEST_S: Final = 0.001
 #: Seconds. RFC 8305 recommends 250 ms and allows 100 ms.
 _STAGGER_S: Final = 0.1
+#: Where the system has it (Linux), TCP gives a connection up when the other kernel acknowledges nothing for this long
+#: (seconds), or takes nothing, in place of a quarter of an hour. That finds a machine that vanished while MQTT owes us
+#: nothing, too: a client that only watches sends acknowledgements. Longer than a server takes no input for good reasons.
+_UNACKNOWLEDGED_S: Final = 10.0
+_USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)
 _UNDER_WAY: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
 
 
-def dial(host: str, port: int, deadline: float, open_socket: OpenSocket | None = None) -> socket.socket:
-    """A connected, blocking socket by ``deadline`` (monotonic seconds). Raises OSError, or ValueError for a host."""
+def dial(
+    host: str, port: int, deadline: float, open_socket: OpenSocket | None = None, *, silence_s: float = 0.0
+) -> socket.socket:
+    """A connected, blocking socket by ``deadline`` (monotonic seconds). Raises OSError, or ValueError for a host.
+
+    ``silence_s``: a silence that the user bears, so that TCP does, too.
+    """
     if open_socket is not None:
         with Opening(open_socket, host, port, _left(deadline)) as opening:
             sock = opening.wait()
     else:
         sock = _dial_any(_look_up(host, port), deadline)
-    return _prepared(sock, is_blocking=True)
+    return _prepared(sock, silence_s, is_blocking=True)
 
 
 async def dial_async(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, deadline: float, open_socket: OpenSocket | None = None
+    loop: asyncio.AbstractEventLoop,
+    host: str,
+    port: int,
+    deadline: float,
+    open_socket: OpenSocket | None = None,
+    *,
+    silence_s: float = 0.0,
 ) -> socket.socket:
     """As :func:`dial`, non-blocking."""
     if open_socket is not None:
@@ -50,7 +66,7 @@ async def dial_async(
     else:
         addresses = _numeric(host, port) or await in_own_thread(_look_up, host, port)
         sock = await _dial_any_async(loop, addresses, deadline)
-    return _prepared(sock, is_blocking=False)
+    return _prepared(sock, silence_s, is_blocking=False)
 
 
 def _look_up(host: str, port: int) -> Sequence[_Address]:
@@ -70,12 +86,14 @@ def _encoded(host: str) -> str | bytes:
     return host.encode() if host.isascii() else host
 
 
-def _prepared(sock: socket.socket, *, is_blocking: bool) -> socket.socket:
+def _prepared(sock: socket.socket, silence_s: float, *, is_blocking: bool) -> socket.socket:
     """Nagle's algorithm would hold a small request back until the one before it is acknowledged: 40 ms on loopback."""
     try:
         sock.setblocking(is_blocking)
         if sock.family != getattr(socket, "AF_UNIX", None):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if _USER_TIMEOUT is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(1000 * max(silence_s, _UNACKNOWLEDGED_S)))
     except BaseException:
         sock.close()
         raise

@@ -95,7 +95,14 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         settings = self._settings
         context = await in_own_thread(client_context, settings) if settings.tls else None
         deadline = began + settings.connect_timeout
-        sock = await dial_async(self._loop, settings.host, settings.port, deadline, self._open_socket)
+        sock = await dial_async(
+            self._loop,
+            settings.host,
+            settings.port,
+            deadline,
+            self._open_socket,
+            silence_s=settings.silence_timeout,
+        )
         self._socket = sock
         try:
             await self._loop.create_connection(

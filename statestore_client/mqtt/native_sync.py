@@ -171,7 +171,7 @@ def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | 
     """A non-blocking socket, with TLS if the settings want it."""
     deadline = began + settings.connect_timeout
     context = client_context(settings) if settings.tls else None
-    sock = dial(settings.host, settings.port, deadline, open_socket)
+    sock = dial(settings.host, settings.port, deadline, open_socket, silence_s=settings.silence_timeout)
     try:
         if context is not None:
             sock.settimeout(max(0.001, deadline - monotonic()))  # for the handshake as a whole

@@ -70,12 +70,32 @@ class BoundedClient(Client):
     _watch: threading.Timer | None = None
     #: When the last byte came, or else when connecting began (monotonic seconds).
     heard_at: float = 0.0
+    #: The setting ``silence_timeout``.
+    silence_s: float = 0.0
+
+    #: What the system said of a connection that stood and broke. paho forgets it.
+    failure: OSError | None = None
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        data = super()._sock_recv(min(bufsize, _READ_BYTES))
+        try:
+            data = super()._sock_recv(min(bufsize, _READ_BYTES))
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.failure = error
+            raise
         if data:
             self.heard_at = monotonic()
         return data
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        try:
+            return super()._sock_send(buf)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.failure = error
+            raise
 
     def ping(self) -> None:
         """Queue a PINGREQ, as paho's own keep-alive does."""
@@ -132,7 +152,7 @@ class BoundedClient(Client):
             self._dialed = super()._create_socket_connection()
             no_delay_below(self._dialed)
         else:
-            self._dialed = dial(self._host, self._port, self._connect_by)
+            self._dialed = dial(self._host, self._port, self._connect_by, silence_s=self.silence_s)
             self._dialed.settimeout(max(0.001, self._connect_by - monotonic()))
         if self.transport == "websockets":
             self._watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)

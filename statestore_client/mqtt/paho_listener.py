@@ -20,8 +20,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode as PahoReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
-from statestore_client.mqtt.closing import disconnected, hung_up, no_mqtt, refused, unreachable
+from statestore_client.mqtt.closing import disconnected, hung_up, no_mqtt, no_pingresp, refused, unreachable
+from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.mqtt.paho_values import incoming_message, no_delay_below
 from statestore_client.settings import ConnectionSettings
@@ -37,7 +39,6 @@ _CALLBACKS: Final = ("on_connect", "on_disconnect", "on_publish", "on_subscribe"
 #: Events that wait for a driver, or for one to come. The application's paho acknowledges by itself, so that no rule of
 #: MQTT bounds them; a broker may have this many in flight.
 MOST_EVENTS: Final = 65_535
-_PROTOCOL_ERROR: Final = 0x82  # what paho says of bytes that are not MQTT
 
 
 @hot_value
@@ -245,9 +246,13 @@ class PahoListener:
             return Closed(ConnectionLostError(f"the application's connection was lost: {reason}"))
         if own.tls_failure is not None:
             return unreachable(settings, own.tls_failure)
+        if self.is_up and reason.value == ReasonCode.KEEP_ALIVE_TIMEOUT:
+            return no_pingresp(settings, monotonic() - own.heard_at)
+        if self.is_up and own.failure is not None:
+            return unreachable(settings, own.failure)
         if self.is_up:
-            return Closed(ConnectionLostError(f"the connection to {settings.url} was lost: {reason}"))
-        if reason.value == _PROTOCOL_ERROR:
+            return hung_up(settings, answered=True)
+        if reason.value == ReasonCode.PROTOCOL_ERROR:  # what paho says of bytes that are not MQTT
             return no_mqtt(settings, reason, answered=False)
         return hung_up(settings, answered=False)
 

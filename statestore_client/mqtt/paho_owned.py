@@ -192,6 +192,7 @@ def _make_client(settings: ConnectionSettings, client_id: str) -> BoundedClient:
     client.max_inflight_messages = 0  # core has its own window, which also respects the broker's receive maximum
     client.max_queued_messages = 0
     client.connect_timeout = settings.connect_timeout
+    client.silence_s = settings.silence_timeout
     if settings.websocket:
         client.ws_set_options(path=settings.websocket_path)
     client.on_socket_register_write = _write_when_told

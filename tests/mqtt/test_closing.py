@@ -92,6 +92,7 @@ def _distrust(code: int, message: str) -> ssl.SSLError:
         (_tls_error("UNEXPECTED_EOF_WHILE_READING", ssl.SSLEOFError), False, "is this an MQTT port?"),
         (socket.gaierror(-2, "Name or service not known"), False, "the address of broker cannot be found (Name or"),
         (TimeoutError(), False, "no answer within 10 s"),
+        (TimeoutError(110, "Connection timed out"), False, "its machine acknowledges nothing (Connection timed out)"),
         (OSError(113, "No route to host"), False, "No route to host"),
     ],
 )

@@ -29,7 +29,7 @@ _SHORTEST_S: Final = 0.001
 _STAGGER_S: Final = 0.1
 #: Where the system has it (Linux), TCP gives a connection up when the other kernel acknowledges nothing for this long
 #: (seconds), or takes nothing, in place of a quarter of an hour. That finds a machine that vanished while MQTT owes us
-#: nothing, too: a client that only watches sends acknowledgements. Longer than a server takes no input for good reasons.
+#: nothing, too: a client that only watches sends acknowledgements. Longer than a server that works takes no input.
 _UNACKNOWLEDGED_S: Final = 10.0
 _USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)
 _UNDER_WAY: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})

@@ -59,7 +59,7 @@ async def test_the_error_says_for_how_long_no_byte_came(shell: Shell, server: Em
             await store.set("k", b"1", timeout=0.3)
         proxy.hold("up", "down")
         with pytest.raises(RequestTimeoutError, match=seen):
-            await store.set("k", b"2", timeout=1.0)
+            await store.set("k", b"2", timeout=2.0)
         with pytest.raises(RequestTimeoutError, match=seen):
             await store.lock("l").acquire(timeout=0.1)
 

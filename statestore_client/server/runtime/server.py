@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import secrets
 from functools import partial
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError, SettingsError, StateStoreError
@@ -76,6 +75,7 @@ class Server:
         tls: ServerTls | ssl.SSLContext | None = None,
         security: Security | None = None,
         clock: Clock = system_clock,
+        random: Random | None = None,
         data: str | os.PathLike[str] | None = None,
         persistence: Persistence = KEEP_ALL,
         events: BrokerEvents | None = None,
@@ -84,9 +84,9 @@ class Server:
         monitor_actions: bool = False,
     ) -> None:
         """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
-        ``clock`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without, nothing does.
-        With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore, too. With a
-        ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then. With
+        ``clock``, ``random`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without,
+        nothing does. With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore,
+        too. With a ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then. With
         ``monitor_actions`` the monitor does not only look.
 
         ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
@@ -97,6 +97,8 @@ class Server:
         self._dialect = Dialect(dialect)
         self.replication: Lives | None = None if log is None else _lives(log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
+        # Keys and names that are made of it must not repeat from one process to the next, or be guessed.
+        self._random = random or SystemRandom()
         self._tls = None if tls is None else TlsFiles(tls)
         self._security = security or Security()
         self._authorize = authorize
@@ -132,7 +134,7 @@ class Server:
         has_rules = self._security.has_rules
         service = StateStoreService(
             store,
-            token_key=secrets.token_bytes(TOKEN_KEY_BYTES),
+            token_key=self._random.randbytes(TOKEN_KEY_BYTES),
             dialect=self._dialect,
             authorize=self._may_run if has_rules else None if self._authorize is None else self._asks,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
@@ -144,8 +146,7 @@ class Server:
         )
         administration = Administration(service, self._obstacle)
         broker = Broker(
-            # Client identifiers that we assign need not be secret, but must not repeat from one process to the next.
-            random=random.SystemRandom(),
+            random=self._random,
             application=administration if self._tap is None else self._tap.timed(administration),
             limits=self._broker_limits,
             gatekeeper=self._security,
@@ -231,7 +232,7 @@ class Server:
     def _open_site(self) -> None:
         """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
         if self._site_endpoints is not None:
-            self.site = SitePeering.of(self._site_endpoints, random.SystemRandom(), self._clock().wall_ms, self._served)
+            self.site = SitePeering.of(self._site_endpoints, self._random, self._clock().wall_ms, self._served)
 
     def _close_site(self) -> None:
         if self._bridge is not None:

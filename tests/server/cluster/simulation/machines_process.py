@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -141,7 +142,8 @@ class MachineHost(LogUser):
         self.starts += 1
         self._loop = loop = SimulatedLoop(self)
         self._pulse_epoch = self.owner = None
-        server = Server()
+        # Chance of its own: what a server draws moves nothing else in the schedule.
+        server = Server(random=Random(f"{self.world.seed} {self.name} {self.starts}"))
         self._server = _Lives(self, server)
         simulated: Any = loop
         self._driver = BrokerDriver(

@@ -35,6 +35,7 @@ class World:
     """Time, chance, and a digest of all that happened."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.now = 0.0
         self.violations: list[str] = []

@@ -1,4 +1,8 @@
-"""The ØMQ socket of a client of a site."""
+"""The ØMQ socket of a client of a site.
+
+What was sent on a connection that is lost is not answered any more. A request that changes nothing is asked again on
+the next connection, as long as its time lasts. What may have changed something is not: it would be done twice.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from statestore_client.curve_keys import ClientKeys
+from statestore_client.dead_connections import notice_loss
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -32,8 +37,6 @@ __all__ = ["SiteSocket"]
 _MAX_FRAME_BYTES: Final = 2 * MAX_MESSAGE
 #: What the system waits for at once has a limit, too.
 _LONGEST_S: Final = 1e6
-_RECONNECT_MS: Final = 100
-_RECONNECT_MAX_MS: Final = 2_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _AUTH: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
@@ -64,6 +67,7 @@ class SiteSocket:
         self.keys = keys
         self._monitor: zmq.Socket[bytes] | None = None
         self._failure = 0
+        self._connections = 0
         self._numbers = count(1)
 
     def another(self) -> Self:
@@ -93,8 +97,7 @@ class SiteSocket:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.IPV6, int("[" in self.url))
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        notice_loss(socket)
         if self.keys is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, self.keys.curve_server_key.encode())
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self.keys.curve_public_key.encode())
@@ -106,6 +109,11 @@ class SiteSocket:
             self.hang_up()
             message = f"no site can be at {self.url!r} ({error}): addresses are tcp://host:port or ipc://path"
             raise SettingsError(message) from error
+
+    @property
+    def monitored(self) -> int:
+        """The descriptor of what tells of it, to be watched for readability; -1 while there is no connection."""
+        return -1 if self._monitor is None else self._monitor.fileno()
 
     def hang_up(self) -> None:
         """Close the socket, and what tells of it."""
@@ -133,11 +141,19 @@ class SiteSocket:
             may_have_been_applied=request is not None and may_change(request),
         )
 
-    def _why(self) -> str:
-        """What was wrong with the last handshake. After some of them libzmq does not connect again by itself."""
+    def connection(self) -> int:
+        """The number of the connection that stands, or stood last, or will be the first. One may be in use a moment
+        before its number is known: what is asked just then is asked twice.
+        """
         while self._monitor is not None and self._monitor.poll(0):
             event = int(parse_monitor_message(self._monitor.recv_multipart())["event"])
+            self._connections += event == _CONNECTED
             self._failure = 0 if event & _CONNECTED else event
+        return max(1, self._connections)
+
+    def _why(self) -> str:
+        """What was wrong with the last handshake. After some of them libzmq does not connect again by itself."""
+        self.connection()
         if not self._failure:
             return ""
         with contextlib.suppress(zmq.ZMQError):

@@ -312,6 +312,29 @@ def test_a_site_that_does_not_answer(client_of: Callable[..., Any], impostor: Im
     assert client.get("k") is None
 
 
+def test_what_was_asked_on_a_connection_that_is_lost_is_asked_again(
+    client_of: Callable[..., Any], impostor: Impostor
+) -> None:
+    """Reads end on the next connection, as soon as it stands. What may have been done is not asked for twice: it ends
+    with its time, and says so."""
+    asked: list[int] = []
+
+    def answer(number: int) -> list[bytes] | None:
+        asked.append(number)
+        return None if asked.count(number) < 3 else [encode(Found(number, {"k": Value(1, "x", b"v")}))]
+
+    impostor.answer = answer
+    client = client_of(impostor.url, timeout_s=20)
+    assert client.get("k").value == b"v"
+    assert len(asked) == 3
+    asked.clear()
+    other = client_of(impostor.url, timeout_s=0.5)
+    with pytest.raises(RequestTimeoutError) as caught:
+        other.set("k", b"v")
+    assert caught.value.may_have_been_applied
+    assert len(asked) == 1
+
+
 def test_replies_that_make_no_sense_are_errors(client_of: Callable[..., Any], impostor: Impostor) -> None:
     """A reply of the wrong kind, or one that never comes to an end, is never taken for an answer; nor is an unknown
     reason."""

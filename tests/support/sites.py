@@ -106,13 +106,14 @@ class Looped:
 
 
 class Impostor:
-    """Something that listens where a site should be, and answers with what it is told to."""
+    """Something that listens where a site should be, and answers with what it is told to. With None it ends all
+    connections, and takes new ones."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self.url = f"tcp://127.0.0.1:{self._router.bind_to_random_port('tcp://127.0.0.1')}"
-        self.answer: Callable[[int], list[bytes]] = lambda _number: []
+        self.answer: Callable[[int], list[bytes] | None] = lambda _number: []
         self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -122,8 +123,22 @@ class Impostor:
             if self._router.poll(20):
                 route, data = self._router.recv_multipart()
                 request: Any = decode(data)
-                for frame in self.answer(request.id):
+                frames = self.answer(request.id)
+                if frames is None:
+                    self._begin_anew()
+                for frame in frames or ():
                     self._router.send_multipart([route, frame])
+
+    def _begin_anew(self) -> None:
+        self._router.close(linger=0)
+        self._router = self._context.socket(zmq.ROUTER)
+        while True:
+            try:
+                self._router.bind(self.url)
+            except zmq.ZMQError:  # libzmq closes the other one in a thread of its own
+                time.sleep(0.01)
+            else:
+                return
 
     def close(self) -> None:
         self._is_over = True

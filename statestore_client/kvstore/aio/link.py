@@ -15,7 +15,7 @@ import zmq.asyncio
 
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
-from statestore_client.kvstore.calls import REPLIES, hold_s, packed
+from statestore_client.kvstore.calls import REPLIES, hold_s, may_change, packed
 from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.reports import warn_unclosed
 from statestore_client.wire.kvstore.codec import decode
@@ -39,8 +39,9 @@ class SiteLink(SiteSocket):
         super().__init__(url, timeout_s, keys)
         self._context: zmq.asyncio.Context | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._replies: dict[int, tuple[ClientRequest, asyncio.Future[Reply]]] = {}
+        self._replies: dict[int, tuple[ClientRequest, asyncio.Future[Reply | None]]] = {}
         self._reader: asyncio.Task[None] | None = None
+        self._asked_on = 0
 
     async def run(self, call: Call[T]) -> T:
         """Carry out a call."""
@@ -76,12 +77,25 @@ class SiteLink(SiteSocket):
             reading = _read(self._socket, self._replies)
             self._reader = asyncio.Task(reading, loop=loop)  # not eager, whatever task factory the loop has
             self._reader.add_done_callback(lambda reader: (end := has_ended()) and end(reader))
+            has_turned = weakref.WeakMethod(self._has_turned)
+            loop.add_reader(self.monitored, lambda: (turn := has_turned()) and turn())
+            self._asked_on = self.connection()  # the descriptor tells of what comes once all before it was seen
 
     def _hang_up(self) -> None:
         context, self._context = self._context, None
         if context is not None:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self.monitored)
             self.hang_up()
             context.destroy(linger=0)
+
+    def _has_turned(self) -> None:
+        """With another connection nobody answers what was asked on the one before."""
+        before, self._asked_on = self._asked_on, self.connection()
+        if self._asked_on > before:
+            for request, waiting in self._replies.values():
+                if not waiting.done() and not may_change(request):
+                    waiting.set_result(None)
 
     def _has_ended(self, reader: asyncio.Task[None]) -> None:
         """Nobody reads answers any more: those that wait for one are told why, and not that none has come."""
@@ -97,20 +111,25 @@ class SiteLink(SiteSocket):
 
     async def _ask(self, request: ClientRequest) -> Reply:
         data = packed(request)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._replies[request.id] = request, reply
+        loop = asyncio.get_running_loop()
         was_sent = False
         try:
             async with asyncio.timeout(self.timeout_s + hold_s(request)):
-                await self._socket.send(data)
-                was_sent = True
-                return await reply
+                while True:
+                    waiting: asyncio.Future[Reply | None] = loop.create_future()
+                    self._replies[request.id] = request, waiting
+                    await self._socket.send(data)
+                    was_sent = True
+                    reply = await waiting
+                    if reply is not None:
+                        return reply
         except TimeoutError:
+            self._has_turned()  # before the reason is looked for in the same place
             raise self.late(request, was_sent=was_sent) from None
         except zmq.ZMQError as error:
             raise self.broken(error) from error
         finally:
-            del self._replies[request.id]
+            self._replies.pop(request.id, None)
 
     def __del__(self) -> None:
         # All that could use or close it was dropped. The collector may come in any thread, at any time.
@@ -169,7 +188,7 @@ class CallbackWorker:
             logger.exception("the callback of a site's client failed")
 
 
-async def _read(socket: Any, replies: Mapping[int, tuple[ClientRequest, asyncio.Future[Reply]]]) -> None:
+async def _read(socket: Any, replies: Mapping[int, tuple[ClientRequest, asyncio.Future[Reply | None]]]) -> None:
     while True:
         frames = await socket.recv_multipart()
         try:

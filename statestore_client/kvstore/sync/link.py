@@ -12,7 +12,7 @@ import zmq
 from statestore_client.clocks import monotonic
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, RemoteProtocolError
-from statestore_client.kvstore.calls import REPLIES, hold_s, packed
+from statestore_client.kvstore.calls import REPLIES, hold_s, may_change, packed
 from statestore_client.kvstore.socket import SiteSocket
 from statestore_client.reports import warn_unclosed
 from statestore_client.thread_locks import Mutex
@@ -92,23 +92,28 @@ class SiteLink(SiteSocket):
     def _exchange(self, request: ClientRequest) -> Reply:
         data = packed(request)
         deadline = monotonic() + self.timeout_s + hold_s(request)
-        if not self._wait_for(zmq.POLLOUT, deadline):
-            raise self.late(request, was_sent=False)
-        self._socket.send(data)
-        while self._wait_for(zmq.POLLIN, deadline):
-            try:
-                message = decode(self._socket.recv_multipart()[-1])
-            except RemoteProtocolError:
-                continue
-            if isinstance(message, REPLIES) and message.id == request.id:
-                return message  # others come late, for calls that have ended
-        raise self.late(request, was_sent=True)
+        was_sent = False
+        while self._wait_for(zmq.POLLOUT, deadline):
+            asked_on = None if may_change(request) else self.connection()
+            self._socket.send(data)
+            was_sent = True
+            while self._wait_for(zmq.POLLIN, deadline, asked_on):
+                try:
+                    message = decode(self._socket.recv_multipart()[-1])
+                except RemoteProtocolError:
+                    continue
+                if isinstance(message, REPLIES) and message.id == request.id:
+                    return message  # others come late, for calls that have ended
+        raise self.late(request, was_sent=was_sent)
 
-    def _wait_for(self, event: int, deadline: float) -> bool:
+    def _wait_for(self, event: int, deadline: float, asked_on: int | None = None) -> bool:
+        """False if it is too late, or if there is another connection than the one that was asked on."""
         while (left := deadline - monotonic()) > 0:
             if self._socket.poll(min(_LOOK_MS, int(1000 * left) + 1), event):
                 return True
             self.check()
+            if asked_on is not None and self.connection() > asked_on:
+                return False
         return False
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ import attrs
 import zmq
 
 from statestore_client.clocks import monotonic
+from statestore_client.dead_connections import notice_loss
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.transport.site_handshakes import REFUSED, SiteHandshakes, events_of, monitored
 from statestore_client.setting_sources import check_site_address
@@ -48,8 +49,6 @@ _MAX_FRAME_BYTES: Final = 2 * 1024 * 1024
 _DROPPED_AT_ONCE: Final = 16
 #: Milliseconds that the last message of a connection has to get out, while others go on.
 _LAST_WORDS_MS: Final = 500
-_RECONNECT_MS: Final = 100
-_RECONNECT_MAX_MS: Final = 5_000
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
 _WOULD_BLOCK: Final = (zmq.EAGAIN, zmq.EHOSTUNREACH)
@@ -162,8 +161,6 @@ class SiteSockets:
             socket = self._socket(zmq.DEALER, address)
             undo.callback(socket.close, linger=0)
             socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a connection that does not stand
-            socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
             if key is not None:
                 self._handshakes.expect(socket, key)
             undo.callback(socket.disable_monitor)
@@ -264,6 +261,7 @@ class SiteSockets:
         socket.setsockopt(zmq.SNDHWM, _QUEUE)
         socket.setsockopt(zmq.RCVHWM, _QUEUE)
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+        notice_loss(socket)
         return socket
 
     def _use(self, socket: zmq.Socket[bytes]) -> None:

@@ -184,6 +184,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             env={**os.environ, "PS1": "$ ", "TERM": "dumb"},
+            preexec_fn=_hear_all,
         )
         os.close(theirs)
         self._seen = ""

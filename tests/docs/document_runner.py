@@ -31,6 +31,7 @@ request ids, durations) is compared by its form.
 from __future__ import annotations
 
 import doctest
+import gc
 import io
 import json
 import os
@@ -40,6 +41,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import entry_points
@@ -106,14 +108,29 @@ _FORMS: Final = (
     (re.compile(r"\bstatestore-client-[0-9a-f]{32}\b(:[0-9a-f]{32}\b)?"), "<client id>"),
     (re.compile(r"\bin \d+\.\d+s\b"), "in <time>"),
     (re.compile(r"\b[0-9a-f]{24}\b"), "<request id>"),
+    (re.compile(r"\b(\d+)@\d+\b"), r"\1@<term>"),  # of a position: there may have been more elections
 )
 
 
 def run_document(path: Path, directory: Path, url: str, peers: Sequence[str] = (), *, real: bool = False) -> None:
     """Run ``path`` in the empty ``directory`` against the server at ``url`` and the cluster with the URLs ``peers``.
 
-    ``real`` says that the peers are not scripted. Raises AssertionError with the line.
+    ``real`` says that the peers are not scripted. Raises AssertionError with the line, and for what the page has opened
+    and dropped: a reader's program would be warned of it.
     """
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        gc.freeze()  # what is there already is not this page's
+        try:
+            _run_blocks(path, directory, url, peers, real=real)
+            gc.collect()
+        finally:
+            gc.unfreeze()
+    dropped = [str(each.message) for each in found if each.category is ResourceWarning]
+    assert not dropped, f"{path.name} does not close what it opens: {dropped}"
+
+
+def _run_blocks(path: Path, directory: Path, url: str, peers: Sequence[str], *, real: bool) -> None:
     with DocumentRun(path, directory, url, peers, real=real) as run:
         for example in Document.parse(str(path), run.regions).examples():
             run.evaluate(example)

@@ -174,6 +174,15 @@ def test_a_wrong_document_fails(text: str, complaint: str, tmp_path: Path) -> No
         run_document(document, tmp_path, "mqtt://127.0.0.1:1883")
 
 
+def test_a_page_that_drops_a_client_fails(server: EmbeddedServer, tmp_path: Path) -> None:
+    """A page that opens a client and does not close it fails its own test, and not a later one's."""
+    document = tmp_path / "wrong.md"
+    opened = f'from statestore_client import StateStoreClient\nstore = StateStoreClient("{server.url}").open()'
+    document.write_text(f"```python\n{opened}\n```\n")
+    with pytest.raises(AssertionError, match=r"wrong\.md does not close what it opens: .*state store client"):
+        run_document(document, tmp_path, server.url)
+
+
 def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
     """The traceback of a failing Python block points to the block's line in the document."""
     document = tmp_path / "wrong.md"

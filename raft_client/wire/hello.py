@@ -2,7 +2,7 @@
 
 A hello is a RequestLogInfo, which every peer answers, whose request id is not a number::
 
-    request id  00 "zmqraft" 00 | json [version, peer id or nil, incarnation, [capability, ...]]
+    request id  00 "zmqraft" 00 | json [version, peer id or nil, incarnation, [capability, ...], quiet ms]
     then        25 | ident
 
 A Node peer takes that frame for opaque bytes and sends it back with its ordinary reply (facts §1.1): the reply of nine
@@ -61,10 +61,14 @@ class Hello:
     incarnation: int = attrs.field(validator=check_uint)
     #: Names of capabilities, sorted; those of a later version than ours are among them.
     capabilities: tuple[str, ...] = attrs.field(default=(), converter=_as_names)
+    #: For how long, in milliseconds, a peer that has heard a leader votes for nobody else. None: a client, or a peer of
+    #: an earlier version, whose 200 ms could not be changed.
+    quiet_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(check_uint))
 
     def to_frame(self) -> bytes:
         """The frame after those of a reply to RequestLogInfo."""
-        return encode_json([HELLO_VERSION, self.peer_id, self.incarnation, list(self.capabilities)])
+        values: list[JsonValue] = [HELLO_VERSION, self.peer_id, self.incarnation, list(self.capabilities)]
+        return encode_json(values if self.quiet_ms is None else [*values, self.quiet_ms])
 
     def to_request_id(self) -> bytes:
         """The request id of a RequestLogInfo that says hello."""
@@ -74,10 +78,10 @@ class Hello:
     def from_frame(cls, frame: Buffer) -> Hello:
         """Raises ProtocolError."""
         match decode_json(frame):
-            case [int(version), None | str() as peer_id, int(incarnation), [*names], *_] if (
+            case [int(version), None | str() as peer_id, int(incarnation), [*names], *more] if (
                 version >= HELLO_VERSION and type(version) is type(incarnation) is int
             ):
-                return build(cls, peer_id, incarnation, _texts(names))
+                return build(cls, peer_id, incarnation, _texts(names), more[0] if more else None)
         raise ProtocolError("a hello without version, peer id, incarnation and capabilities")
 
     @classmethod

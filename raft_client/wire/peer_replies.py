@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
 from raft_client.wire.peer_extensions import (
     PreVote,
     PreVoteReply,
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["PeerReply", "decode_peer_reply"]
 
 PeerReply: TypeAlias = (
-    VoteReply | AppendReply | SnapshotReply | EntriesReply | PreVoteReply | TimeoutNowReply | ReadIndexReply
+    VoteReply
+    | AppendReply
+    | SnapshotReply
+    | EntriesReply
+    | LogInfoReply
+    | PreVoteReply
+    | TimeoutNowReply
+    | ReadIndexReply
 )
 
 _BY_REQUEST: Final[dict[bytes, type[PeerReply]]] = {
@@ -39,6 +47,7 @@ _BY_REQUEST: Final[dict[bytes, type[PeerReply]]] = {
     AppendEntries.TYPE: AppendReply,
     InstallSnapshot.TYPE: SnapshotReply,
     RequestEntries.TYPE: EntriesReply,
+    RequestLogInfo.TYPE: LogInfoReply,
     PreVote.TYPE: PreVoteReply,
     TimeoutNow.TYPE: TimeoutNowReply,
     ReadIndex.TYPE: ReadIndexReply,

@@ -20,7 +20,9 @@ from raft_client.server.node import (
     log,
     node,
     outbox,
+    peer_requests,
     reads,
+    timing,
     transfer,
     updates,
 )
@@ -79,7 +81,10 @@ FIXED: Final[dict[str, Any]] = {
     "clients that wait for a snapshot": compaction._MOST_ASKED,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
     "clocks of clients that differ": request_id.CLOCK_TOLERANCE_S,
-    "a lease, in shortest election time-outs": reads._LEASE_SHARE,
+    "a lease, in such promises": reads._LEASE_SHARE,
+    "the promise of a voter that has heard a leader": timing.QUIET_S,
+    "the longest that slow disks and processes put elections off": timing.LONGEST_S,
+    "silence of a connection that owes an answer": peer_requests._SILENT_S,
     "applying entries in one turn": peer._CARRYING_OUT_S,
     "silence of whom a newcomer copies from": learner._SILENCE_S,
     "an answer that does not help a newcomer": learner._GRACE_S,
@@ -124,7 +129,7 @@ NO_LIMITS: Final = {
 }
 
 #: Settings beside the limits.
-OTHERS: Final = {"peer_id", "ident", "pre_vote", "check_quorum", "trim_forgets_ids"}
+OTHERS: Final = {"peer_id", "ident", "trim_forgets_ids"}
 
 
 def test_the_page_has_the_numbers_of_the_code() -> None:

@@ -102,9 +102,9 @@ def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> No
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
     """A hello of a later version is read as far as it is known: fields are only added, and unknown capabilities are
     kept."""
-    later = bytes.fromhex("95 02 c0 05 92 a8 7072652d766f7465 a5 6c61746572 c3")
+    later = bytes.fromhex("96 02 c0 05 92 a8 7072652d766f7465 a5 6c61746572 cc c8 c3")
     hello = Hello.from_frame(later)
-    assert hello == Hello(None, 5, ("pre-vote", "later"))
+    assert hello == Hello(None, 5, ("pre-vote", "later"), 200)
     assert hello.knows(Capability.PRE_VOTE)
     assert not hello.knows(Capability.TRIM)
 

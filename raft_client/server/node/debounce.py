@@ -47,10 +47,10 @@ class Debounce:
         self._last[peer_id] = _Last(request.route, request.request_id)
         return False
 
-    def answer(self, peer_id: str, request: Request, message: Message) -> None:
-        """Answer, once everything up to now is durable, and remember it."""
+    def answer(self, peer_id: str, request: Request, message: Message, up_to: int | None = None) -> None:
+        """Answer, once the entries up to an index, by default all that was changed, are durable; and remember it."""
         answer = Answer(request.route, request.request_id, message)
-        job = self._state.send_durable(answer)
+        job = self._state.send_durable(answer, up_to)
         last = self._last.get(peer_id)
         if last is not None and last.request_id == request.request_id:
             last.answer, last.job = answer, job

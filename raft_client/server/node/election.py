@@ -7,11 +7,12 @@ are asked of peers that know them; a Node peer that is connected counts as willi
 A voter that hears a leader gives its vote to nobody else (Raft, §4.2.3), unless that leader asked for the election. It
 says nothing then, rather than no: a Node candidate that a majority answers raises its term again and again.
 
+A candidate is patient: it stays in its term and repeats its question until a majority has answered it, or it hears of a
+higher term. Its own vote and those of others wait for their disks; another term would only throw away what is on its
+way, and be one more that nobody hears of.
+
 A peer that was given a snapshot, and no CONFIG entry after it, does not know who votes. It votes for others, but does
 not stand: the members that it remembers may have been replaced, and elect it beside the present ones.
-
-Without pre-vote, a candidate does as Node peers do (``preventSpiralElections``): as long as no majority has answered
-it, it stays in its term, repeats its question, and refuses all votes (facts §1.4).
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ class Election:
         """When the election time-out is over, or a pre-vote is to be asked for again."""
         if self._state.role not in (Role.FOLLOWER, Role.CANDIDATE):
             return math.inf
-        return min(self._state.election_at, min(self._ask_again_at.values(), default=math.inf))
+        return min(self._state.timing.election_at, min(self._ask_again_at.values(), default=math.inf))
 
     def tick(self) -> None:
         """The election time-out may be over."""
         state = self._state
         if state.now < self.next_deadline:
             return
-        if state.now < state.election_at:
+        if state.now < state.timing.election_at:
             self._ask_again()
         elif not self._may_stand or self._waits_for_disk or self._waits_for_answers:
-            state.restart_election_timer()
-        elif state.settings.pre_vote and not state.is_sole_voter:
-            self._ask_first()
-        else:
+            state.timing.restart(state.now)
+        elif state.is_sole_voter:
             self.campaign()
+        else:
+            self._ask_first()
 
     @property
     def _may_stand(self) -> bool:
@@ -78,24 +79,17 @@ class Election:
 
     @property
     def _waits_for_answers(self) -> bool:
-        """Whether another term would be one that nobody hears of. Pre-votes tell; Node peers give none."""
-        if self._state.role is not Role.CANDIDATE or self._majority_answered or self._state.is_sole_voter:
+        """Whether the election is under way."""
+        if self._state.role is not Role.CANDIDATE or self._state.is_sole_voter:
             return False
-        return not self._state.settings.pre_vote or any(link.capabilities == frozenset() for link in self._peers)
-
-    @property
-    def _is_spiral(self) -> bool:
-        return self._waits_for_answers and not self._state.settings.pre_vote
-
-    @property
-    def _majority_answered(self) -> bool:
-        return has_majority(self._state.configuration, self._votes.__contains__)
+        return not has_majority(self._state.configuration, self._votes.__contains__)
 
     def _ask_first(self) -> None:
         """Pre-vote. Term and vote stay as they are."""
         state = self._state
         state.become_follower(state.term)
-        state.restart_election_timer()
+        state.timing.restart(state.now)
+        state.suspicions += 1
         state.epoch += 1
         self._peers.settle_questions()
         self._asking_first, self._asked_in = True, state.term
@@ -134,7 +128,7 @@ class Election:
         state.elections += 1
         state.leader_id = None
         state.set_term(state.term + 1, voted_for=state.id)
-        state.restart_election_timer()
+        state.timing.restart(state.now)
         self._votes = {}
         self._own_vote_job = state.outbox.gathering
         for link in self._peers:
@@ -182,7 +176,7 @@ class Election:
         if not isinstance(asked, RequestVote) or state.role is not Role.CANDIDATE or asked.term != state.term:
             return
         self._votes[link.peer.id] = reply.granted and reply.term == state.term
-        if reply.term > state.term and not self._is_spiral:
+        if reply.term > state.term:
             state.become_follower(reply.term)
 
     def on_pre_vote_reply(self, link: PeerLink, question: Question, reply: PreVoteReply) -> None:
@@ -204,21 +198,20 @@ class Election:
         """Vote, or refuse (Raft, §3.4 and §3.6.1)."""
         state = self._state
         if message.term < state.term:
-            self._reply(request, VoteReply(state.term, granted=False))
+            self._vote(request, VoteReply(state.term, granted=False))
         elif not message.leader_agrees and (state.hears_leader or self._is_stranger(message.candidate_id)):
             return
-        elif self._is_spiral:
-            self._reply(request, VoteReply(state.term, granted=False))
         else:
             free = message.term > state.term or state.voted_for in ("", message.candidate_id)
             granted = free and self._is_up_to_date(message)
             if message.term > state.term:
                 state.become_follower(message.term)
             if granted:
+                if state.voted_for != message.candidate_id:  # a candidate that hears no answer repeats itself for ever
+                    state.timing.restart(state.now)
                 state.set_term(message.term, message.candidate_id)
                 state.become_follower(message.term)
-                state.restart_election_timer()
-            self._reply(request, VoteReply(state.term, granted=granted))
+            self._vote(request, VoteReply(state.term, granted=granted))
 
     def _is_stranger(self, candidate_id: str) -> bool:
         """Whether it is no member, and there is a leader: it may have been removed, and not know it.
@@ -229,14 +222,20 @@ class Election:
         return not state.is_member(candidate_id) and state.known_leader_id is not None
 
     def on_pre_vote(self, request: Request, message: PreVote) -> None:
-        """Would this peer vote? Nothing changes here, and the answer tells a peer that was away the term."""
+        """Would this peer vote? Nothing changes here, so nothing waits; and a peer that was away learns the term."""
         state = self._state
         granted = message.term > state.term and not state.hears_leader and self._is_up_to_date(message)
-        self._reply(request, PreVoteReply(state.term, granted=granted))
+        state.answer(request, PreVoteReply(state.term, granted=granted))
 
     def _is_up_to_date(self, message: RequestVote | PreVote) -> bool:
         log = self._state.log
         return (message.last_term, message.last_index) >= (log.last_term, log.last_index)
 
-    def _reply(self, request: Request, reply: VoteReply | PreVoteReply) -> None:
-        self._state.send_durable(Answer(request.route, request.request_id, reply))
+    def _vote(self, request: Request, reply: VoteReply) -> None:
+        self._state.send_durable(Answer(request.route, request.request_id, reply), up_to=0)
+
+    def on_lost(self, peer_id: str) -> None:
+        """The connection to a peer is gone: to the leader, it may be that its process is."""
+        state = self._state
+        if state.role is Role.FOLLOWER and peer_id == state.leader_id:
+            state.timing.lose_leader(state.now)

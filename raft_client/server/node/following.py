@@ -2,7 +2,7 @@
 
 Entries that are there already stay; a conflict cuts the log. What lies at or below the commit index is as the leader
 has it, so a question that stands there is answered, where a Node peer would exit. Everything is answered when it is
-durable.
+durable, entries with the job of the disk that has them: a heartbeat waits for none.
 
 Source: Raft, §3.5; facts §1.4 (AppendEntries).
 """
@@ -37,6 +37,8 @@ class Following:
     def __init__(self, state: NodeState, receiver: SnapshotReceiver) -> None:
         self._state, self._receiver = state, receiver
         self._debounce = Debounce(state)
+        #: AppendEntries that no correct leader sends. They are not answered: what is appended is appended for good.
+        self.unsound = 0
 
     def on_append(self, request: Request, message: AppendEntries) -> None:
         """Entries, or a heartbeat."""
@@ -45,10 +47,12 @@ class Following:
         reply: AppendReply | None = AppendReply(self._state.term, False)
         if self._follow(message.leader_id, message.term):
             reply = _append_to_log(self._state, message)
+            self.unsound += reply is None
         elif message.term >= self._state.term:
             return
         if reply is not None:
-            self._debounce.answer(message.leader_id, request, reply)
+            has = message.prev_index + len(message.entries) if reply.success else 0
+            self._debounce.answer(message.leader_id, request, reply, up_to=has)
 
     def on_install(self, request: Request, message: InstallSnapshot) -> None:
         """A chunk of a snapshot."""
@@ -66,7 +70,7 @@ class Following:
         if not self._debounce.is_repeated(message.leader_id, request):
             return False
         if (message.leader_id, message.term) == (self._state.leader_id, self._state.term):
-            self._state.restart_election_timer()
+            self._state.timing.hear_leader(self._state.now, is_the_same=True)
         return True
 
     def _follow(self, leader_id: str, term: int) -> bool:

@@ -46,7 +46,7 @@ class Learner:
 
     @property
     def _is_active(self) -> bool:
-        return self._is_outside and self._state.now >= self._state.quiet_until
+        return self._is_outside and self._state.now >= self._state.timing.quiet_until
 
     @property
     def _is_outside(self) -> bool:
@@ -57,7 +57,7 @@ class Learner:
     @property
     def next_deadline(self) -> float:
         """When to ask, or to ask somebody else."""
-        return max(self._next_at, self._state.quiet_until) if self._is_outside else math.inf
+        return max(self._next_at, self._state.timing.quiet_until) if self._is_outside else math.inf
 
     def settle(self) -> None:
         """Begin a stream when it is time."""

@@ -1,7 +1,8 @@
 """When a leader must not lead any more, whatever its log says.
 
-* *Check-quorum* (Raft, §6.2): a leader that has had no word from a majority for an election time-out steps down, so
-  that its clients look elsewhere, and those who still hear it may elect another one.
+* *Check-quorum* (Raft, §6.2): a leader that has had no sign of life of a majority for an election time-out steps down,
+  so that its clients look elsewhere, and those who still hear it may elect another one. A sign of life needs no disk:
+  see :meth:`.replication.Replication.is_alive`.
 * *Disk*: a leader whose disk does not answer can commit nothing, and its heartbeats keep others from trying.
 
 Other bounds stand where they hold: bytes that are not committed in :mod:`.updates`, one message under way to each
@@ -40,16 +41,15 @@ class Limits:
 
     @property
     def _quorum_lost_at(self) -> float:
-        settings = self._state.settings
-        if not settings.check_quorum or self._state.is_sole_voter:
+        state = self._state
+        if state.is_sole_voter:
             return math.inf
-        return self._replication.quorum_heard_at + settings.election_timeout_max_s
+        heard_at = self._replication.quorum_heard_at
+        return state.timing.put_off(heard_at + state.timing.give_up_s(state.now), heard_at)
 
     @property
     def next_deadline(self) -> float:
         """When one of the two may be true; an election time-out later at most when members were removed."""
         if not self._state.is_leader:
             return math.inf
-        since = self._state.outbox.busy_since
-        stalled_at = math.inf if since is None else since + self._state.settings.disk_stall_s
-        return min(self._quorum_at, stalled_at)
+        return min(self._quorum_at, self._state.disk_stalls_at)

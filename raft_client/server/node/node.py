@@ -36,6 +36,7 @@ from raft_client.server.node.replication import Replication
 from raft_client.server.node.roles import Role
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
 from raft_client.server.node.status import NodeStatus, node_status
+from raft_client.server.node.timing import QUIET_S
 from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates
 from raft_client.wire.messages import (
@@ -44,6 +45,7 @@ from raft_client.wire.messages import (
     ConfigUpdate,
     EntriesReply,
     InstallSnapshot,
+    LogInfoReply,
     RequestConfig,
     RequestEntries,
     RequestLogInfo,
@@ -106,6 +108,7 @@ class RaftNode:
         self._learner = Learner(state, self._peers, self._snapshot_receiver)
         self._limits = Limits(state, self._replication)
         self._leads = False
+        self._due = math.inf  # when this node was to be called again
         self._configuration: Configuration | None = None
         self._settle()
 
@@ -141,7 +144,7 @@ class RaftNode:
         """When :meth:`tick` has something to do; infinity if never."""
         if self._state.role is Role.STOPPED:
             return math.inf
-        return min(
+        due = min(
             self._election.next_deadline,
             self._learner.next_deadline,
             self._limits.next_deadline,
@@ -151,11 +154,16 @@ class RaftNode:
             self._transfer.next_deadline,
             self._updates.next_deadline,
         )
+        self._due = max(due, self._state.now)
+        return due
 
-    def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float) -> None:
-        """The peer has answered a hello on its present connection; an empty set: a Node peer."""
+    def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float, quiet_s: float = QUIET_S) -> None:
+        """The peer has answered a hello on its present connection; an empty set: a Node peer.
+
+        ``quiet_s``: for how long it gives no vote away when it has heard a leader.
+        """
         if self._at(now, self._state.wall_s):
-            self._peers.knows_now(peer_id, capabilities)
+            self._peers.knows_now(peer_id, capabilities, quiet_s)
             link = self._peers.get(peer_id)
             if link is not None:
                 self._election.on_capabilities(link)
@@ -165,6 +173,7 @@ class RaftNode:
         """The connection to the peer is gone, and with it what it knows."""
         if self._at(now, self._state.wall_s):
             self._peers.lost(peer_id)
+            self._election.on_lost(peer_id)
             self._settle()
 
     def _on_request(self, request: Request) -> None:
@@ -201,6 +210,11 @@ class RaftNode:
     def _on_reply(self, reply: Reply) -> None:
         if isinstance(reply.message, EntriesReply):
             self._learner.on_reply(reply, reply.message)
+            return
+        if isinstance(reply.message, LogInfoReply):
+            living = self._peers.lives(reply)
+            if living is not None:
+                self._replication.is_alive(living, reply.message)
             return
         answered = self._peers.answered(reply) if _is_possible(reply.message) else None
         if answered is None:
@@ -241,6 +255,11 @@ class RaftNode:
         return self._state.known_leader_id
 
     @property
+    def unsound_appends(self) -> int:
+        """How many AppendEntries were refused, because no correct leader sends them."""
+        return self._following.unsound
+
+    @property
     def commit_index(self) -> int:
         """As far as this peer knows."""
         return self._state.commit_index
@@ -275,7 +294,7 @@ class RaftNode:
         """What the last ``persist`` asked for is durable."""
         if self._at(now, self._state.wall_s):
             self._state.log.job_done()
-            self._state.outbox.end_job()
+            self._state.end_job()
             self._settle()
 
     def applied(self, index: int, now: float) -> None:
@@ -334,6 +353,8 @@ class RaftNode:
 
     def _at(self, now: float, wall_s: float) -> bool:
         self._state.now, self._state.wall_s = now, wall_s
+        due, self._due = self._due, math.inf
+        self._state.timing.came_late(due, now)
         return self._state.role is not Role.STOPPED
 
     def _settle(self) -> None:

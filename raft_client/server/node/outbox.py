@@ -1,7 +1,8 @@
 """What is to be sent, and what of it waits for the disk.
 
-Jobs for the disk are numbered. What promises something, a vote or a reply to AppendEntries, waits for the job that
-makes it durable: the one that is being gathered if there is anything in it, otherwise the one under way. While the disk
+Jobs for the disk are numbered. What promises something waits for the job that makes it durable: a vote for that of the
+vote, a reply to AppendEntries for that of its entries; by default the one that is being gathered if there is anything
+in it, otherwise the one under way. While the disk
 works, what arrives becomes the next job: many messages, one sync. A job that is too long for the disk is handed out in
 parts, and is durable with the last of them.
 """
@@ -26,7 +27,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._now: list[Output] = []
-        self._waiting: list[tuple[int, Output]] = []  # ascending numbers of jobs
+        self._waiting: list[tuple[int, Output]] = []  # with the numbers of their jobs
         self._gathering = 1
         self._durable = 0
         #: Whether the gathered job was handed out in part: it needs an end, even if nothing is left of it.
@@ -40,7 +41,10 @@ class Outbox:
 
     def send_durable(self, output: Output, *, dirty: bool) -> int:
         """When all that was changed is durable; ``dirty``: some of it was not handed out. The number of the job."""
-        job = self._gathering if dirty or self.is_begun else self._gathering - 1
+        return self.send_after(self._gathering if dirty or self.is_begun else self._gathering - 1, output)
+
+    def send_after(self, job: int, output: Output) -> int:
+        """When this job is done. Its number."""
         if job <= self._durable:
             self._now.append(output)
         elif len(self._waiting) < _MAX_WAITING or not isinstance(output, Answer):

@@ -3,6 +3,12 @@
 A question keeps its id when it is repeated, so that its receiver answers a repetition as it did the first one. A reply
 with another id is late, and dropped: it says nothing of now. (facts §1.1)
 
+Beside a question that is not answered in time, because the disk of its receiver is slow, a leader asks for a *sign of
+life*: RequestLogInfo, which every peer answers at once, a Node peer, too.
+
+A connection on which nothing at all comes back is opened anew: TCP repeats what was lost for minutes, and ever more
+rarely. So is one to a Node peer whose question is given up (facts §1.1).
+
 Invariant: at most one question to a peer is unanswered, as each AppendEntries, even an empty one, may cut the log of a
 Node peer behind ``prev_index`` (facts §1.4).
 """
@@ -15,7 +21,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client.server.node.ready import Ask, Connect, Disconnect, Reconnect
+from raft_client.server.node.timing import QUIET_S
 from raft_client.wire.frames import encode_uint
+from raft_client.wire.hello import Capability
+from raft_client.wire.messages import RequestLogInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["PeerLink", "PeerRequests", "Question"]
 
 _ID_MASK: Final = 2**24 - 1
+#: A connection that owes answers, and is silent for so long, is opened anew.
+_SILENT_S: Final = 1.0
 
 
 @attrs.define(eq=False)
@@ -54,6 +65,12 @@ class PeerLink:
     question: Question | None = None
     #: What the other side said that it knows; empty for a Node peer, None as long as it has said nothing.
     capabilities: frozenset[str] | None = None
+    #: For how long it gives no vote away when it has heard a leader.
+    quiet_s: float = QUIET_S
+    #: The id of a RequestLogInfo that is not answered yet.
+    life_id: bytes | None = None
+    #: When something was sent on it and nothing has come since; None if nothing is owed.
+    silent_since: float | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -80,6 +97,11 @@ class PeerRequests:
         """Whether a message of this kind may be sent to it."""
         link = self._links.get(peer_id)
         return link is not None and link.capabilities is not None and capability in link.capabilities
+
+    def quiet_s(self, peer_id: str) -> float:
+        """For how long, after a leader's word, it votes for nobody else; 0.0 if that is not known."""
+        link = self._links.get(peer_id)
+        return link.quiet_s if link is not None and self.knows(peer_id, Capability.PRE_VOTE) else 0.0
 
     @property
     def last_number(self) -> int:
@@ -109,12 +131,16 @@ class PeerRequests:
         request_id = self.new_id(link)
         question = Question(request_id, message, timeout_s, now, self._number, now + timeout_s, self._state.epoch)
         link.question = question
-        ask = Ask(link.peer.id, question.request_id, message)
         if durable:
-            question.job = self._state.send_durable(ask)
+            question.job = self._state.send_durable(Ask(link.peer.id, question.request_id, message), up_to=0)
         else:
-            self._state.send(ask)
+            self._send(link, request_id, message)
         return question
+
+    def _send(self, link: PeerLink, request_id: bytes, message: Message) -> None:
+        if link.silent_since is None:
+            link.silent_since = self._state.now
+        self._state.send(Ask(link.peer.id, request_id, message))
 
     def new_id(self, link: PeerLink) -> bytes:
         """1 to 16777215, then 0, and on (ØMQ Raft protocol)."""
@@ -124,10 +150,21 @@ class PeerRequests:
     def answered(self, reply: Reply) -> tuple[PeerLink, Question] | None:
         """The question that this is the reply to; None if it is late."""
         link = self._links.get(reply.peer_id)
-        if link is None or link.question is None or link.question.request_id != reply.request_id:
+        if link is None:
+            return None
+        link.silent_since = None
+        if link.question is None or link.question.request_id != reply.request_id:
             return None
         question, link.question = link.question, None
         return link, question
+
+    def lives(self, reply: Reply) -> PeerLink | None:
+        """The peer that gave a sign of life; None if it was not asked for this one."""
+        link = self._links.get(reply.peer_id)
+        if link is None or link.life_id != reply.request_id:
+            return None
+        link.life_id = link.silent_since = None
+        return link
 
     def withdraw(self, link: PeerLink, question: Question) -> None:
         """What this was asked for is over: it is not repeated, and a late answer is none to what is asked next."""
@@ -141,13 +178,15 @@ class PeerRequests:
                 self._forget(link)
 
     def _forget(self, link: PeerLink) -> None:
-        """A connection whose peer did not answer in time is opened anew: what it holds is of no use (facts §1.1)."""
         if link.question is not None:
             self._state.outbox.forget_asks(link.peer.id)
-        if link.question is not None and link.question.repeated:
-            self._state.send(Reconnect(link.peer.id))
-            link.capabilities = None
+        if link.question is not None and link.question.repeated and not link.is_ours:
+            self._reconnect(link)
         link.question = None
+
+    def _reconnect(self, link: PeerLink) -> None:
+        self._state.send(Reconnect(link.peer.id))
+        link.capabilities = link.silent_since = link.life_id = None
 
     def repeat(self) -> None:
         """Send again what is due."""
@@ -155,10 +194,17 @@ class PeerRequests:
             question = link.question
             if question is None or self._state.now < question.repeat_at:
                 continue
-            question.repeat_at = self._state.now + question.timeout_s
-            if self._state.outbox.is_durable(question.job):
-                question.repeated = True
-                self._state.send(Ask(link.peer.id, question.request_id, question.message))
+            now = self._state.now
+            question.repeat_at = now + question.timeout_s
+            if not self._state.outbox.is_durable(question.job):
+                continue
+            if link.silent_since is not None and now >= link.silent_since + _SILENT_S:
+                self._reconnect(link)
+            question.repeated = True
+            self._send(link, question.request_id, question.message)
+            if self._state.is_leader:
+                link.life_id = link.life_id or self.new_id(link)
+                self._send(link, link.life_id, RequestLogInfo(self._state.settings.ident))
 
     def next_deadline(self) -> float:
         """When :meth:`repeat` has something to do."""
@@ -166,14 +212,14 @@ class PeerRequests:
 
     # -- what the shell tells ------------------------------------------------------------------------------------------
 
-    def knows_now(self, peer_id: str, capabilities: frozenset[str]) -> None:
+    def knows_now(self, peer_id: str, capabilities: frozenset[str], quiet_s: float) -> None:
         """The peer has said what it knows; it holds until the connection is lost."""
         link = self._links.get(peer_id)
         if link is not None:
-            link.capabilities = capabilities
+            link.capabilities, link.quiet_s, link.silent_since = capabilities, min(quiet_s, QUIET_S), None
 
     def lost(self, peer_id: str) -> None:
         """Its connection is gone. A question stays: the next connection repeats it."""
         link = self._links.get(peer_id)
         if link is not None:
-            link.capabilities = None
+            link.capabilities = link.silent_since = link.life_id = None

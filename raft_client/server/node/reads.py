@@ -5,15 +5,17 @@ that it still leads, and lets the read go on when the state machine has applied 
 
 * a majority answers a question that was first sent after the read came: the answer to a repetition of an older one says
   nothing about now; or
-* its *lease* runs: within the shortest election time-out after a question that a majority has answered was first sent,
-  none of them votes for another one, unless this leader asked for it (§6.4.1). That holds only among our peers,
-  with check-quorum, and never after a transfer was begun in this term. A tenth is kept for clocks that run differently.
+* its *lease* runs: for the time that its voters promise to be quiet (``QUIET_S``, or what they said in their hello)
+  after a question that a majority has answered was first sent, none of them votes for another one, unless this leader
+  asked for it (§6.4.1). That holds only among our peers, and never after a transfer was begun in this term. A tenth is
+  kept for clocks that run differently. Where heartbeats are rarer than that, there is no lease between them.
 
 Anybody else asks the leader with ReadIndex and waits until it has applied the index that it is told.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -103,15 +105,11 @@ class Reads:
     @property
     def _has_lease(self) -> bool:
         state = self._state
-        if not state.settings.check_quorum or self.lease_lost_in == state.term:
+        if self.lease_lost_in == state.term:
             return False
-        if not all(self._is_ours(peer.id) for peer in member_peers(state.configuration)):
-            return False
-        lease_s = state.settings.election_timeout_min_s * _LEASE_SHARE
-        return state.now < self._replication.quorum_asked_at + lease_s
-
-    def _is_ours(self, peer_id: str) -> bool:
-        return peer_id == self._state.id or self._peers.knows(peer_id, Capability.PRE_VOTE)
+        others = (peer.id for peer in member_peers(state.configuration) if peer.id != state.id)
+        quiet_s = min(map(self._peers.quiet_s, others), default=math.inf)
+        return state.now < self._replication.quorum_asked_at + quiet_s * _LEASE_SHARE
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.snapshots import SnapshotSender
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
+    from raft_client.wire.messages import LogInfoReply
 
 __all__ = ["FollowerProgress", "Replication"]
 
@@ -44,7 +45,7 @@ class FollowerProgress:
     was_asked: bool = False  # the first question is empty
     one_by_one: bool = True
     heartbeat_at: float = -math.inf
-    heard_at: float = -math.inf  # any reply in this term
+    heard_at: float = -math.inf  # any reply in this term, and each sign of life
     #: First sending, and number, of the newest question that it answered: what it said was true later than that.
     asked_at: float = -math.inf
     asked_number: int = 0
@@ -132,6 +133,16 @@ class Replication:
         if follower.next_index <= follower.match_index:
             follower.match_index = follower.next_index - 1  # it lost what it had: count it no longer
 
+    def is_alive(self, link: PeerLink, info: LogInfoReply) -> None:
+        """The follower answers at once what needs no disk: it is there, and follows this leader."""
+        follower = self.followers.get(link.peer.id)
+        if follower is not None and (info.current_term, info.leader_id) == (self._state.term, self._state.id):
+            self._hear(follower)
+
+    def _hear(self, follower: FollowerProgress) -> None:
+        self._state.timing.end_silence(follower.heard_at, self._state.now, may_have_been_away=True)
+        follower.heard_at = self._state.now
+
     def on_snapshot_installed(self, link: PeerLink, question: Question, term: int, index: int) -> None:
         """The follower has the snapshot that ends at ``index``."""
         follower = self._heard(link, question, term)
@@ -159,7 +170,7 @@ class Replication:
         follower = self.followers.get(link.peer.id)
         if follower is None or not state.is_leader:
             return None
-        follower.heard_at = state.now
+        self._hear(follower)
         follower.asked_at, follower.asked_number = question.sent_at, question.number
         follower.heartbeat_at = state.now + state.settings.heartbeat_s
         return follower
@@ -179,7 +190,7 @@ class Replication:
 
     @property
     def quorum_heard_at(self) -> float:
-        """When this leader last had word from a majority."""
+        """When this leader last had a sign of life of a majority."""
         return agreed(self._state.configuration, lambda peer_id: self._moment(peer_id, "heard_at"))
 
     @property

@@ -25,7 +25,8 @@ class NodeSettings:
     peer_id: str
     #: The name of the cluster, in each message; others are ignored. It is a name, not a password.
     ident: bytes = b""
-    #: A follower that hears nothing waits for a random time between these two before it asks for votes.
+    #: A follower that hears nothing waits for a random time between these two before it asks for votes, and longer
+    #: where its disk or process is slow. A leader without a sign of life of a majority for the longer one steps down.
     election_timeout_min_s: float = 0.2
     election_timeout_max_s: float = 0.3
     #: A leader that has nothing to say says so this often.
@@ -48,10 +49,6 @@ class NodeSettings:
     #: again. For logs whose readers know a repeated entry, as servers of a state store do. Other logs keep the entries
     #: of ``request_id_ttl_s``, also those that nobody needs.
     trim_forgets_ids: bool = False
-    #: Ask before standing for election, so that a peer that comes back does not depose a leader that works.
-    pre_vote: bool = True
-    #: A leader that hears from no majority for an election time-out steps down.
-    check_quorum: bool = True
     #: A leader whose disk does not answer for this long steps down: it could commit nothing.
     disk_stall_s: float = 1.0
     #: Streams of entries that are served at the same time; one more takes the place of the one that was heard longest

@@ -1,10 +1,12 @@
 """What all parts of a node share: who it is, in which term, what it knows to be committed.
 
-Invariant: a term or vote that is told to others was made durable before (``send_durable``).
+Invariant: a vote, and what a follower has, was made durable before others hear of it (``send_durable``). A term alone
+promises nothing.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from raft_client.errors import InvalidArgumentError
@@ -14,6 +16,7 @@ from raft_client.server.node.quorum import is_member, member_peers
 from raft_client.server.node.ready import Answer
 from raft_client.server.node.roles import Role
 from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.timing import Timing
 
 if TYPE_CHECKING:
     import random
@@ -60,6 +63,8 @@ class NodeState:
         self.leader_id: str | None = None
         #: In which this peer stood, since it was made.
         self.elections = 0
+        #: How often it asked others whether they would vote for it, since it was made.
+        self.suspicions = 0
         #: Of what this peer asks others; a question of an earlier one is not repeated.
         self.epoch: int = 0
         self.applied_index = applied_index
@@ -67,16 +72,12 @@ class NodeState:
         self.commit_index: int = max(applied_index, snapshot.index if snapshot else 0)
         self.role = Role.FOLLOWER if self.takes_part else Role.CLIENT
         self._hard_state_dirty = False
+        self._hard_state_job = 0  # it is durable when this one is done
         #: Of a snapshot that arrives; the next job for the disk writes it.
         self.chunk: SnapshotChunk | None = None
-        #: A member that hears nothing until then stands for election.
-        self.election_at: float = 0.0
-        #: Until then no vote is given away: a leader may believe that it leads (see ``hears_leader``). What this peer
-        #: had heard before it stopped is not known, so it begins with such a time, unless it never heard anything.
-        self.quiet_until: float = now + settings.election_timeout_min_s if self.term else now
-        self.restart_election_timer()
+        self.timing: Timing = Timing(settings, rng, now, was_quiet=self.term > 0)
         if self.is_sole_voter:
-            self.election_at = now
+            self.timing.election_at = now
 
     # -- who -----------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class NodeState:
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, voted_for
             self._hard_state_dirty = True
+            self._hard_state_job = self.outbox.gathering
 
     def become_follower(self, term: int, leader_id: str | None = None) -> None:
         """Step down, or go on following; in a higher term the vote is free again.
@@ -153,32 +155,29 @@ class NodeState:
         if role is not self.role:
             self.epoch += 1
             self.role = role
-            self.restart_election_timer()
+            self.timing.restart(self.now)
 
     def hear_leader(self, leader_id: str, term: int) -> None:
         """The leader of ``term`` sent something."""
+        is_the_same = (term, leader_id) == (self.term, self.leader_id)
         self.become_follower(term, leader_id)
-        self.restart_election_timer()
-        self.quiet_until = self.now + self.settings.election_timeout_min_s
+        self.timing.hear_leader(self.now, is_the_same=is_the_same)
 
     @property
     def hears_leader(self) -> bool:
-        """Whether a leader may count on this peer not to vote for another one (Raft, §4.2.3 and §6.4.1).
+        """Whether a leader may count on this peer not to vote for another one (Raft, §4.2.3 and §6.4.1)."""
+        return self.is_leader or self.now < self.timing.quiet_until
 
-        Without check-quorum a leader that reaches nobody would keep those who hear it from electing one who does.
-        """
-        return self.settings.check_quorum and (self.is_leader or self.now < self.quiet_until)
-
-    def restart_election_timer(self) -> None:
-        """A random time from now."""
-        settings = self.settings
-        self.election_at = self.now + self.rng.uniform(settings.election_timeout_min_s, settings.election_timeout_max_s)
+    @property
+    def disk_stalls_at(self) -> float:
+        """When the disk has not answered for so long that this peer cannot commit anything; infinity if it is idle."""
+        since = self.outbox.busy_since
+        return math.inf if since is None else self.timing.put_off(since + self.settings.disk_stall_s, since)
 
     @property
     def disk_stalled(self) -> bool:
-        """Whether the disk has not answered for so long that this peer cannot commit anything."""
-        since = self.outbox.busy_since
-        return since is not None and self.now >= since + self.settings.disk_stall_s
+        """Whether that is so now."""
+        return self.now >= self.disk_stalls_at
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -194,12 +193,23 @@ class NodeState:
         self._hard_state_dirty = False
         return HardState(self.term, self.voted_for)
 
+    def end_job(self) -> None:
+        """The job under way is done."""
+        if self.outbox.busy_since is not None:
+            self.timing.syncs.add(self.now - self.outbox.busy_since, self.now)
+        self.outbox.end_job()
+
     def send(self, output: Output) -> None:
         """At once: it promises nothing that the disk must hold."""
         self.outbox.send(output)
 
-    def send_durable(self, output: Output) -> int:
-        """When everything up to now is on the disk. The number of the job that it waits for."""
+    def send_durable(self, output: Output, up_to: int | None = None) -> int:
+        """When the term, the vote and the entries up to an index, by default all that was changed, are on the disk.
+
+        Returns the number of the job that it waits for.
+        """
+        if up_to is not None and up_to <= self.log.durable_index:
+            return self.outbox.send_after(self._hard_state_job, output)
         return self.outbox.send_durable(output, dirty=self.dirty)
 
     def answer(self, request: Request, message: Message) -> None:

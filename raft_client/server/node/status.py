@@ -27,7 +27,9 @@ class FollowerStatus:
 
 @attrs.frozen
 class NodeStatus:
-    """``elections`` are those in which the peer stood; ``followers`` is empty unless it leads.
+    """``elections`` are those in which the peer stood, ``suspicions`` the times that it asked whether others would vote
+    for it; ``followers`` is empty unless it leads. ``sync_s`` and ``lag_s`` are the recent peaks, in seconds, of jobs
+    of the disk and of timers that came late.
 
     ``snapshot_index`` and ``snapshot_bytes`` are 0 when there is no snapshot.
     """
@@ -45,6 +47,9 @@ class NodeStatus:
     snapshot_index: int
     snapshot_bytes: int
     elections: int
+    suspicions: int
+    sync_s: float
+    lag_s: float
     followers: tuple[FollowerStatus, ...]
 
 
@@ -65,6 +70,9 @@ def node_status(state: NodeState, replication: Replication, updates: Updates) ->
         snapshot_index=0 if log.snapshot is None else log.snapshot.index,
         snapshot_bytes=0 if log.snapshot is None else log.snapshot.size,
         elections=state.elections,
+        suspicions=state.suspicions,
+        sync_s=state.timing.syncs.at(state.now),
+        lag_s=state.timing.lags.at(state.now),
         followers=tuple(
             FollowerStatus(peer_id, each.match_index, each.next_index, log.last_index - each.match_index)
             for peer_id, each in replication.followers.items()

@@ -64,7 +64,7 @@ class Transfer:
             return False
         self.target, self._told = peer_id, None
         self._why_it_ended = f"{peer_id} did not take over in time"
-        self.ends_at = state.now + state.settings.election_timeout_max_s
+        self.ends_at = state.now + state.timing.election_s(state.now)
         self._updates.hand_over(begins=True)
         return True
 
@@ -146,7 +146,7 @@ class Transfer:
             state.answer(request, HandOverReply(Outcome.BUSY))
             return
         self._asked[request.route, request.request_id] = request
-        self._tell_at = state.now + 2 * state.settings.election_timeout_max_s
+        self._tell_at = state.now + 2 * state.timing.election_s(state.now)
 
     def _most_able(self) -> str:
         """The id of the follower that has most of the log; empty if none can take over."""
@@ -185,4 +185,4 @@ class Transfer:
         state = self._state
         is_due = state.role is Role.FOLLOWER and message.term == state.term and message.leader_id == state.leader_id
         is_due = is_due and self._election.take_over()
-        state.send_durable(Answer(request.route, request.request_id, TimeoutNowReply(state.term, is_due)))
+        state.send_durable(Answer(request.route, request.request_id, TimeoutNowReply(state.term, is_due)), up_to=0)

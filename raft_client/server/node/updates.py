@@ -2,9 +2,10 @@
 
 A leader says *committed at index* when its state machine has applied the entry. *Accepted*, which only keeps clients
 from asking again, it says to those who still wait after a while: where disks are quick nobody does, and an append costs
-one answer. A repetition of an id is accepted at once; the last word goes to the first one who asked. A leader that
-steps down tells all who wait who leads now, if it knows, and that it had accepted their entries: they may be in the log
-all the same. (ØMQ Raft protocol, "RequestUpdate RPC"; facts §1.4)
+one answer. A repetition of an id is accepted at once, and the last word goes to the newest: the connection of an
+earlier one may be gone, and who still waits for it asks again. A leader that steps down tells all who wait who leads
+now, if it knows, and that it had accepted their entries: they may be in the log all the same. (ØMQ Raft protocol,
+"RequestUpdate RPC"; facts §1.4)
 
 While the leadership is handed over, new updates wait for the outcome: they are appended if this peer goes on, and sent
 to the new leader as soon as it is known.
@@ -91,7 +92,7 @@ class Updates:
         elif index <= state.applied_index:
             state.answer(request, UpdateReply(Outcome.COMMITTED, index))
         else:
-            self._waiting.setdefault(index, request)
+            self._waiting[index] = request
             state.answer(request, _ACCEPTED)
 
     def _is_full(self, size: int) -> bool:
@@ -114,7 +115,7 @@ class Updates:
         """A transfer begins, or has ended."""
         self._is_handing_over = begins
         if begins:
-            self.give_up_at = self._state.now + 2 * self._state.settings.election_timeout_max_s
+            self.give_up_at = self._state.now + 2 * self._state.timing.election_s(self._state.now)
         elif self._state.is_leader:
             held, self._held, self._held_bytes = self._held, [], 0
             self.give_up_at = math.inf

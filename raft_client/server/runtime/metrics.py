@@ -20,7 +20,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(peer: RaftPeer) -> bytes:
-    """All of them, now: about sixty lines, and two for each other peer."""
+    """All of them, now: about seventy lines, and two for each other peer."""
     return "".join(f"{line}\n" for line in _lines(peer)).encode()
 
 
@@ -43,6 +43,9 @@ def _lines(peer: RaftPeer) -> Iterator[str]:
     yield from _metric("snapshot_bytes", "The length of the snapshot.", status.snapshot_bytes)
     yield from _metric("follower_lag_entries", "Entries that a follower of this leader lacks.", lags)
     yield from _metric("elections_total", "Elections in which the peer stood.", status.elections, "counter")
+    yield from _metric("suspicions_total", "Times that the peer asked for votes.", status.suspicions, "counter")
+    yield from _metric("sync_peak_seconds", "The longest job of the disk lately.", status.sync_s)
+    yield from _metric("lag_peak_seconds", "By which timers of the peer came late lately.", status.lag_s)
     yield from _metric("applied_entries_total", "Entries applied since the start.", runner.applied_entries, "counter")
     yield from _metric("applied_bytes_total", "Their bytes, with headers.", runner.applied_bytes, "counter")
     yield from _metric("restored_snapshots_total", "Snapshots taken over.", runner.restored_snapshots, "counter")

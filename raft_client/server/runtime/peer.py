@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 from collections import Counter
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.clocks import wall_ns
@@ -21,6 +22,7 @@ from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.node.timing import QUIET_S
 from raft_client.server.runtime.asked_requests import AskedRequests
 from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.compaction import Compaction
@@ -110,28 +112,40 @@ class RaftPeer:
         )
         self._state_machine, self._compact_bytes = machine, compact_bytes
         watch = () if self.runner.watches.server is None else (Capability.WATCH,)
-        self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), (*_CAPABILITIES, *watch))
+        capabilities = (*_CAPABILITIES, *watch)
+        self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), capabilities, round(QUIET_S * 1000))
         self._asked = AskedRequests()
         self._role: tuple[Role, int, str | None] | None = None
+        self._unsound_appends = 0
+        self._unsound_leader: str | None = None  # of whom it was logged
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # in the node's time, which goes on where that of the loop stands still
         self._horizon = RequestHorizon(settings.request_id_ttl_s)
         self._deadline = 0.0  # of the node
         self._is_closed = False
+        self._stopping, self._closing = ExitStack(), AsyncExitStack()
+        self._closing.callback(storage.close)
+        self._closing.callback(self.runner.close)
 
     async def start(self) -> None:
         """Listen, and take part. Raises TransportError if an address cannot be had. After an error all is closed."""
         self._loop = asyncio.get_running_loop()
-        self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
-        self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced)
-        machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
-        trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
-        self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
         try:
+            self._make_parts()
             self._begin()
         except BaseException:
             await self.close()
             raise
+
+    def _make_parts(self) -> None:
+        self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
+        self._stopping.callback(self._sockets.close)
+        self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced)
+        machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
+        trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
+        self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
+        self._closing.callback(self._compaction.close)
+        self._closing.push_async_callback(self.disk.close)  # first: it works on what the others close
 
     def _begin(self) -> None:
         self.url, self.publisher_url = self._sockets.bind(self.url, self.publisher_url, self._public_host)
@@ -152,10 +166,7 @@ class RaftPeer:
         """Stop taking part, wait for the disk, and give everything back. After a failure, too, and more than once."""
         if not self._is_closed:
             self._stop()
-        await self.disk.close()
-        self._compaction.close()
-        self.runner.close()
-        self._storage.close()
+        await self._closing.aclose()
 
     @property
     def requests(self) -> Counter[str]:
@@ -218,6 +229,8 @@ class RaftPeer:
         incoming = list(self._incoming(came, now))
         if incoming:
             self._node.steps(incoming, now, wall_s)
+            if self._node.unsound_appends != self._unsound_appends:
+                self._note_unsound_appends()
         if now >= self._deadline:
             self._node.tick(now, wall_s)
         if not self.runner.is_restoring:
@@ -255,7 +268,7 @@ class RaftPeer:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._sockets.close()
+        self._stopping.close()
         self.ended.set()
 
     def _fail(self, error: BaseException) -> None:
@@ -315,7 +328,8 @@ class RaftPeer:
             if is_hello(request_id):
                 hello = hello_in_reply(rest)
                 names = frozenset(hello.capabilities) if hello is not None else frozenset()
-                self._node.peer_knows(peer_id, names, now)
+                quiet_ms = None if hello is None else hello.quiet_ms
+                self._node.peer_knows(peer_id, names, now, QUIET_S if quiet_ms is None else quiet_ms / 1000)
                 self._trimming.learn(peer_id, names, leads=self._node.role is Role.LEADER)
                 return None
             reply = self._asked.decode(peer_id, request_id, rest)
@@ -381,6 +395,16 @@ class RaftPeer:
     def _reply_to(self, request: Request | Answer, frames: Sequence[bytes]) -> None:
         if not self._sockets.answer([request.route, request.request_id, *frames]):
             self._drop("an answer nobody takes")
+
+    def _note_unsound_appends(self) -> None:
+        """Count them, and log the first of each leader: replication to this peer stops until that leader is mended."""
+        node, before = self._node, self._unsound_appends
+        self._unsound_appends = node.unsound_appends
+        self.dropped["entries that cannot follow each other"] += self._unsound_appends - before
+        if node.leader_id != self._unsound_leader:
+            self._unsound_leader = node.leader_id
+            what = f"leader {node.leader_id} sends entries whose terms fall, or a list of members that cannot be read"
+            logger.error("%s", on_one_line(f"peer {self.settings.peer_id} refuses them: {what}"))
 
     def _note_role(self, now: float) -> None:
         node = self._node

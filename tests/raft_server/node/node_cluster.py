@@ -6,6 +6,7 @@ AppendEntries is looked at as a Node follower would: one that goes back behind i
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -41,11 +42,21 @@ def make_id(number: int, seconds: float = 1.7e9) -> bytes:
 
 
 class NodeCluster:
-    """``capabilities`` are what all say of themselves; an empty set makes Node peers of them, for each other."""
+    """``capabilities`` are what all say of themselves; an empty set makes Node peers of them, for each other.
+
+    ``gives_up``: a leader without a majority steps down, as it should, and does not go on for a test to look at.
+    """
 
     def __init__(
-        self, names: str = "abc", *, seed: int = 1, capabilities: frozenset[str] = OURS, **options: object
+        self,
+        names: str = "abc",
+        *,
+        seed: int = 1,
+        capabilities: frozenset[str] = OURS,
+        gives_up: bool = True,
+        **options: object,
     ) -> None:
+        self._gives_up = gives_up
         self.now, self.wall_s = 1000.0, 1.7e9
         self.seed, self.capabilities, self.options = seed, capabilities, options
         self.logs: dict[str, MemoryLog] = {}
@@ -75,6 +86,8 @@ class NodeCluster:
         settings = NodeSettings(peer_id=name, ident=_IDENT, **self.options)  # type: ignore[arg-type]
         rng = random.Random(f"{self.seed} {name}")
         state = NodeState(settings, log, applied_index=done, rng=rng, now=self.now, wall_s=self.wall_s)
+        if not self._gives_up:
+            state.timing.give_up_s = lambda _now: math.inf  # type: ignore[method-assign]
         self.nodes[name] = RaftNode(state)
         self.introduce()
 

@@ -175,7 +175,7 @@ def test_request_ids_that_are_remembered_keep_the_log() -> None:
 
 def test_a_peer_with_a_snapshot_and_no_configuration_after_it_does_not_stand() -> None:
     """The members that it remembers may be gone, and would elect it beside the present ones."""
-    cluster = NodeCluster(pre_vote=False)
+    cluster = NodeCluster()
     cluster.ask("a", chunk(0, b"abcdef"))
     take_over = TimeoutNow(b"test", "b", 2)
     assert cluster.ask("a", take_over, b"\x07") == [TimeoutNowReply(2, started=False)]
@@ -190,7 +190,7 @@ def test_a_peer_with_a_snapshot_and_no_configuration_after_it_does_not_stand() -
 
 def test_it_stands_when_a_configuration_has_come() -> None:
     """A peer with a snapshot stands for election once a configuration has come, which our leaders append after each."""
-    cluster = NodeCluster(pre_vote=False)
+    cluster = NodeCluster()
     cluster.ask("a", chunk(0, b"abcdef"))
     data = encode_config(ConfigChange(peers_of("abc")))
     config = LogEntry.of(data, term=2, kind=EntryKind.CONFIG, index=6)

@@ -161,8 +161,13 @@ class ScenarioCluster:
 
     def time_out(self, name: str) -> None:
         """The time until the election time-out of this peer passes for all; only this one acts on it."""
-        self.now = max(self.now, self.node(name)._state.election_at)
+        self.now = max(self.now, self.node(name)._state.timing.election_at)
         self.tick(name)
+
+    def stand(self, name: str) -> None:
+        """A peer stands for election without asking first."""
+        self.node(name)._election.campaign()
+        self._settle(self.peers[name])
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

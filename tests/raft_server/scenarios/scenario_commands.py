@@ -97,6 +97,9 @@ class Scenario:
     def _do_timeout(self, name: str) -> None:
         self._cluster.time_out(name)
 
+    def _do_stand(self, name: str) -> None:
+        self._cluster.stand(name)
+
     def _do_elect(self, name: str) -> None:
         for _ in range(_MOST_ELECTIONS):
             self._cluster.time_out(name)
@@ -176,8 +179,7 @@ class Scenario:
 def _options(words: tuple[str, ...]) -> tuple[list[str], dict[str, object]]:
     plain = [word for word in words if "=" not in word]
     pairs = (word.partition("=") for word in words if "=" in word)
-    switches: dict[str, object] = {"on": True, "off": False}
-    return plain, {key: switches.get(value, value) for key, _, value in pairs}
+    return plain, {key: value for key, _, value in pairs}
 
 
 def _links(word: str) -> list[tuple[str, str]]:

@@ -136,7 +136,7 @@ _BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "stale_read": lambda patch: patch.setattr(Replication, "quorum_asked_number", 2**53),
     "transfer_that_is_given_up": lambda patch: patch.setattr(PeerRequests, "withdraw", lambda *_: None),
     "vote_waits_for_the_disk": lambda patch: patch.setattr(
-        NodeState, "send_durable", lambda state, output: state.send(output) or 0
+        NodeState, "send_durable", lambda state, output, *_, **__: state.send(output) or 0
     ),
 }
 

@@ -72,7 +72,17 @@ class Cluster:
             rate = 1.0 + world.stream("drift", name).uniform(-profile.drift, profile.drift)
             clock = PeerClock(world, name, rate=rate, wall_rate=profile.wall_rate)
             log = self.make_log(world, name, start)
-            peer = SimulatedPeer(world, self.network, self.audit, settings, clock, log, keeps_state=profile.keeps_state)
+            peer = SimulatedPeer(
+                world,
+                self.network,
+                self.audit,
+                settings,
+                clock,
+                log,
+                keeps_state=profile.keeps_state,
+                sync_s=profile.sync_s,
+                late_s=profile.late_s,
+            )
             peer.reports.on_commit = self._leader_commits
             self.python[name] = peer
 
@@ -268,10 +278,9 @@ class Cluster:
         """What does not heal is one peer, the leader if there is one: the others are enough."""
         names = [name for name, peer in self.python.items() if peer.is_leader] or list(self.python)
         one, kind = names[0], self.profile.lasting
-        has_both = self.profile.settings["pre_vote"] and self.profile.settings["check_quorum"]
         if kind == "stall":
             self.python[one].stalled_until = math.inf
-        elif kind and has_both:
+        elif kind:
             others = [name for name in (*self.profile.peers, "c1", "c2") if name != one]
             self.network.cut_for_good |= {(one, each) if kind == "mute" else (each, one) for each in others}
         else:
@@ -280,13 +289,7 @@ class Cluster:
         self.world.note("world", one, "stays broken:", kind)
 
     def can_decide(self) -> bool:
-        """Whether, in the eyes of everybody, enough members are up. Otherwise nothing is promised.
-
-        Nor is it when peers that were removed may depose leaders, because neither pre-vote nor check-quorum is on.
-        """
-        is_exposed = not (self.profile.settings["pre_vote"] or self.profile.settings["check_quorum"])
-        if is_exposed and "change" in self.profile.kinds:
-            return False
+        """Whether, in the eyes of everybody, enough members are up. Otherwise nothing is promised."""
         up = [name for name in self.profile.peers if self._is_up(name)]
         return all(has_quorum(self._change_of(name), self._is_up) for name in up) and any(map(self._can_win, up))
 

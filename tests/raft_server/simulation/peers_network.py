@@ -88,7 +88,8 @@ class Network:
     def answer(self, source: str, route: bytes, frames: Frames) -> None:
         connection = self._routes.get(route)
         if connection is not None:
-            self._send(source, connection.source, self._arrive_back, connection, frames)
+            arrive = partial(self._arrive_back, self.is_bound.get(source))
+            self._send(source, connection.source, arrive, connection, frames)
 
     def _arrive_bound(self, process: Deliver | None, connection: Connection, frames: Frames) -> None:
         """``process`` was bound when this was sent."""
@@ -98,8 +99,10 @@ class Network:
     def _arrive_bound_anew(self, connection: Connection, frames: Frames) -> None:
         self._arrive_bound(self.is_bound.get(connection.target), connection, frames)
 
-    def _arrive_back(self, connection: Connection, frames: Frames) -> None:
-        if connection.is_open:
+    def _arrive_back(self, process: Deliver | None, connection: Connection, frames: Frames) -> None:
+        """``process`` has sent this. Once another one is bound in its place, the connection to it has ended."""
+        now_bound = self.is_bound.get(connection.target, process)
+        if connection.is_open and (now_bound is process or not self.keeps_order(connection.source, connection.target)):
             connection.deliver(frames)
 
     # -- the wire ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 from peers_audit import Audit
 from peers_dealers import Dealers
 from peers_network import Frames, Network
+from peers_profile import FAST_SYNC_S
 from peers_reports import PeerReports
 from peers_world import PeerClock, World
 from support.raft_disks import DamagedLogError, SimulatedLog
@@ -36,6 +37,7 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.node.timing import QUIET_S
 from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.wire.hello import Capability, Hello, is_hello
 from raft_client.wire.messages import LogInfoReply, RequestLogInfo
@@ -43,8 +45,6 @@ from raft_client.wire.requests import decode_request
 
 __all__ = ["SimulatedPeer"]
 
-#: What a sync takes, and waking up late.
-_SYNC_S = 0.0008
 _MAX_SPINS = 50
 
 
@@ -63,7 +63,10 @@ class SimulatedPeer:
         log: SimulatedLog,
         *,
         keeps_state: bool,
+        sync_s: float = FAST_SYNC_S,
+        late_s: float = 0.001,
     ) -> None:
+        """``sync_s`` is what a sync takes most of the time; timers come up to ``late_s`` late."""
         self._world = world
         self._network = network
         self._audit = audit
@@ -79,6 +82,9 @@ class SimulatedPeer:
         self.disk_fails_at: float | None = None  # the next job fails, after this share of it
         self.stalled_until = 0.0
         self._random = world.stream("peer", self.name)
+        self.sync_s, self._late_s = sync_s, late_s
+        self._disk = world.stream("disk", self.name)
+        self._slower, self._changes_at = 1.0, 0.0
         self._paused_until = 0.0
         self._backlog: list[Callable[[], None]] = []
         self._lives = 0
@@ -116,7 +122,7 @@ class SimulatedPeer:
     def _open(self) -> bool:
         self.log.reopen()
         snapshot = self.log.snapshot
-        hello = Hello(self.name, self._lives, tuple(Capability))
+        hello = Hello(self.name, self._lives, tuple(Capability), round(QUIET_S * 1000))
         self._dealers = Dealers(
             self._world, self._network, self._audit, hello, self.settings.ident, self._hear, self._learn
         )
@@ -289,9 +295,16 @@ class SimulatedPeer:
         self._job = job
         if self.disk_fails_at is not None:
             share, self.disk_fails_at = self.disk_fails_at, None
-            self._world.after(_SYNC_S, self._fail, self._lives, share)
+            self._world.after(self.sync_s, self._fail, self._lives, share)
             return
-        self._world.after(_SYNC_S * (0.5 + self._random.random()), self._synced, self._lives)
+        self._world.after(self._job_s() * (0.5 + self._random.random()), self._synced, self._lives)
+
+    def _job_s(self) -> float:
+        """A slow disk is slower or faster than the others for a while, as cards and shared disks are."""
+        if self.sync_s > FAST_SYNC_S and self._world.now >= self._changes_at:
+            self._changes_at = self._world.now + self._disk.uniform(0.2, 5.0)
+            self._slower = self._disk.choice((0.02, 0.3, 1.0, 1.0, 1.0))
+        return self.sync_s * self._slower
 
     def _fail(self, life: int, share: float) -> None:
         """An error on write or sync; nobody knows how much of the job is on the disk."""
@@ -340,7 +353,7 @@ class SimulatedPeer:
         deadline = self.node.next_deadline()
         if deadline < self._armed:
             self._armed = deadline
-            late = 0.001 * self._random.random()
+            late = self._late_s * self._random.random()
             self._world.at(self.clock.true_time(deadline) + late, self._wake, self._lives, deadline)
 
     def _wake(self, life: int, deadline: float) -> None:

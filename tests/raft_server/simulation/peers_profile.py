@@ -10,9 +10,11 @@ import attrs
 from raft_client.server.node.settings import NodeSettings
 from raft_client.wire.configuration import Peer, Peers
 
-__all__ = ["IDENT", "Profile", "invent_profile", "peers_of"]
+__all__ = ["FAST_SYNC_S", "IDENT", "Profile", "invent_profile", "peers_of"]
 
 IDENT: Final = b"sim"
+#: What a sync takes on a good disk.
+FAST_SYNC_S: Final = 0.0008
 
 #: With what else each kind is worth while; appends and crashes are always allowed.
 _ALWAYS: Final = ("append", "repeat", "crash", "cut")
@@ -45,13 +47,39 @@ class Profile:
     settings: dict[str, object]
     drift: float
     lasting: str  # what never heals, at one peer: stall, deaf or mute
+    slowness: float = 0.0  # from 0 to 1, as is lateness
+    lateness: float = 0.0
+
+    @property
+    def sync_s(self) -> float:
+        """What a sync takes, on most disks and most of the time: 0.8 ms, or 1 to 400 ms."""
+        if self.slowness < 0.6 or self.node_peers:  # these have no pre-vote: one that cannot win lets nobody win
+            return FAST_SYNC_S
+        return float(0.4 * 400.0 ** -((1.0 - self.slowness) / 0.4))
+
+    @property
+    def late_s(self) -> float:
+        """Timers come so late at most."""
+        return 0.001 if self.lateness < 0.7 else 0.3 * (1.0 - self.lateness)
+
+    @property
+    def slowest(self) -> float:
+        """By which the time-outs of some peers are longer than those of others."""
+        return 5.0 if 0.5 <= self.lateness < 0.7 else 1.0
 
     @property
     def python_peers(self) -> list[str]:
         return [name for name in self.peers if name not in self.node_peers]
 
     def settings_of(self, name: str) -> NodeSettings:
-        return NodeSettings(peer_id=name, ident=IDENT, **self.settings)  # type: ignore[arg-type]  # a dict of settings
+        times = (1.0, self.slowest)[int(name) % 2]
+        return NodeSettings(
+            peer_id=name,
+            ident=IDENT,
+            election_timeout_min_s=0.2 * times,
+            election_timeout_max_s=0.3 * times,
+            **self.settings,  # type: ignore[arg-type]  # a dict of settings
+        )
 
 
 def invent_profile(random: Random) -> Profile:
@@ -77,9 +105,9 @@ def invent_profile(random: Random) -> Profile:
         terms=random.choice((0, 1, 2, 3, 4, 6)),
         keeps_state=random.random() < 0.5,
         wall_rate=random.choice((2000.0, 6000.0)) if is_fast else 1.0,
+        slowness=random.random(),
+        lateness=random.random(),
         settings={
-            "pre_vote": random.random() < 0.7,
-            "check_quorum": random.random() < 0.7,
             "max_message_bytes": (message_bytes := random.choice((64, 200, 65536))),
             "max_job_bytes": message_bytes // 4,
             "heartbeat_s": random.choice((0.07, 0.1)),

@@ -18,10 +18,12 @@ from peers_world import World
 
 __all__ = ["Outcome", "Plan", "plan", "run", "shrink"]
 
-#: Twenty of the longest election time-outs: within these, what healed has come right. Without pre-vote, two candidates
-#: of which only one can win may disturb each other for as long as their time-outs stay in step.
+#: Twenty of the longest election time-outs, forty syncs, and two for each entry: within these, what healed has come
+#: right. Without pre-vote,
+#: as Node peers are, two candidates of which only one can win may disturb each other while their time-outs are in step.
 _COMES_RIGHT_S = 6.0
-_WITHOUT_PRE_VOTE_S = 60.0
+_COMES_RIGHT_SYNCS = 40
+_WITH_NODE_PEERS_S = 60.0
 _LOOK_S = 0.02
 #: Deviations that a person can follow, and how many other delays are tried to have no more.
 _FEW = 10
@@ -113,8 +115,13 @@ def _heal(cluster: Cluster) -> float:
         looked_at = world.now
         return cluster.has_come_right()
 
-    has_pre_vote = cluster.profile.settings["pre_vote"] and not cluster.profile.node_peers
-    limit = _COMES_RIGHT_S if has_pre_vote else _WITHOUT_PRE_VOTE_S
+    profile = cluster.profile
+    waiting = sum(len(client.waiting) for client in cluster.clients)
+    entries = max(cluster.log(name).durable.last_index for name in profile.peers) + waiting
+    syncs = _COMES_RIGHT_SYNCS + 2 * entries  # they may go one by one
+    limit = _COMES_RIGHT_S * profile.slowest + syncs * profile.sync_s
+    if profile.node_peers:
+        limit = max(limit, _WITH_NODE_PEERS_S)
     # Where nothing happens any more, as in a cluster of one, nobody looks after the last event.
     came_right = world.run(began + limit, is_right) or cluster.has_come_right()
     if not came_right and cluster.can_decide():

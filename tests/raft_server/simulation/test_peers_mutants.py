@@ -20,7 +20,6 @@ from raft_client.server.node import following, quorum, reads
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.debounce import Debounce
 from raft_client.server.node.election import Election
-from raft_client.server.node.limits import Limits
 from raft_client.server.node.log import Log
 from raft_client.server.node.membership import Membership
 from raft_client.server.node.outbox import Outbox
@@ -30,6 +29,7 @@ from raft_client.server.node.ready import Output
 from raft_client.server.node.replication import Replication
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
+from raft_client.server.node.timing import Timing
 from raft_client.server.node.transfer import Transfer
 
 _LIMIT = 4000
@@ -56,11 +56,6 @@ def _heartbeat_of_a_higher_term_beside_the_main_loop(patch: pytest.MonkeyPatch) 
 
 def _followers_stick_to_a_leader_that_reaches_nobody(patch: pytest.MonkeyPatch) -> None:
     """openraft 2080: who hears a leader votes for nobody else, and that leader never doubts itself."""
-    patch.setattr(NodeState, "hears_leader", property(lambda state: state.is_leader or state.now < state.quiet_until))
-    _never_checks_its_quorum(patch)
-
-
-def _never_checks_its_quorum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "quorum_heard_at", property(lambda self: self._state.now))
 
 
@@ -82,6 +77,7 @@ def _votes_from_the_page_cache(patch: pytest.MonkeyPatch) -> None:
         return outbox.gathering if dirty else outbox.gathering - 1
 
     patch.setattr(Outbox, "send_durable", send_durable)
+    patch.setattr(Outbox, "send_after", lambda outbox, job, output: outbox.send(output) or job)
 
 
 def _votes_for_whoever_asks(patch: pytest.MonkeyPatch) -> None:
@@ -201,9 +197,7 @@ def _retries_a_sync_that_failed(patch: pytest.MonkeyPatch) -> None:
 def _leads_with_a_disk_that_is_stuck(patch: pytest.MonkeyPatch) -> None:
     """etcd 15247: heartbeats go on, and nothing can be committed."""
     patch.setattr(NodeState, "disk_stalled", property(lambda _state: False))
-    patch.setattr(
-        Limits, "next_deadline", property(lambda self: self._quorum_lost_at if self._state.is_leader else math.inf)
-    )
+    patch.setattr(NodeState, "disk_stalls_at", math.inf)
 
 
 def _takes_damage_for_the_end_of_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -322,6 +316,22 @@ def _a_lease_lasts_longer_than_an_election(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reads, "_LEASE_SHARE", 3.0)
 
 
+def _a_lease_from_the_time_out_of_the_leader(patch: pytest.MonkeyPatch) -> None:
+    """Rather than from what its voters promise, whose time-outs are shorter."""
+    patch.setattr(PeerRequests, "quiet_s", lambda requests, _peer: requests._state.settings.election_timeout_min_s)
+
+
+def _a_voter_is_not_quiet(patch: pytest.MonkeyPatch) -> None:
+    """It gives its vote away as soon as it suspects its leader, or is asked."""
+
+    def hear_leader(timing: Timing, now: float, *, is_the_same: bool) -> None:
+        original(timing, now, is_the_same=is_the_same)
+        timing.quiet_until = now
+
+    original = Timing.hear_leader
+    patch.setattr(Timing, "hear_leader", hear_leader)
+
+
 def _a_lease_begins_with_the_answer(patch: pytest.MonkeyPatch) -> None:
     """Rather than with the question, which may be much older."""
     patch.setattr(Replication, "quorum_asked_at", Replication.quorum_heard_at)
@@ -340,17 +350,17 @@ MUTANTS: dict[Plant, int] = {
     _votes_from_the_page_cache: 1,
     _votes_for_whoever_asks: 9,
     _counts_its_own_vote_before_it_is_on_disk: 10,
-    _commits_entries_of_an_old_term: 1,
+    _commits_entries_of_an_old_term: 2,
     _counts_its_own_disk_too_early: 6,
     _promises_after_the_first_part_of_a_job: 1,
     _takes_any_reply_for_the_one_it_waits_for: 4,
     _no_debounce: 39,
     _appends_without_looking_back: 1,
     _forgets_request_ids: 1,
-    _retries_a_sync_that_failed: 20,
+    _retries_a_sync_that_failed: 34,
     _leads_with_a_disk_that_is_stuck: 37,
     _takes_damage_for_the_end_of_the_log: 7,
-    _a_snapshot_keeps_a_tail_that_conflicts: 1906,
+    _a_snapshot_keeps_a_tail_that_conflicts: 1541,
     _a_snapshot_keeps_stale_members: 10,
     _compacts_what_may_be_repeated: 120,
     _believes_its_clock_when_it_starts: 118,
@@ -359,6 +369,8 @@ MUTANTS: dict[Plant, int] = {
     _a_transfer_outlives_its_leadership: 6,
     _a_read_is_confirmed_by_the_answer_to_an_older_question: 33,
     _a_lease_lasts_longer_than_an_election: 376,
+    _a_lease_from_the_time_out_of_the_leader: 755,
+    _a_voter_is_not_quiet: 229,
     _a_lease_begins_with_the_answer: 277,
     _a_read_sees_the_commit_index_of_a_new_leader: 738,
 }

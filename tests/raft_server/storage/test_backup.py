@@ -207,7 +207,7 @@ def failing_at(patch: pytest.MonkeyPatch, number: int) -> Callable[[], bool]:
         if syncs == number:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch.setattr(filesystem, "_sync", counted)
+    patch.setattr(filesystem, "sync_file", counted)
     patch.setattr(os, "fsync", counted)
     return lambda: syncs >= number
 

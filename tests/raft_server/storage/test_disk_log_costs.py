@@ -32,7 +32,7 @@ class Counts:
         self.threads: set[int] = set()
         for name in ("pread", "pwrite", "open", "fsync"):
             monkeypatch.setattr(filesystem.os, name, self.counted(name, getattr(os, name)))
-        monkeypatch.setattr(filesystem, "_sync", self.counted("sync", filesystem._sync))
+        monkeypatch.setattr(filesystem, "sync_file", self.counted("sync", filesystem.sync_file))
 
     def counted(self, name: str, call: Any) -> Any:
         def counting(*arguments: Any) -> Any:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
+from raft_client._common.durable_files import sync_file, sync_folder
 from raft_client.errors import StorageError, StorageFullError, StorageInUseError
 from raft_client.thread_locks import Mutex
 
@@ -18,9 +19,6 @@ __all__ = ["DirectoryLock", "File", "Folder", "SystemFile", "SystemFolder", "mak
 
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
 _LOCK_NAME: Final = "lock"
-
-#: Without what a file's dates would cost. macOS and Windows do not have it.
-_sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
@@ -106,7 +104,7 @@ class SystemFile:
             written += self._write_some(memoryview(data)[written:], offset + written)
 
     def sync(self) -> None:
-        _sync(self.descriptor)
+        sync_file(self.descriptor)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
@@ -159,13 +157,7 @@ class SystemFolder:
         (self._path / name).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        if os.name == "nt":  # which has no such thing
-            return
-        descriptor = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self._path)
 
 
 class DirectoryLock:

@@ -10,12 +10,11 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
+from raft_client._common.durable_files import sync_file, sync_folder
+
 __all__ = ["File", "Folder", "SystemFile", "SystemFolder", "is_full"]
 
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
-
-#: Without what a file's dates would cost. macOS and Windows do not have it.
-_sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 def is_full(error: OSError) -> bool:
@@ -94,7 +93,7 @@ class SystemFile:
             written += os.write(self.descriptor, memoryview(data)[written:])
 
     def sync(self) -> None:
-        _sync(self.descriptor)
+        sync_file(self.descriptor)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
@@ -134,10 +133,4 @@ class SystemFolder:
         (self._path / name).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        if os.name == "nt":  # which has no such thing
-            return
-        descriptor = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self._path)

@@ -1,0 +1,144 @@
+"""A healthy network with slow disks, and with processes that stand still, keeps its leader.
+
+Nothing is lost, cut or killed here. Syncs take up to 400 ms (each disk for a while faster than the others), and each
+process stands still twice a second for up to 300 ms, as on SD cards and busy machines. Elections that nobody needed are
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+from peers_cluster import Cluster
+from peers_profile import Profile
+from support.schedules import SEED, run_schedules
+
+from raft_client.server.node.replication import Replication
+from raft_client.server.node.timing import Timing
+
+#: Of simulated time.
+_LENGTH_S = 60.0
+#: In a minute: the first one, and one more. A machine without a history does not know yet how slow its disk is.
+_MOST_LEADERS = 2
+_APPEND_EVERY_S = 0.1
+_MOST_SYNC_S = 0.4
+_MOST_PAUSE_S = 0.3
+
+
+@attrs.frozen
+class _Outcome:
+    violation: str | None
+    leaders: int
+    terms: int
+    applied: int
+
+
+def _run(seed: int, most_leaders: int = _MOST_LEADERS) -> _Outcome:
+    """One minute of three or five peers."""
+    names = [str(n) for n in range(1, (3, 3, 5)[seed % 3] + 1)]
+    cluster = Cluster(
+        seed,
+        Profile(
+            peers=names,
+            voters=names,
+            node_peers=[],
+            kinds=frozenset(),
+            deviations=0,
+            length_s=_LENGTH_S,
+            delay_s=0.0005,
+            is_in_order=True,
+            terms=0,
+            keeps_state=False,
+            wall_rate=1.0,
+            settings={},
+            drift=0.01,
+            lasting="",
+        ),
+    )
+    world, audit = cluster.world, cluster.audit
+    random = world.stream("healthy")
+    sync_s = _MOST_SYNC_S * 400.0 ** -random.random()
+    pause_s = random.choice((0.0, 0.1, 0.2, _MOST_PAUSE_S))
+
+    def append() -> None:
+        cluster.clients[1].append(random.choice(names))
+        world.after(_APPEND_EVERY_S, append)
+
+    def pause(name: str) -> None:
+        cluster.python[name].pause(random.uniform(0.0, pause_s))
+        world.after(random.uniform(0.3, 0.7), pause, name)
+
+    for name in names:
+        cluster.python[name].sync_s = sync_s * random.choice((1.0, 1.0, 0.01))
+        if pause_s:
+            world.after(random.uniform(0.0, 0.5), pause, name)
+    world.after(0.5, append)
+    world.run(_LENGTH_S, lambda: bool(audit.violations))
+    leaders, applied = len(audit.leaders), len(audit.applied)
+    where = f"syncs of {sync_s * 1000:.0f} ms, pauses of {pause_s * 1000:.0f} ms"
+    if not audit.violations and leaders > most_leaders:
+        audit.violated(f"time: {leaders} leaders in {_LENGTH_S:.0f} s ({where})")
+    if not audit.violations and applied < _LENGTH_S / _APPEND_EVERY_S / 2:
+        audit.violated(f"time: {applied} entries in {_LENGTH_S:.0f} s ({where})")
+    terms = max(peer.state.term for peer in cluster.python.values())
+    return _Outcome(next(iter(audit.violations), None), leaders, terms, applied)
+
+
+@pytest.mark.scaled
+@pytest.mark.timeout(3600)
+def test_a_healthy_network_keeps_its_leader(record_property: Callable[[str, object], None]) -> None:
+    """At most two leaders in a minute, and at least half of the appends, however slow disks and processes are."""
+    run_schedules(
+        "slow peers",
+        _run,
+        record_property,
+        long=20_000,
+        violation=lambda outcome: outcome.violation,
+        counts=lambda each: {"leaders": each.leaders, "terms": each.terms, "entries": each.applied},
+        explain=lambda seed: f"seed {seed}",
+    )
+
+
+# -- peers that conclude too much from silence -------------------------------------------------------------------------
+
+
+def _suspicion_that_learns_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The time-outs are those of the settings, whatever disks and processes did before."""
+    original = Timing._times
+    patch.setattr(Timing, "_times", lambda timing, _slow_s: original(timing, 0.0))
+
+
+def _signs_of_life_that_wait_for_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """A leader hears of its followers when they have synced only."""
+    patch.setattr(Replication, "is_alive", lambda *_: None)
+    _suspicion_that_learns_nothing(patch)
+
+
+def _late_timers_are_the_silence_of_others(patch: pytest.MonkeyPatch) -> None:
+    """A process that stood still draws its conclusions before it reads what came meanwhile."""
+    patch.setattr(Timing, "came_late", lambda *_: None)
+    patch.setattr(Timing, "end_silence", lambda *_, **__: None)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _suspicion_that_learns_nothing,
+        _signs_of_life_that_wait_for_the_disk,
+        _late_timers_are_the_silence_of_others,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_peer_that_concludes_too_much_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]
+) -> None:
+    """Within a few schedules."""
+    plant(monkeypatch)
+    for seed in range(SEED, SEED + 200):
+        if (outcome := _run(seed)).violation is not None:
+            figures(f"found by schedule {seed - SEED + 1}: {outcome.violation}")
+            return
+    pytest.fail("200 schedules saw nothing")

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import msgpack
 import pytest
@@ -16,7 +16,8 @@ import zmq
 from site_processes import Links, SiteProcess
 from support.waiting import eventually
 
-from statestore_client.kvstore import SiteClient, Value
+from statestore_client.kvstore import KeyChange, SiteClient, Value
+from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.wire.kvstore.client_messages import OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello
@@ -47,6 +48,41 @@ def test_a_site_that_stands_still_is_missed_and_has_everything_when_it_goes_on(
     oslo.signal(signal.SIGCONT)
     eventually(lambda: all(each.values() == wanted for each in sites))
     eventually(lambda: bonn.knows("oslo") and rome.knows("oslo"))
+
+
+def test_a_site_that_wakes_takes_nothing_that_is_old(site: Callable[..., SiteProcess], links: Links) -> None:
+    """Of a ring of three one stands still, and the others tell it of a key, which ends before it wakes. The key ends
+    once: the message about it is older than the silence that ends a connection. What is there still comes."""
+    bonn, rome, oslo = sites = [site(name) for name in ("bonn", "rome", "oslo")]
+    for one, other in itertools.pairwise((*sites, bonn)):
+        links.join(one, other)
+    for each in sites:
+        each.start()
+    eventually(lambda: oslo.knows("bonn") and oslo.knows("rome") and bonn.knows("rome"))
+    seen: dict[str, list[KeyChange]] = {each.name: [] for each in sites}
+    with ExitStack() as stack:
+        for each in sites:
+            client = stack.enter_context(SiteClient(each.url, timeout_s=20))
+            heard = seen[each.name]
+            stack.enter_context(client.subscribe(callback=lambda change, heard=heard: heard.append(change)))
+            if each is bonn:
+                at_bonn = client
+        assert at_bonn.merge({"before": Value(1, "bonn", b"v", 60_000)}) == {}
+        eventually(lambda: "before" in oslo.values())
+        oslo.signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        assert at_bonn.merge({"short": Value(1, "bonn", b"v", 1_000), "long": Value(1, "bonn", b"v", 60_000)}) == {}
+        eventually(lambda: "long" in rome.values())
+        eventually(lambda: "short" not in bonn.values() and "short" not in rome.values())
+        eventually(lambda: time.monotonic() > stopped + DOWN_S + 0.5)
+        oslo.signal(signal.SIGCONT)
+        eventually(lambda: "long" in oslo.values())
+        eventually(lambda: oslo.knows("bonn") and oslo.knows("rome"))
+        eventually(lambda: any(change.key == "long" for change in seen["oslo"]))
+    of_short = {
+        name: [change.entry is None for change in heard if change.key == "short"] for name, heard in seen.items()
+    }
+    assert of_short == {"bonn": [False, True], "rome": [False, True], "oslo": []}
 
 
 def test_sites_with_slow_lines_that_break_become_equal(site: Callable[..., SiteProcess], links: Links) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Self, TypeVar
@@ -49,7 +50,11 @@ class SiteThread:
         async def do() -> T:
             return what()
 
-        return asyncio.run_coroutine_threadsafe(do(), self._loop).result(20)
+        return self.begin(do()).result(20)
+
+    def begin(self, what: Coroutine[Any, Any, T]) -> Future[T]:
+        """In the site's event loop, without waiting for its end."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop)
 
     def set_many(self, values: dict[str, bytes]) -> None:
         """As another client of the site."""

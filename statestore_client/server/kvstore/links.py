@@ -5,6 +5,10 @@ rarely, so that a site that is refused or not heard costs less than one that is 
 site dials nothing is remembered before a good hello has come. One that was silent for 3 s is dead: a dialled one says
 hello again, the other kind is forgotten. Floods are numbered on each connection.
 
+A site that stood still for so long, as its machine was suspended, finds messages that are as old. Times to live count
+from when a message comes, so an old one would bring back keys that have ended. Invariant: nothing is taken from a
+connection that is dead by now, whether :meth:`Members.tick` has noticed it or not; a new hello and a sync follow.
+
 Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
 """
 
@@ -71,6 +75,10 @@ class SiteLink:
         """
         is_same = (self.name, self.incarnation) == (hello.name, hello.incarnation)
         return is_same and (hello.is_reply or not self.has_spoken)
+
+    def is_dead(self, now: float) -> bool:
+        """Whether a peer was silent on it for too long."""
+        return self.name is not None and self.heard_at + DOWN_S <= now
 
     def forget(self, now: float) -> None:
         """What was said on this connection does not count any more."""

@@ -156,6 +156,9 @@ class Members:
         link = self.links.get(link_id)
         if hello.is_reply and (link is None or not link.is_dialled):
             return  # the answer to a hello of a connection that is gone
+        if hello.is_reply and link is not None and link.said_hello_at + DOWN_S <= now:
+            link.hello_at = now  # this answer may be as old as what it answers, and what was said after it, too
+            return
         refusal = self.links.objection(link_id, hello, user)
         if refusal is not None:
             # Whether two living sites have the name shows when the other one is heard again.
@@ -207,6 +210,11 @@ class Members:
         if name is not None:
             self._leaves(name, now)
 
+    def end_if_dead(self, link: SiteLink, now: float) -> None:
+        """A connection that was silent for too long ends, also if something has come now: that may be as old."""
+        if link.is_dead(now):
+            self._forget(link, now)
+
     def refused(self, link: SiteLink, message: HelloWanted | Refusal, now: float) -> None:
         """The other side does not know this one, or does not want it."""
         if link.name is not None:
@@ -238,8 +246,7 @@ class Members:
     def tick(self, now: float) -> None:
         """Say hello in time, and that this site lives; connections that were silent for too long are dead."""
         for link in self.links:
-            if link.name is not None and link.heard_at + DOWN_S <= now:
-                self._forget(link, now)
+            self.end_if_dead(link, now)
             if link.is_dialled and link.name is None and link.hello_at <= now:
                 link.has_failed = link.has_failed or now - link.heard_at >= REQUEST_TIMEOUT_S
                 link.hellos += 1

@@ -157,10 +157,13 @@ class Site:
                 reason = FailureReason.BAD_REQUEST if knows(code) else FailureReason.UNKNOWN_REQUEST
                 self.answer(link_id, Failure(request_id, reason, str(error)[:200]))
             return
+        link = self._links.get(link_id)
+        if link is not None:
+            self.members.end_if_dead(link, now)
+            link = self._links.get(link_id)
         if isinstance(message, Hello):
             self.members.receive_hello(link_id, message, now, user)
             return
-        link = self._links.get(link_id)
         if self._receive_of_client(link_id, message, now):
             return
         if isinstance(message, HelloWanted | Refusal):

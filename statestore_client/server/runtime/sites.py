@@ -194,12 +194,14 @@ class SitePeering:
             return
         now = monotonic()
         for what in self._sockets.receive():
+            # A process may be stopped at any moment: each message is judged by the time after it was taken.
+            came = monotonic()
             if isinstance(what, Came):
-                self.site.receive(what.link, what.data, now, what.user)
+                self.site.receive(what.link, what.data, came, what.user)
                 if monotonic() >= now + _TURN_S:
                     break
             else:  # what was said on the former connection does not count, and hello is due on the new one
-                self.site.members.redial(what.link, now)
+                self.site.members.redial(what.link, came)
         self._forget_gone(now)
         self._sockets.settle(now)
         # After a long message that is the next turn's; every other turn does it, whatever comes.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import attrs
 import pytest
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.kvstore import links
 from statestore_client.server.kvstore.events import HelloRefused, PeerChanged, Synced
+from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.server.kvstore.peer_states import PeerState
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,
+    Flood,
     Heartbeat,
     Hello,
     HelloWanted,
@@ -20,6 +23,7 @@ from statestore_client.wire.kvstore.messages import (
     Refusal,
     RefusalReason,
 )
+from statestore_client.wire.kvstore.value import Value
 
 HELLO = Hello(1, "rome", 7, (AREA,), ("ranges",), True)
 IN_USE = Refusal(RefusalReason.NAME_IN_USE, "another site has it")
@@ -114,6 +118,33 @@ def test_the_other_side_cannot_end_what_this_site_dials() -> None:
     assert one.hear("out", Leave()) == []
     assert one.peer().is_connected
     assert one.hear("stranger", Leave()) == [HelloWanted()]
+
+
+@pytest.mark.parametrize("link", ["in", "out"])
+def test_nothing_is_taken_from_a_connection_that_is_dead(link: str) -> None:
+    """The site stood still, and has not noticed the silence yet. What comes may be as old; a hello begins anew."""
+    one = dialled() if link == "out" else OneSite()
+    hello = attrs.evolve(HELLO, is_reply=link == "out")
+    one.hear(link, hello)
+    one.now += DOWN_S
+    said = one.hear(link, Flood(1, AREA, ("rome",), {"k": Value(1, "rome", b"v", 5_000)}))
+    assert [type(each) for each in said] == [Hello if link == "out" else HelloWanted]
+    assert one.areas[AREA].get("k") is None
+    assert not one.peer().is_connected
+    one.hear(link, hello)
+    assert one.peer().is_connected
+
+
+def test_an_answer_that_may_be_as_old_as_the_hello_is_not_taken() -> None:
+    """The site stood still after it had said hello: it says so again, and the answer to that counts."""
+    one = OneSite()
+    one.site.members.dial("out", one.now)
+    one.said("out")
+    one.now += DOWN_S
+    assert [type(each) for each in one.hear("out", HELLO)] == [Hello]
+    assert one.replica.peers == {}
+    one.hear("out", HELLO)
+    assert one.peer().is_connected
 
 
 def test_a_hello_that_is_said_again_is_answered_and_begins_nothing_anew() -> None:

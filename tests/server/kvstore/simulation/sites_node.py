@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.events import MalformedMessage, NameInUse
 from statestore_client.server.kvstore.flood import FloodRate
+from statestore_client.server.kvstore.links import DOWN_S
 from statestore_client.server.kvstore.own_key import OwnNameInUse
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.site import Site, SiteSettings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 AREA = "plant"
 FLOOD_CODE = 5
+_CLOCKS_DIFFER = 1.03
 
 
 class Member:
@@ -35,6 +38,9 @@ class Member:
         self.name = name
         self.edges: list[Edge] = []
         self.is_alive = True
+        self.is_frozen = False
+        #: What has come while it stood still, and when.
+        self._inbox: list[tuple[float, object, bytes]] = []
         self._clock_rate, self._clock_offset = 1.0, 0.0
         self._incarnation = 0
         self._timer: float | None = None
@@ -46,7 +52,9 @@ class Member:
 
     def receive(self, link: object, data: bytes) -> None:
         """From the network."""
-        if self.is_alive:
+        if self.is_frozen:
+            self._inbox.append((self.world.now, link, data))
+        elif self.is_alive:
             self.site.receive(link, data, self.now)
             self.turn()
 
@@ -59,6 +67,8 @@ class Member:
 
     def turn(self) -> None:
         """Do what is due, send what is to be sent."""
+        if self.is_frozen:
+            return
         self.tick()
         self.site.events.clear()
         if self.site.output:
@@ -103,7 +113,8 @@ class Node(Member):
     def start(self) -> None:
         """Begin with nothing."""
         self._incarnation += 1
-        self.is_alive = True
+        self.is_alive, self.is_frozen = True, False
+        self._inbox.clear()
         self.area = Area(AREA, self.name, key_ttl_ms=self._ttl_ms, started_ms=int(self.world.now * 1000))
         self.store = self.area.store
         self.sent.clear()
@@ -121,9 +132,38 @@ class Node(Member):
 
     def stop(self) -> None:
         """It is gone, and nobody is told."""
-        self.is_alive = False
+        self.is_alive = self.is_frozen = False
         for edge in self.edges:
             edge.reconnect()
+
+    def freeze(self, *, after_hellos: bool) -> None:
+        """It stands still, and its clock goes on; ``after_hellos``: when it has just dialled anew."""
+        if self.is_alive and after_hellos:
+            for edge in self.edges:
+                if edge.dialer is self and self.site.members.links.get(edge.dialled) is not None:
+                    edge.reconnect()
+                    self.site.members.redial(edge.dialled, self.now)
+            self.turn()
+        self.is_frozen = self.is_alive
+
+    def wake(self) -> None:
+        """It finds what has come meanwhile before it does what is due, and takes nothing that is too old."""
+        if not self.is_frozen:  # it was started again meanwhile
+            return
+        self.is_frozen = False
+        inbox, self._inbox = self._inbox, []
+        for came, link, data in inbox:
+            before = self._taken
+            self.site.receive(link, data, self.now)
+            age = self.world.now - came
+            if self._taken > before and age > _CLOCKS_DIFFER * DOWN_S:
+                self.world.complain(f"{self.name} takes what is {age:.1f} s old: {decode(data)}")
+        self.turn()
+
+    @property
+    def _taken(self) -> int:
+        """Entries and times to live of others."""
+        return self.store.counters.replaced + self.store.counters.refreshed
 
     @property
     def sums(self) -> RangeSums:
@@ -134,19 +174,21 @@ class Node(Member):
 
     def lost(self, link: object) -> None:
         """The network says that a connection is closed."""
-        if self.is_alive:
+        if self.is_alive and not self.is_frozen:
             self.site.members.lost(link, self.now)
             self.turn()
 
     def hang_up(self, edge: Edge) -> None:
         """The operator does not want this peer."""
-        if self.is_alive:
+        if self.is_alive and not self.is_frozen:
             self.site.members.hang_up(edge.dialled, self.now)
             self.turn()
 
     def dial(self, edge: Edge) -> None:
         """The operator wants it, and the site may do it already."""
-        if self.is_alive and self.site.members.links.get(edge.dialled) is None:
+        if self.is_frozen:
+            self.world.at(self.world.now + 0.5, partial(self.dial, edge))
+        elif self.is_alive and self.site.members.links.get(edge.dialled) is None:
             edge.reconnect()
             self.site.members.dial(edge.dialled, self.now)
             self.turn()

@@ -75,6 +75,7 @@ class Schedule:
     def __init__(self, seed: int, size: int | None = None) -> None:
         self.world = world = World(seed)
         random = world.random
+        self._chance = Random(f"{seed} stands still")  # schedules in which no site does are as they were
         self.faults: Counter[str] = Counter()
         size = size or size_of(random)
         self._ttl_ms = _OWN_TTL_MS if size < _MANY else 15 * _OWN_TTL_MS
@@ -115,13 +116,16 @@ class Schedule:
         if random.random() < 0.05 and len(self.nodes) < _MANY:
             self.faults["death"] += 1
             world.at(random.uniform(0.0, length), self._die)
+        if self._chance.random() < 0.2:
+            self.faults["freeze"] += 1
+            world.at(self._chance.uniform(0.0, length), self._freeze)
         world.run_until(length)
 
     def _alive(self) -> list[Node]:
         return [node for node in self.nodes if node.is_alive]
 
     def _update(self) -> None:
-        random, alive = self.world.random, self._alive()
+        random, alive = self.world.random, [node for node in self._alive() if not node.is_frozen]
         if not alive:  # all of them are just started again
             return
         node = random.choice(alive)
@@ -177,6 +181,11 @@ class Schedule:
         if node.is_alive:
             node.stop()
             self.world.at(self.world.now + self.world.random.choice([0.1, 2.0, 6.0]), node.start)
+
+    def _freeze(self) -> None:
+        node = self._chance.choice(self.nodes)
+        node.freeze(after_hellos=self._chance.random() < 0.5)
+        self.world.at(self.world.now + self._chance.uniform(0.5, 8.0), node.wake)
 
     def _die(self) -> None:
         self.world.random.choice(self.nodes).stop()

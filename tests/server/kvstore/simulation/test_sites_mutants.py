@@ -10,17 +10,20 @@ import pytest
 from sites_schedule import run_schedule
 from support.schedules import Mutants, seeds_near
 
-from statestore_client.server.kvstore import members as members_module
+from statestore_client.server.kvstore import links as links_module
 from statestore_client.server.kvstore import replica as replica_module
 from statestore_client.server.kvstore import store as store_module
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.flood import FloodLimiter, Path
+from statestore_client.server.kvstore.members import Members
 from statestore_client.server.kvstore.own_key import OwnKey
 from statestore_client.server.kvstore.own_keys import OwnKeys
 from statestore_client.server.kvstore.range_sums import RangeSums
 from statestore_client.server.kvstore.replica import Replica
+from statestore_client.server.kvstore.site import Site
 from statestore_client.server.kvstore.store import MergeResult
 from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.wire.kvstore.messages import Hello
 from statestore_client.wire.kvstore.value import NoMergeReason, Value
 
 #: A bug that is not seen in so many schedules is not seen.
@@ -90,12 +93,32 @@ def a_key_that_was_set_is_lost_to_a_former_life(
         keys._lose(key, entry, now)
 
 
+@MUTANTS.instead(Site, "receive", ("s old", 3))
+def a_site_that_stood_still_takes_what_is_old(
+    receive: Any, site: Site, link_id: Any, data: bytes, now: float, user: str | None = None
+) -> None:
+    link = site.members.links.get(link_id)
+    if link is not None:
+        link.heard_at = now
+    receive(site, link_id, data, now, user)
+
+
+@MUTANTS.instead(Members, "receive_hello", ("s old", 2))
+def an_old_answer_to_a_hello_is_taken(
+    receive_hello: Any, members: Members, link_id: Any, hello: Hello, now: float, user: str | None
+) -> None:
+    link = members.links.get(link_id)
+    if link is not None:
+        link.said_hello_at = now
+    receive_hello(members, link_id, hello, now, user)
+
+
 MUTANTS.replace("changes_during_a_sync_are_not_sent", Replica, "_pend", lambda *_: None, (CALM, 178))
 MUTANTS.replace("lost_floods_are_not_repaired", Replica, "missed", lambda *_: None, (CALM, 95))
 MUTANTS.replace(
     "no_split_horizon", Replica, "_targets", lambda replica, _: list(replica.peers.values()), ("back to", 0)
 )
-MUTANTS.replace("a_peer_is_never_down", members_module, "DOWN_S", 1e9, (CALM, 0))
+MUTANTS.replace("a_peer_is_never_down", links_module, "DOWN_S", 1e9, (CALM, 0))
 MUTANTS.replace("stores_are_compared_once", replica_module, "CHECK_S", 1e9, (CALM, 12))
 
 

@@ -1,8 +1,8 @@
 """Thousands of schedules of failures in meshes of sites, each from its seed: in the end all stores are equal.
 
 ``tests/support/schedules.py`` says how many there are, and how one is repeated. Each has a line, ring, star or
-random mesh of 3 to 200 sites whose clocks drift, with loss, delay, cut and held connections, reconnects, restarts and
-deaths.
+random mesh of 3 to 200 sites whose clocks drift, with loss, delay, cut and held connections, reconnects, restarts,
+deaths, and sites that stand still and wake.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from raft_client.cli import exits
 from raft_client.cli.output import print_line
 from raft_client.cli.peer_options import cluster_option, members_option
 from raft_client.cli.wording import AddressError
-from raft_client.errors import TransportError
+from raft_client.errors import InvalidArgumentError, TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.node import RaftNode
@@ -102,6 +102,14 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     help="Drop trimmed entries at once, also those whose request ids have not expired; a repetition is then appended "
     "again. For the log of 'statestore serve --log', whose servers know a repeated entry.",
 )
+@click.option(
+    "--setting",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A time or limit of the peer, by its name in the page on limits, such as election_timeout_min_s=1.0; once for "
+    "each. Times in seconds. All peers have times of the same magnitude.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="For /metrics (Prometheus), /health and /ready.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
 @click.option(
@@ -121,6 +129,7 @@ def serve(
     fsync: str,
     compact_bytes: int | None,
     trim_forgets_ids: bool,
+    changes: tuple[str, ...],
     trace: BinaryIO | None,
     metrics_port: int | None,
     metrics_host: str,
@@ -143,11 +152,15 @@ def serve(
     _raise_file_limit()
     keys = CurveKeys.of_member(curve_keys, peer_id, peers)
     try:
+        read = NodeSettings.changes_in(changes)
+        settings = NodeSettings(peer_id=peer_id, ident=cluster.encode(), trim_forgets_ids=trim_forgets_ids, **read)
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--setting: {error}") from None
+    try:
         check_first_start(data, url, publish)
     except TransportError as error:
         raise AddressError(str(error)) from error
     log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
-    settings = NodeSettings(peer_id=peer_id, ident=cluster.encode(), trim_forgets_ids=trim_forgets_ids)
     peer = RaftPeer(
         settings,
         log,

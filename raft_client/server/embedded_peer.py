@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from raft_client.errors import InvalidArgumentError
 from raft_client.server.loop_thread import LoopThread
@@ -51,9 +51,9 @@ class EmbeddedPeer:
 
     ``data`` is the directory of its log. ``host`` is the address to listen at, if it is not that of its URL; it
     broadcasts from ``publisher_port`` there, by default from any free one. ``cluster``, ``machine``, ``fsync``,
-    ``curve_keys`` and ``compact_bytes`` are as those of :class:`.EmbeddedCluster`. With ``trim_forgets_ids``, entries
-    that are trimmed take their request ids with them, and a repetition is appended again. ``on_failure`` is called in
-    the peer's thread, with the error, when the peer has ended by itself.
+    ``curve_keys``, ``compact_bytes`` and ``settings`` are as those of :class:`.EmbeddedCluster`. With
+    ``trim_forgets_ids``, entries that are trimmed take their request ids with them, and a repetition is appended again.
+    ``on_failure`` is called in the peer's thread, with the error, when the peer has ended by itself.
 
     Raises InvalidArgumentError for what cannot be used. Entering raises TransportError if a port cannot be had, and
     what :meth:`.DiskLog.open` raises. Leaving lets another peer lead, if this one does.
@@ -73,6 +73,7 @@ class EmbeddedPeer:
         curve_keys: Path | None = None,
         compact_bytes: int | None = None,
         trim_forgets_ids: bool = False,
+        settings: Mapping[str, Any] | None = None,
         on_failure: Callable[[BaseException], object] = lambda _error: None,
     ) -> None:
         wrong = [f"{name}={url}" for name, url in peers.items() if not name or not is_tcp_url(url)]
@@ -80,7 +81,11 @@ class EmbeddedPeer:
             raise InvalidArgumentError(f"peers are ids with different URLs, tcp://host:port; not {wrong or peers!r}")
         if peer_id not in peers:
             raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}")
-        self._settings = NodeSettings(peer_id=peer_id, ident=cluster.encode(), trim_forgets_ids=trim_forgets_ids)
+        own = {"peer_id": peer_id, "ident": cluster.encode(), "trim_forgets_ids": trim_forgets_ids}
+        try:
+            self._settings = NodeSettings(**{**own, **(settings or {})})
+        except TypeError as error:
+            raise InvalidArgumentError(f"settings cannot be used: {error}") from None
         self._peers = tuple(Peer(*each) for each in peers.items())
         self._data = Path(data)
         self._machine = machine

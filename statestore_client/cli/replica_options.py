@@ -46,6 +46,13 @@ _OPTIONS: Final = (
     ),
     curve_keys_option,
     click.option(
+        "--log-setting",
+        "log_settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Of --cluster: a time or limit of this server's peer of the log, as zmqraft serve --setting has it.",
+    ),
+    click.option(
         "--internal",
         metavar="HOST:PORT",
         default="",
@@ -83,10 +90,11 @@ def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | N
     if options["log"] is None and options["cluster"] is None:
         for option in (
             "id", "log_cluster", "cluster_bind", "internal", "internal_address", "await_import", "log_curve_keys",
-            "cluster_key_file",
+            "cluster_key_file", "log_settings",
         ):  # fmt: skip
             if options[option]:
-                raise click.UsageError(f"--{option.replace('_', '-')} needs --log URLS or --cluster NODES")
+                flag = "log-setting" if option == "log_settings" else option.replace("_", "-")
+                raise click.UsageError(f"--{flag} needs --log URLS or --cluster NODES")
         return None
     if options["log"] is not None and options["cluster"] is not None:
         raise click.UsageError("--cluster has a log of its own: leave out --log")
@@ -112,6 +120,10 @@ def _with_log(options: dict[str, Any], data: str | None) -> ReplicaSettings:
         raise click.UsageError("with --log everything is in the log: leave out --data")
     if options["cluster_bind"]:
         raise click.UsageError("--cluster-bind is of --cluster; with --log it is --internal")
+    if options["log_settings"]:
+        raise click.UsageError(
+            "--log-setting is of --cluster; the peers of --log have their own: zmqraft serve --setting"
+        )
     host, _, port = (options["internal"] or "127.0.0.1:0").rpartition(":")
     if not host or not port.isdecimal():
         raise click.UsageError(f"--internal is HOST:PORT, not {options['internal']!r}")
@@ -147,7 +159,18 @@ def _in_cluster(options: dict[str, Any], data: str | None) -> ReplicaSettings:
         cluster=options["log_cluster"],
         listen=options["cluster_bind"],
         awaits_import=options["await_import"],
+        log_settings=_log_settings(options["log_settings"]),
     )
+
+
+def _log_settings(texts: tuple[str, ...]) -> dict[str, float | None]:
+    from raft_client import RaftError
+    from raft_client.server import NodeSettings
+
+    try:
+        return NodeSettings.changes_in(texts)
+    except RaftError as error:
+        raise click.UsageError(f"--log-setting: {error}") from None
 
 
 def _key_of(options: dict[str, Any]) -> bytes:

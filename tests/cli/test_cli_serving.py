@@ -232,6 +232,13 @@ _CLUSTER = ["--cluster", _NODES, "--id", "a"]
             "--persist: persist is all, asked, none, or patterns",
         ),
         (["--data", "new", "--persist", "[x"], "--persist: '[x' is not a pattern of keys"),
+        (["--log-setting", "a=1"], "--log-setting needs --log URLS or --cluster NODES"),
+        (
+            [*_CLUSTER, "--data", "new", "--log-setting", "heartbeat_s=0.2"],
+            "heartbeat_s (0.2) is at most half of election_timeout_min_s (0.2)",
+        ),
+        ([*_CLUSTER, "--data", "new", "--log-setting", "heartbeat=1"], "--log-setting: NAME=VALUE is wanted"),
+        (["--log", "tcp://127.0.0.1:1", "--id", "a", "--log-setting", "a=1"], "--log-setting is of --cluster"),
         (["--id", "a"], "--id needs --log URLS or --cluster NODES"),
         (["--internal", "127.0.0.1:1"], "--internal needs --log URLS or --cluster NODES"),
         (["--cluster-bind", "127.0.0.1"], "--cluster-bind needs --log URLS or --cluster NODES"),

@@ -147,6 +147,14 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
                 ("1=tcp://127.0.0.1:1", "--publish", "tcp://eth0:1"),
             )
         ),
+        (
+            ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--setting", "heartbeat_s=1"],
+            "heartbeat_s (1) is at most half of election_timeout_min_s",
+        ),
+        (
+            ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--setting", "ident=x"],
+            "--setting: NAME=VALUE is wanted",
+        ),
     ],
 )
 @pytest.mark.ci

@@ -5,22 +5,35 @@ Source: ØMQ Raft protocol, RPC_TIMEOUT and ELECTION_TIMEOUT_MIN; facts §3 for 
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from raft_client.errors import InvalidArgumentError
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 from raft_client.wire.request_id import DEFAULT_TTL_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["NodeSettings"]
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
+#: A fresh request id may be so old, or so far ahead of this machine's clock.
+_CLOCKS_DIFFER_S: Final = 900.0
+#: What is given in another way than by :meth:`NodeSettings.changes_in`.
+_NOT_CHANGED: Final = frozenset({"peer_id", "ident", "trim_forgets_ids"})
 
 
 @attrs.frozen(kw_only=True)
 class NodeSettings:
-    """The settings of one peer. All peers of a cluster have the same ``ident`` and times of the same magnitude."""
+    """The settings of one peer. All peers of a cluster have the same ``ident``, and times of the same magnitude.
+
+    No value makes anything unsafe: what leases stand on is a constant (``server.node.timing.QUIET_S``), and with
+    heartbeats that are rarer than that there are none. Raises InvalidArgumentError for what cannot work.
+    """
 
     peer_id: str
     #: The name of the cluster, in each message; others are ignored. It is a name, not a password.
@@ -59,3 +72,52 @@ class NodeSettings:
     #: Messages of a stream that are sent before one is answered (REQUEST_ENTRIES_PIPELINES).
     stream_window: int = 5
     snapshot_window: int = 2
+
+    def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(NodeSettings):
+            value = getattr(self, field.name)
+            if value is None and field.name == "request_id_ttl_s":
+                continue
+            if field.name.endswith("_s"):
+                self._check_number(field.name, value, int | float)
+            elif isinstance(field.default, int) and not isinstance(field.default, bool):
+                self._check_number(field.name, value, int)
+        shortest, half = self.election_timeout_min_s, self.election_timeout_min_s / 2
+        if shortest > self.election_timeout_max_s:
+            raise InvalidArgumentError(
+                f"election_timeout_min_s ({shortest}) is at most election_timeout_max_s ({self.election_timeout_max_s})"
+            )
+        for name in ("heartbeat_s", "rpc_timeout_s", "append_timeout_s"):
+            if getattr(self, name) > half:
+                raise InvalidArgumentError(
+                    f"{name} ({getattr(self, name)}) is at most half of election_timeout_min_s ({shortest}): otherwise "
+                    "followers suspect a leader that lives"
+                )
+        if self.request_id_ttl_s is not None and self.request_id_ttl_s <= _CLOCKS_DIFFER_S:
+            raise InvalidArgumentError(
+                f"request_id_ttl_s ({self.request_id_ttl_s}) is more than {_CLOCKS_DIFFER_S:.0f}, by which clocks may "
+                "differ: otherwise no request id is fresh"
+            )
+
+    def _check_number(self, name: str, value: object, kind: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+            what = "a number of seconds" if kind is not int else "a whole number"
+            raise InvalidArgumentError(f"{name} is {what} above 0, not {value!r}")
+
+    @classmethod
+    def changes_in(cls, texts: Iterable[str]) -> dict[str, Any]:
+        """Arguments from ``NAME=VALUE`` each, as people write them; ``none`` is None. Raises InvalidArgumentError.
+
+        What does not fit together is found when settings are made of them.
+        """
+        changes: dict[str, Any] = {}
+        known = [field.name for field in attrs.fields(cls) if field.name not in _NOT_CHANGED]
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not equals or name not in known:
+                raise InvalidArgumentError(f"NAME=VALUE is wanted, NAME one of {', '.join(known)}; not {text!r}")
+            try:
+                changes[name] = None if value == "none" else int(value) if value.isdecimal() else float(value)
+            except ValueError:
+                raise InvalidArgumentError(f"{name} is a number, not {value!r}") from None
+        return changes

@@ -51,7 +51,8 @@ def test_suspicion_learns_from_what_was_slow(kind: str) -> None:
 
 def test_what_a_voter_promises_is_the_same_whatever_is_set() -> None:
     """200 ms at least, at its start and after each word of a leader, also when the connection to that is gone."""
-    for times in ({}, {"election_timeout_min_s": 0.01, "election_timeout_max_s": 0.02}):
+    soon = {"election_timeout_min_s": 0.01, "election_timeout_max_s": 0.02, "heartbeat_s": 0.005}
+    for times in ({}, {**soon, "rpc_timeout_s": 0.005, "append_timeout_s": 0.005}):
         timing = timing_of(**times)
         assert timing.quiet_until == 100.0 + QUIET_S
         timing.hear_leader(200.0, is_the_same=True)

@@ -55,6 +55,7 @@ class OwnPeer:
             publisher_port=settings.publisher_port,
             trim_forgets_ids=True,  # an entry that comes twice has no effect: see cluster.fence
             curve_keys=None if settings.keys is None else settings.data / _KEYS,
+            settings=dict(settings.changes),
             on_failure=self._on_failure,
         )
 

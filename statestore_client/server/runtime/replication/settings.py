@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client import RaftError, RaftSettings
+from raft_client.server import NodeSettings
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.replication.cluster_nodes import listening_address, nodes_of
 from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
@@ -70,6 +71,8 @@ class PeerSettings:
     publisher_port: int
     #: With them everything that the peers say and hear is encrypted, and nobody else is let in.
     keys: ClusterKeys | None = None
+    #: Changes of its ``raft_client.server.NodeSettings``.
+    changes: tuple[tuple[str, float | None], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -132,13 +135,19 @@ class ReplicaSettings:
         cluster: str = "",
         listen: str = "",
         awaits_import: bool = False,
+        log_settings: Mapping[str, float | None] | None = None,
     ) -> ReplicaSettings:
         """Of a server with a peer of the log in its process, as each of ``nodes`` has one: ids with ``host`` or
         ``host:port``, in one text ``a=host,b=host,c=host`` or a mapping. Three to nine, of which more than half must
         run. Each takes three ports, by default 8047 to 8049. The peer's log is in the directory ``data``. ``listen`` is
         the address to listen at, if it is not that of the own host. With a ``key`` all that goes to and from the log is
-        encrypted, with keys that are made from it. Raises SettingsError.
+        encrypted, with keys that are made from it. ``log_settings`` are changes of the peer's
+        :class:`raft_client.server.NodeSettings`, such as its time-outs. Raises SettingsError.
         """
+        try:
+            NodeSettings(peer_id=id, **(log_settings or {}))  # type: ignore[arg-type]  # what they are, it says itself
+        except (RaftError, TypeError) as error:
+            raise SettingsError(f"settings of the log: {error}") from None
         by_id = nodes_of(nodes)
         own = by_id.get(id)
         if own is None:
@@ -164,6 +173,7 @@ class ReplicaSettings:
                 host=bracketed,
                 publisher_port=own.publisher_port,
                 keys=keys,
+                changes=tuple((log_settings or {}).items()),
             ),
         )
 

@@ -159,18 +159,8 @@ def _in_cluster(options: dict[str, Any], data: str | None) -> ReplicaSettings:
         cluster=options["log_cluster"],
         listen=options["cluster_bind"],
         awaits_import=options["await_import"],
-        log_settings=_log_settings(options["log_settings"]),
+        log_settings=ReplicaSettings.log_settings_in(options["log_settings"]),
     )
-
-
-def _log_settings(texts: tuple[str, ...]) -> dict[str, float | None]:
-    from raft_client import RaftError
-    from raft_client.server import NodeSettings
-
-    try:
-        return NodeSettings.changes_in(texts)
-    except RaftError as error:
-        raise click.UsageError(f"--log-setting: {error}") from None
 
 
 def _key_of(options: dict[str, Any]) -> bytes:

@@ -177,6 +177,14 @@ class ReplicaSettings:
             ),
         )
 
+    @staticmethod
+    def log_settings_in(texts: Iterable[str]) -> dict[str, float | None]:
+        """For :meth:`in_cluster`, from ``NAME=VALUE`` each, as people write them. Raises SettingsError."""
+        try:
+            return NodeSettings.changes_in(texts)
+        except RaftError as error:
+            raise SettingsError(f"--log-setting: {error}") from None
+
     @classmethod
     def key_in(cls, file: str | Path) -> bytes:
         """The key that a file has, without spaces around it. A group may read it, as that of a mounted secret does.

@@ -76,7 +76,7 @@ class Members:
         """The connection is gone."""
         link = self.links.drop(link_id)
         if link is not None and link.name is not None:
-            self._leaves(link.name, now)
+            self._leaves(link.name, link.heard_at, now)
 
     def redial(self, link_id: LinkId, now: float) -> None:
         """A dialled connection has begun anew, or ended: what was said on it does not count any more."""
@@ -103,7 +103,7 @@ class Members:
         if not self.links.lead_to(name):
             self.remove_peer(name)
         elif link.name is not None:
-            self._leaves(name, now)
+            self._leaves(name, link.heard_at, now)
 
     def forget(self, name: str) -> bool:
         """A site that is gone for good is not listed any more. False if there is no such peer.
@@ -130,13 +130,13 @@ class Members:
             if name in replica.peers:
                 replica.remove(name)
 
-    def _leaves(self, name: str, now: float) -> None:
+    def _leaves(self, name: str, heard_at: float, now: float) -> None:
         """A connection of the peer has died. With another one it goes on, but what was under way may be lost."""
         other = self.links.of(name)
         for replica in self._replicas.values():
             if name in replica.peers:
                 if other is None:
-                    replica.disconnect(name, now)
+                    replica.disconnect(name, now, heard_at)
                 else:
                     replica.missed(name, now)
 
@@ -180,7 +180,7 @@ class Members:
         elif link.name is not None:
             name = link.name
             link.forget(now)
-            self._leaves(name, now)
+            self._leaves(name, link.heard_at, now)
         self.links.forget_rival(hello.name)
         is_second = self.links.of(hello.name) is not None
         self.links.take_hello(link, hello, now)
@@ -208,7 +208,7 @@ class Members:
         if not link.is_dialled:
             self.links.drop(link.id)
         if name is not None:
-            self._leaves(name, now)
+            self._leaves(name, link.heard_at, now)
 
     def end_if_dead(self, link: SiteLink, now: float) -> None:
         """A connection that was silent for too long ends, also if something has come now: that may be as old."""

@@ -91,12 +91,21 @@ class SyncBackoff:
 
     errors: int = 0
     _retry_at: float = 0.0
+    _failed_at: float = float("-inf")
 
     def fail(self, now: float, random: Random) -> None:
         """A request failed."""
         wait = min(FIRST_WAIT_S * 2 ** min(self.errors, 16), LONGEST_WAIT_S)
         self.errors += 1
+        self._failed_at = now
         self._retry_at = now + wait * (1.0 - _JITTER * random.random())
+
+    def excuse(self, heard_at: float) -> None:
+        """The line is dead, on which nothing came since ``heard_at``: a first error after that was its own, and the
+        peer is tried as soon as there is another line. Further ones may come of a line that is too slow for a sync.
+        """
+        if self.errors == 1 and self._failed_at > heard_at:
+            self._retry_at = 0.0
 
     def succeed(self) -> None:
         """All that was missed is there, or the peer was started again."""

@@ -157,10 +157,13 @@ class Replica:
             peer.began_at = float("-inf")
             peer.status.flaps = -1
 
-    def disconnect(self, name: str, now: float) -> None:
-        """No connection of the peer lives. That is an error of nobody: it is synced with as soon as one does."""
+    def disconnect(self, name: str, now: float, heard_at: float = float("inf")) -> None:
+        """No connection of the peer lives; it was heard last at ``heard_at``. That is an error of nobody: it is synced
+        with as soon as one does.
+        """
         peer = self.peers[name]
         peer.is_connected = False
+        peer.backoff.excuse(heard_at)
         self._happens(peer, PeerEvent.API_ERROR, now)
 
     def remove(self, name: str) -> None:

@@ -104,6 +104,21 @@ def test_a_request_that_is_not_answered_costs_a_wait() -> None:
     assert [type(message) for message in kept(one, 2)] == [CompareRanges]
 
 
+def test_a_request_that_was_lost_with_the_line_costs_no_wait_once() -> None:
+    """Nothing came since: that was the line. The next connection brings a sync at once. A sync that fails again with
+    the line may be too much for it, and waits.
+    """
+    one = OneSite("bonn")
+    for attempt, begins in (("first", True), ("second", False)):
+        assert any(isinstance(message, CompareRanges) for message in one.hear_hello(link=attempt))
+        one.wait(2.6)
+        one.wait(0.6)
+        assert not one.peer().is_connected
+        said = one.hear_hello(link=f"after the {attempt}")
+        assert any(isinstance(message, CompareRanges) for message in said) is begins
+        one.wait(300.0)
+
+
 def test_a_late_reply_of_an_older_sync_is_ignored() -> None:
     """It comes while a new sync runs, and is not taken for the new one's."""
     one = greeted()

@@ -81,6 +81,13 @@ class ClientRouter:
         self._is_open, self._address = False, address
         self._place_all()
 
+    def doubt(self) -> None:
+        """The active server says nothing to this one: clients that were passed on are cut, and it is dialled anew for
+        those that wait.
+        """
+        if not self._is_open:
+            self._place_all()
+
     def close(self) -> None:
         """Nobody waits any longer."""
         self.is_closing = True

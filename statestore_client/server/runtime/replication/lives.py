@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster.entries import Life
+from statestore_client.server.cluster.patience import ClientPatience
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
@@ -39,9 +40,7 @@ __all__ = ["Lives", "MachineOwner"]
 _INCARNATION_BITS: Final = 64
 #: A handed-over epoch comes back within a commit.
 _HAND_OVER_S: Final = 2.0
-#: An active server that may not speak for longer closes its clients: they try another server, or again.
-_SILENCE_S: Final = 5.0
-_LOOK_S: Final = 0.25
+_LOOK_S: Final = 0.1
 
 
 class MachineOwner(Protocol):
@@ -69,6 +68,7 @@ class Lives:
         #: What the machines go by. It is put right when this server takes over.
         self.clock: ElapsedClock = ElapsedClock()
         self._elapsed = ElapsedClock()
+        self._patience = ClientPatience(self._elapsed().monotonic)
         self._secret = ClusterSecret(settings.key)
         self.router: ClientRouter = ClientRouter(settings.id, self._secret)
         self._pulse = PulseThread(self._may_pulse, self._listener_came)
@@ -200,7 +200,7 @@ class Lives:
         replica, driver = self._replica, self._driver
         if replica is None or driver is None:
             return
-        if replica.silent_s > _SILENCE_S:
+        if self._patience.is_over(replica.silent_s, self._elapsed().monotonic, is_heard=replica.is_log_heard):
             log_event(logging.WARNING, "the replicated log does not answer", clients=len(driver))
             driver.dismiss("the replicated log cannot be reached")
             replica.wait_anew()
@@ -299,7 +299,7 @@ class Lives:
             self._listener.close()
         self._listener = None
         if url is not None and self._replica is not None:
-            self._listener = PulseListener(url, self._settings.id, self._secret, self._replica)
+            self._listener = PulseListener(url, self._settings.id, self._secret, self._replica, self.router.doubt)
 
     def promoted(self, epoch: int, timeline: Timeline) -> None:
         replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client import AsyncRaftClient, RaftError, RequestExpiredError, SnapshotChunk
+from raft_client import AsyncRaftClient, Freshness, RaftError, RequestExpiredError, SnapshotChunk
 from statestore_client.clocks import monotonic
 from statestore_client.server.runtime.clock import system_clock
 from statestore_client.server.runtime.observability.event_log import LOGGER
@@ -74,6 +74,11 @@ class LogLink:
         self._subscriber: AsyncSubscriber | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_closed = False
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a leader has broadcast something lately, or may still: not after ``_SILENCE_S`` without."""
+        return self._subscriber is not None and self._subscriber.state.freshness is not Freshness.SILENT
 
     async def find_base(self) -> tuple[int, LogEntry] | None:
         """See :func:`.log_base.find_base`. Waits for a leader. Raises what that does."""

@@ -334,6 +334,11 @@ class ReplicaLife:
         written_at = now if self._done is None else self._written_at
         return now - min(asked_at, written_at)
 
+    @property
+    def is_log_heard(self) -> bool:
+        """Whether the log has a leader that broadcasts, as far as this server can tell."""
+        return self._link.is_heard
+
     # -- by people ----------------------------------------------------------------------------------------------------
 
     async def hand_over(self, next_id: str, timeout: float) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 import msgpack
 import pytest
@@ -14,7 +16,7 @@ from support.waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
-from statestore_client import AsyncStateStoreClient, ReplicatedLogError, StateStoreError
+from statestore_client import AsyncStateStoreClient, ConnectionState, ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication import lives
@@ -196,19 +198,51 @@ async def test_nothing_is_said_without_the_log() -> None:
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["get", "set"])
-async def test_clients_that_wait_for_long_are_let_go(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server may be better, for what they ask for, and for what they write."""
-    monkeypatch.setattr("statestore_client.server.runtime.replication.lives._SILENCE_S", 0.2)
+async def test_clients_that_wait_for_a_log_without_a_leader_are_let_go(
+    writes: bool, figures: Callable[[str], None]
+) -> None:
+    """Another server may be better, for what they ask for, and for what they write. An election does not take that
+    long.
+    """
     async with servers("a") as pair:
         active = await pair.active()
         async with pair.client(active) as client:
             await client.set("k", "1")
+            began = monotonic()
             await pair.cluster.kill("1")
             await until(lambda: not replication(active).may_speak, "the lease is over")
             asked: asyncio.Future[object] = asyncio.ensure_future(client.set("k", "2") if writes else client.get("k"))
             await until(lambda: "suspended" in str(client.state).lower(), "the connection was closed")
+            took_s = monotonic() - began
+            figures(f"let go after {took_s:.2f} s")
+            assert 0.9 < took_s < 3.0
             await pair.cluster.restart("1")
             assert (await asked) is not None
+
+
+async def test_who_was_passed_on_to_a_server_that_says_nothing_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine may be cut off from this one only: it stays active, because it answers by the log. A client that was
+    passed on since has reached it.
+    """
+    monkeypatch.setattr("statestore_client.server.runtime.replication.liveness._SILENCE_S", 0.2)
+    states: list[ConnectionState] = []
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        async with pair.client(standby, on_state=lambda state, _error: states.append(state)) as client:
+            await client.set("k", "1")
+            dialled: list[str] = []
+            add = replication(active)._pulse.add
+            monkeypatch.setattr(
+                replication(active)._internal_listener, "_add_pulse", lambda *each: (dialled.append("b"), add(*each))
+            )
+            monkeypatch.setattr(replication(active)._pulse, "_may_pulse", lambda: None)
+            await until(lambda: ConnectionState.SUSPENDED in states, "the client was cut")
+            await client.set("k", "2")
+            looked = len(dialled)
+            await until(lambda: len(dialled) >= looked + 3, "the standby has listened anew, in vain")
+            await client.set("k", "3")
+        assert states.count(ConnectionState.SUSPENDED) == 1
+        assert replication(active).epoch == 1
 
 
 @pytest.mark.parametrize("endpoint", ["mqtts", "ws"])

@@ -11,12 +11,13 @@ leaves the lock locked for ever. Where that can happen:
 Invariant: a mutex is taken as the next item of a ``for`` loop that returns at once, where Python looks for no signals,
 and given back by an ``__exit__`` that is written in C.
 What the standard library makes of locks in Python (Event, Condition, Semaphore, Queue) has both faults, so the linter
-refuses it here.
+refuses it here. A thread's ``start()`` waits on such an Event: :func:`start` is to be used in its place.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,8 +26,9 @@ from types import TracebackType
 from typing import Final, TypeAlias
 
 from statestore_client.clocks import monotonic
+from statestore_client.errors import BusyError
 
-__all__ = ["LONGEST_NAP_S", "Flag", "Mutex", "Within", "closed_gate"]
+__all__ = ["LONGEST_NAP_S", "Flag", "Mutex", "Within", "closed_gate", "start"]
 
 #: What a ``with`` statement calls at its end.
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
@@ -128,3 +130,23 @@ def closed_gate() -> threading.Lock:  # noqa: TID251 - to sleep on, no mutex
     gate = threading.Lock()  # noqa: TID251 - as above
     gate.acquire()
     return gate
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread. Raises BusyError if the system has no room for one.
+
+    What a signal's handler raises meanwhile comes out as it is; nobody knows then whether the thread runs, and whoever
+    starts it must bear both. ``Thread.start()`` may have made a RuntimeError of it, in a Condition that finds its lock
+    released.
+    """
+    handled = sys.exc_info()[1]  # by our caller: it is the context of each error here
+    try:
+        thread.start()
+    except RuntimeError as error:
+        cut = error.__context__
+        if cut is None or cut is handled:
+            text = f"no thread could be started for {thread.name!r}: {error} (is there a limit?)"
+            raise BusyError(text) from error
+    else:
+        return
+    raise cut

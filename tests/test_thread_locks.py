@@ -151,3 +151,32 @@ def test_the_twins_do_the_same() -> None:
     assert clocks.rstrip() in inspect.getsource(statestore_client.clocks)
     of_both = inspect.getsource(raft_client.reports.warn_unclosed)
     assert of_both == inspect.getsource(statestore_client.reports.warn_unclosed)
+
+
+@BOTH
+def test_a_start_without_room_is_told_from_one_that_was_cut(locks: ModuleType) -> None:
+    """Thread.start() raises RuntimeError for both: for a limit of the system, also while another error is handled; and
+    in a Condition whose lock was released by an exception that a signal's handler raised.
+    """
+
+    class Full(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    class Cut(threading.Thread):
+        def start(self) -> None:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise RuntimeError("release unlocked lock")  # noqa: B904 - as the standard library has it
+
+    refused = (statestore_client.errors.BusyError, raft_client.errors.BusyError)
+    with pytest.raises(refused, match="no thread could be started for 'work': can't start new thread"):
+        locks.start(Full(name="work"))
+    try:
+        raise ValueError
+    except ValueError:
+        with pytest.raises(refused):
+            locks.start(Full())
+        with pytest.raises(KeyboardInterrupt):
+            locks.start(Cut())

@@ -54,7 +54,12 @@ class AsyncWatch:
         self._worker: Worker | None = None
         if callback is not None:
             self._worker = Worker(partial(self._deliver, callback), f"raft watch {self._watch.id}")
-            self._worker.start()
+            try:
+                self._worker.start()
+            except BaseException:
+                self._engine.unwatch(self._runner, self._watches, self._watch)  # with it a worker ends that runs
+                self._closed = True
+                raise
 
     @property
     def id(self) -> int:

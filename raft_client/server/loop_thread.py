@@ -7,7 +7,8 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from raft_client.errors import InvalidArgumentError
+from raft_client import thread_locks
+from raft_client.errors import BusyError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -28,14 +29,18 @@ class LoopThread:
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
-        with ExitStack() as closing:
-            loop = self._loop = asyncio.SelectorEventLoop()  # Windows' own has no add_reader()
-            closing.callback(loop.close)
-            thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
-            thread.start()
-            closing.callback(thread.join)
-            closing.callback(loop.call_soon_threadsafe, loop.stop)
-            self._closing = closing.pop_all()
+        loop = self._loop = asyncio.SelectorEventLoop()  # Windows' own has no add_reader()
+        thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
+        try:
+            thread_locks.start(thread)
+        except BusyError:
+            loop.close()
+            raise
+        except BaseException:
+            loop.call_soon_threadsafe(loop.stop)  # if the thread runs, it ends at once
+            raise
+        self._closing.callback(thread.join)
+        self._closing.callback(loop.call_soon_threadsafe, loop.stop)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,3 +52,10 @@ class LoopThread:
             action.close()
             raise InvalidArgumentError(f"{self._what} is not running: use it in a with statement")
         return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from raft_client import thread_locks
 from raft_client.core import arguments
 
 __all__ = ["Worker", "call_back", "check_callback"]
@@ -29,8 +30,10 @@ class Worker:
         self._thread = threading.Thread(target=work, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin. Raises :class:`BusyError` if the system has no room for a thread. After any other exception it may
+        work, or never will: its owner must end.
+        """
+        thread_locks.start(self._thread)
 
     @property
     def is_current(self) -> bool:

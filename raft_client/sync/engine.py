@@ -55,9 +55,8 @@ class Engine:
     def open(self) -> None:
         """Make what calls need. Nothing is connected before the first call."""
         self.check_process()
-        if not self._sockets.run(self._sockets.open):
-            return
-        self._listeners.open()
+        self._sockets.run(self._sockets.open)
+        self._listeners.open()  # also what an exception has kept from being opened before
         self._heartbeat.start()
 
     def call(self, call: Call, *, timeout: float | None, target: str | None = None) -> Any:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from raft_client import thread_locks
 from raft_client.core.calls import GetConfig
 from raft_client.errors import RaftError
 from raft_client.thread_locks import Flag
@@ -29,8 +30,9 @@ class Heartbeat:
 
     def start(self) -> None:
         if self._settings.heartbeat is not None and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="raft heartbeat", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="raft heartbeat", daemon=True)
+            thread_locks.start(thread)
+            self._thread = thread
 
     def stop(self) -> None:
         """It asks nothing more; one question may be under way."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Final
 
+from raft_client import thread_locks
 from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
@@ -27,19 +28,25 @@ class Listeners:
         self._listeners: Final = (on_state, on_leader)
         #: What the log was not told yet. To be looked at: whoever finds something calls :meth:`log`.
         self.news: deque[StateChanged] = deque()
-        self._queue: SimpleQueue[StateChanged] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[StateChanged | None] | None = None  # of the thread, once it runs
 
     def open(self) -> None:
         """The client is open: changes may come."""
-        if self._thread is None and any(self._listeners):
-            self._thread = threading.Thread(target=self._run, name="raft listeners", daemon=True)
-            self._thread.start()
+        if self._queue is None and any(self._listeners):
+            queue: SimpleQueue[StateChanged | None] = SimpleQueue()
+            try:
+                thread_locks.start(
+                    threading.Thread(target=self._run, args=(queue,), name="raft listeners", daemon=True)
+                )
+            except BaseException:
+                queue.put(None)  # it may run, and another one will be started
+                raise
+            self._queue = queue
 
     def note(self, change: StateChanged) -> None:
         """With the engine's lock held, so that everybody is told in the order in which things happened."""
         self.news.append(change)
-        if self._thread is not None:
+        if self._queue is not None:
             self._queue.put(change)
 
     def log(self) -> None:
@@ -51,9 +58,8 @@ class Listeners:
                 return
             log_change(self._seeds, change)
 
-    def _run(self) -> None:
-        while True:
-            change = self._queue.get()
+    def _run(self, queue: SimpleQueue[StateChanged | None]) -> None:
+        while (change := queue.get()) is not None:
             for name, call in calls_of(change, *self._listeners):
                 try:
                     call()

@@ -107,5 +107,5 @@ async def _replay(path: Path, port: int) -> None:
         raise AddressError(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from error
     print_line(f"replay at http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     await stop.wait()
-    server.close()
+    await event_loops.stop_accepting(server)
     endpoint.close()

@@ -5,12 +5,14 @@ may also come too late, raise anything, or return anything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from statestore_client.errors import SettingsError
+from statestore_client import thread_locks
+from statestore_client.errors import BusyError, SettingsError
 from statestore_client.thread_locks import Flag, Mutex
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Opening:
 
     def _start(self, on_end: Callable[[], object]) -> None:
         self._on_end = on_end
-        threading.Thread(target=self._run, name="statestore open_socket", daemon=True).start()
+        _start(self._run, "statestore open_socket")
 
     def _run(self) -> None:
         try:
@@ -130,8 +132,16 @@ async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
         with contextlib.suppress(RuntimeError):  # the loop was closed while this thread worked
             loop.call_soon_threadsafe(finish, *end)
 
-    threading.Thread(target=run, name="statestore connect", daemon=True).start()
+    _start(run, "statestore connect")
     return await outcome
+
+
+def _start(work: Callable[[], None], name: str) -> None:
+    """In a thread. Raises OSError if the system has no room for one: it is one attempt to connect that fails."""
+    try:
+        thread_locks.start(threading.Thread(target=work, name=name, daemon=True))
+    except BusyError as error:
+        raise OSError(errno.EAGAIN, error.message) from error
 
 
 def _close(outcome: object) -> None:

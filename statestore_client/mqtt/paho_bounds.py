@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import MQTTErrorCode
 
+from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.dialing import dial
@@ -155,9 +156,14 @@ class BoundedClient(Client):
             self._dialed = dial(self._host, self._port, self._connect_by, silence_s=self.silence_s)
             self._dialed.settimeout(max(0.001, self._connect_by - monotonic()))
         if self.transport == "websockets":
-            self._watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)
-            self._watch.daemon = True
-            self._watch.start()
+            watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)
+            watch.daemon = True
+            try:
+                thread_locks.start(watch)
+            except BaseException:
+                watch.cancel()  # it may run, and the next socket is not its own
+                raise
+            self._watch = watch
         return self._dialed
 
     def _ssl_wrap_socket(self, tcp_sock: Any) -> Any:

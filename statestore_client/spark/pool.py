@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
+from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.settings import ConnectionSettings
@@ -179,7 +180,11 @@ class ClientPool:
         if not pooled and not entry.users:
             _close(entry)
         if must_reap:
-            threading.Thread(target=self._reap_for_ever, name="statestore pool", daemon=True).start()
+            try:
+                thread_locks.start(threading.Thread(target=self._reap_for_ever, name="statestore pool", daemon=True))
+            except BaseException:
+                self._reaping = False  # so the next one tries again; two of them do no harm
+                raise
 
     def _reap_for_ever(self) -> None:
         """Until nothing is idle any more; the next return starts a new thread."""

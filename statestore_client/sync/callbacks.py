@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from statestore_client import thread_locks
 from statestore_client.core.callbacks import check_function, refuse_awaitable
-from statestore_client.errors import BusyError
 
 __all__ = ["Worker", "call_back", "check_callback"]
 
@@ -40,12 +40,10 @@ class Worker:
         self._thread = threading.Thread(target=work, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises :class:`BusyError` if the system has no room for a thread."""
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            text = f"no thread could be started for {self._thread.name!r}: {error} (is there a limit?)"
-            raise BusyError(text) from error
+        """Begin. Raises :class:`BusyError` if the system has no room for a thread. After any other exception it may
+        work, or never will: its owner must end.
+        """
+        thread_locks.start(self._thread)
 
     def stop(self) -> None:
         """Nobody can stop a thread: it looks at a flag by itself."""

@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
+from statestore_client import thread_locks
 from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import Clock, monotonic
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener
-from statestore_client.errors import BusyError, ConnectionLostError, StateStoreError
+from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog
 from statestore_client.settings import ConnectionSettings
@@ -127,11 +128,11 @@ class Link:
             end.setblocking(False)
         thread = threading.Thread(target=self._run, args=waker, name=f"statestore {self.client_id}", daemon=True)
         try:
-            thread.start()
-        except RuntimeError as error:
-            for end in waker:
+            thread_locks.start(thread)
+        except BaseException:
+            for end in waker:  # a thread that runs all the same finds that it is not this one's, and ends
                 end.close()
-            raise BusyError(f"no thread could be started for the network: {error} (is there a limit?)") from error
+            raise
         self._waker, self.thread, self._is_leaving = waker, thread, False
 
     def perform(self) -> None:

@@ -100,7 +100,10 @@ class Watch:
                 deliver = partial(self._deliver, self._callback)
                 self._worker = self._engine.worker(deliver, f"statestore watch {self._key[:40]!r}")
                 self._worker.start()
-        except BaseException:
+        except BaseException as error:
+            if self._worker is not None and not isinstance(error, StateStoreError):
+                self.close()  # a signal came in between: the worker runs, or does not, and ends with its watch
+            self._worker = None
             self._state.is_started = False
             self._engine.unwatch(self._key, self._inbox)
             raise

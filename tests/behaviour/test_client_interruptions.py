@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from functools import partial
 
 import pytest
-from support.interruptions import interrupted_at_line, interrupting, is_free, needs_timer
+from support.interruptions import interrupted_at_call, interrupted_at_line, interrupting, is_free, needs_timer
 from support.waiting import eventually
 
 import statestore_client
@@ -135,6 +136,37 @@ def test_a_second_reader_is_not_refused_after_an_interruption() -> None:
                 interrupted(look, 0.001)
                 assert is_free(look)
     assert not refused
+
+
+@pytest.mark.parametrize("work", ["open", "watch", "lock"])
+def test_a_thread_whose_start_is_cut_runs_or_does_not(work: str) -> None:
+    """Whatever call in ``threading`` an exception cuts, it comes out as it is, and the same works afterwards."""
+    seen: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def follow(store: StateStoreClient) -> None:
+        with store.watch("k", callback=lambda event: seen.put(event.value)):
+            store.set("k", "1", timeout=20)
+            assert seen.get(timeout=20) == b"1"
+            assert seen.empty()
+
+    works: dict[str, Callable[[StateStoreClient], object]] = {
+        "open": lambda store: (store.open(20), store.set("k", "1", timeout=20)),
+        "watch": follow,
+        "lock": lambda store: store.lock("l", lease=1).acquire(20).release(),
+    }
+    number, place = 0, "the first call"
+    with EmbeddedServer() as server:
+        while place is not None:
+            store = StateStoreClient(server.url)
+            if work != "open":
+                store.open(20)
+            place = interrupted_at_call(number, partial(works[work], store), threading)
+            while not seen.empty():
+                seen.get()
+            works[work](store)
+            assert is_free(store.close)
+            number += 1
+    assert number > 10
 
 
 def test_clients_that_are_opened_and_closed_under_interruptions_hang_nobody() -> None:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
-from support.interruptions import AlarmError, interrupted_at_line, interrupting, is_free, needs_timer
+from support.interruptions import (
+    AlarmError,
+    interrupted_at_call,
+    interrupted_at_line,
+    interrupting,
+    is_free,
+    needs_timer,
+)
 from support.scripted_peers import ScriptedCluster
 from support.waiting import eventually
 
 import raft_client
-from raft_client import BusyError, ConnectionLostError, RaftClient
+from raft_client import (
+    BusyError,
+    ConnectionLostError,
+    ConnectionState,
+    KeyValueCodec,
+    RaftClient,
+    WatchEvent,
+)
 
 pytestmark = [
     needs_timer,
@@ -147,3 +163,34 @@ def test_clients_that_are_closed_under_interruptions_hang_nobody(peers: Scripted
 
             interrupted(work, 0.004)
             assert is_free(client.close)
+
+
+@pytest.mark.parametrize("work", ["open", "watch"])
+def test_a_thread_whose_start_is_cut_runs_or_does_not(peers: ScriptedCluster, work: str) -> None:
+    """Whatever call in ``threading`` an exception cuts, it comes out as it is, and the same works afterwards; no thread
+    is left.
+    """
+    heard: queue.SimpleQueue[object] = queue.SimpleQueue()
+    told: queue.SimpleQueue[ConnectionState] = queue.SimpleQueue()
+
+    def follow(client: RaftClient) -> None:
+        with client.watch(callback=heard.put):
+            client.append(KeyValueCodec.set(b"k", b"1"), timeout=30)
+            assert isinstance(heard.get(timeout=30), WatchEvent)
+
+    works: dict[str, Callable[[RaftClient], object]] = {"open": RaftClient.open, "watch": follow}
+    number, place = 0, "the first call"
+    while place is not None:
+        client = RaftClient(peers.seeds, heartbeat=30, on_state=lambda state, *_: told.put(state), response_timeout=30)
+        if work == "watch":
+            client.open()
+        place = interrupted_at_call(number, partial(works[work], client), threading)
+        while not heard.empty():
+            heard.get()
+        works[work](client)
+        assert is_free(client.close)
+        while told.get(timeout=30) is not ConnectionState.CLOSED:
+            pass
+        number += 1
+    assert number > 10
+    eventually(lambda: not any(each.name.startswith("raft ") and each.is_alive() for each in threading.enumerate()))

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["AlarmError", "interrupted_at_line", "interrupting", "is_free", "needs_timer"]
+__all__ = ["AlarmError", "interrupted_at_call", "interrupted_at_line", "interrupting", "is_free", "needs_timer"]
 
 needs_timer = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
 
@@ -77,6 +77,27 @@ def interrupted_at_line(number: int, work: Callable[[], object], package: Module
 
     def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
         return at_line if frame.f_code.co_filename.startswith(package.__path__[0]) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        work()
+    except AlarmError as error:
+        return str(error)
+    finally:
+        sys.settrace(before)
+    return None
+
+
+def interrupted_at_call(number: int, work: Callable[[], object], module: ModuleType) -> str | None:
+    """The same where a function of the module begins, for one that takes locks: Python hands no signal on between a
+    lock and its ``with`` statement (before 3.14), and a trace function would.
+    """
+    calls = count()
+
+    def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename == module.__file__ and next(calls) == number:
+            raise AlarmError(frame.f_code.co_qualname)
 
     before = sys.gettrace()
     sys.settrace(at_call)

@@ -11,6 +11,7 @@ import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from raft_client._common import event_loops
 from raft_client._common.http_requests import RequestReader
 from raft_client.errors import TransportError
 from raft_client.server.runtime.metrics import CONTENT_TYPE
@@ -46,7 +47,7 @@ class MetricsPage:
     async def close(self) -> None:
         """Nobody is answered any more."""
         if self._server is not None:
-            self._server.close()
+            await event_loops.stop_accepting(self._server)
         for writer in self._open:
             writer.transport.abort()
         await asyncio.gather(*filter(None, self._open.values()))

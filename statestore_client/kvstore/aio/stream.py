@@ -63,13 +63,13 @@ class AsyncSiteStream(Generic[S, T]):
         """Read the snapshot. Raises as a request of the client does."""
         try:
             self._snapshot = await self._link.run(self._follower.begin())
+            if self._callback is not None:
+                if self._initial is not None:
+                    self._waiting.extend(self._initial(self._snapshot))
+                self._worker = CallbackWorker(partial(self._deliver, self._callback))
         except BaseException:
             await self._link.close()
             raise
-        if self._callback is not None:
-            if self._initial is not None:
-                self._waiting.extend(self._initial(self._snapshot))
-            self._worker = CallbackWorker(partial(self._deliver, self._callback))
         return self
 
     async def get(self, timeout: float | None = None) -> T | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import zmq
 
+from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.core.callbacks import check_function
 from statestore_client.errors import BusyError, RemoteProtocolError
@@ -141,7 +142,7 @@ class CallbackWorker:
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=work, name="statestore-site-callback", daemon=True)
-        self._thread.start()
+        thread_locks.start(self._thread)
 
     def stop(self) -> None:
         """Also if it is the function itself that asks for it."""

@@ -64,13 +64,13 @@ class SiteStream(Generic[S, T]):
         """Read the snapshot. Raises as a request of the client does."""
         try:
             self._snapshot = self._link.run(self._follower.begin())
+            if self._callback is not None:
+                if self._initial is not None:
+                    self._waiting.extend(self._initial(self._snapshot))
+                self._worker = CallbackWorker(partial(self._deliver, self._callback))
         except BaseException:
             self._link.close()
             raise
-        if self._callback is not None:
-            if self._initial is not None:
-                self._waiting.extend(self._initial(self._snapshot))
-            self._worker = CallbackWorker(partial(self._deliver, self._callback))
         return self
 
     def get(self, timeout: float | None = None) -> T | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from statestore_client import thread_locks
 from statestore_client.errors import ReplicatedLogError
 from statestore_client.thread_locks import Flag
 
@@ -31,11 +33,18 @@ class ServerThread:
         self._stop: asyncio.Event | None = None
         self._serving: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._is_unwanted = False  # a signal's handler has cut the start: the thread ends as soon as it can
         self._thread = threading.Thread(target=self._run, name="statestore-server", daemon=True)
 
     def start_and_wait(self) -> None:
-        self._thread.start()
-        if not self._is_ready.wait(_START_TIMEOUT_S):
+        try:
+            thread_locks.start(self._thread)
+            is_ready = self._is_ready.wait(_START_TIMEOUT_S)
+        except BaseException:
+            self._is_unwanted = True
+            self._cancel()
+            raise
+        if not is_ready:
             self._give_up()
         if self._error is not None:
             self._thread.join()
@@ -43,13 +52,17 @@ class ServerThread:
 
     def _give_up(self) -> None:
         """Whatever was begun is undone, unless a name server hinders even that."""
-        if self._loop is not None and self._serving is not None:
-            self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._cancel()
         self._thread.join(_START_TIMEOUT_S)
         told = f"the server did not start within {_START_TIMEOUT_S:g} s"
         if self._server.replication is None:
             raise TimeoutError(told)
         raise ReplicatedLogError(f"{told}: its log does not answer; does a majority of the log's peers run?")
+
+    def _cancel(self) -> None:
+        if self._loop is not None and self._serving is not None:
+            with suppress(RuntimeError):  # it has ended, and its loop is closed
+                self._loop.call_soon_threadsafe(self._serving.cancel)
 
     def stop_and_wait(self) -> None:
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
@@ -71,6 +84,8 @@ class ServerThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._serving = asyncio.current_task()
+        if self._is_unwanted:
+            return
         await self._server.start()
         self._is_ready.set()
         failing = asyncio.ensure_future(self._server.wait_for_failure())

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
+from raft_client._common import event_loops
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.replication.internal_connection import InternalStream, receive
@@ -63,10 +64,10 @@ class InternalListener:
         chosen: int = self._server.sockets[0].getsockname()[1]
         return chosen
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Safe to call twice."""
         if self._server is not None:
-            self._server.close()
+            await event_loops.stop_accepting(self._server)
         for stranger in tuple(self._strangers):
             stranger.transport.abort()
         for task in tuple(self._tasks):

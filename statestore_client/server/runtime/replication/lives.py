@@ -391,7 +391,7 @@ class Lives:
         """Let another server be the active one, if this one is. Safe to call twice."""
         self._is_over = True
         await self.hand_over()
-        self._internal_listener.close()
+        await self._internal_listener.close()
         self.router.close()
         self._listen_to(None)
         if self._timer is not None:

@@ -63,8 +63,9 @@ class DiskStorage:
     def append(self, batch: WriteBatch, done: Done) -> None:
         if self._thread is None:
             self._store.forget()
-            self._thread = threading.Thread(target=self._run, name="statestore-disk", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="statestore-disk", daemon=True)
+            thread.start()
+            self._thread = thread
         self._queue.put((batch, done))
 
     def write(self, batch: WriteBatch) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common import event_loops
 from raft_client._common.hosts import is_local
 from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint, Respond
 from statestore_client.server.runtime.observability.metrics_pages import MetricsPages
@@ -42,9 +43,6 @@ _PATHS: Final = {"ws": "/mqtt", "wss": "/mqtt", "http": "/metrics"}
 #: At the same time. Someone who looks at the monitor has one for as long as the page is open, and others for a moment.
 _METRICS_CONNECTIONS: Final = 16
 _MONITOR_CONNECTIONS: Final = 64
-
-#: Turns of the event loop between accept() and a connection that can be closed.
-_ACCEPT_STEPS: Final = 5
 
 
 class Listeners:
@@ -183,19 +181,10 @@ class Listeners:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def stop_accepting(self) -> None:
-        """Let sockets that were accepted a moment ago become connections, and accept no more.
-
-        Closing a listener in that moment trips asyncio over its own assertion, and the accepted socket is never closed.
-        """
-        loop = asyncio.get_running_loop()
+        """Let sockets that were accepted a moment ago become connections, and accept no more."""
         for acceptor in self._acceptors:
             acceptor.close()
-        for server in self._servers:
-            with suppress(NotImplementedError):  # event loops without readers do not accept in this way either
-                for sock in server.sockets:
-                    loop.remove_reader(sock.fileno())
-        for _ in range(_ACCEPT_STEPS):
-            await asyncio.sleep(0)
+        await event_loops.stop_accepting(*self._servers)
         self.close()
 
     def close(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import tempfile
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
 from statestore_client.server.runtime.replication.internal_connection import InternalStream, receive
 from statestore_client.server.runtime.replication.internal_handshake import ENCRYPTED, MAGIC, Session
+from statestore_client.server.runtime.replication.internal_listener import InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseThread
 
 
@@ -53,6 +57,24 @@ async def test_nothing_that_came_before_tls_counts_as_said_inside() -> None:
             await receiving
         stream.transport.abort()
         writer.close()
+
+
+@pytest.mark.parametrize("turns", range(7))
+async def test_who_is_being_accepted_when_the_listener_closes_is_closed_as_well(turns: int) -> None:
+    """At each turn of the event loop between accept() and the first word: no socket is forgotten."""
+    nobody: Any = None  # is asked: the stranger says nothing
+    listener = InternalListener("a", nobody, ClusterSecret(b""), nobody, nobody)
+    port = await listener.open("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await listener.close()
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                while await asyncio.get_running_loop().sock_recv(stranger, 100):
+                    pass
+    gc.collect()  # what was forgotten is a warning, which is an error
 
 
 async def test_listeners_that_have_left_are_closed_while_nothing_is_said() -> None:

@@ -26,7 +26,7 @@ class RecordingServer(EmbeddedServer):
     def __init__(self, **options: Any) -> None:
         super().__init__(reserved_port(), authorize=self._record, **options)
         self.requests: list[tuple[str, Command]] = []
-        self.on_request: Callable[[int], None] = lambda _count: None
+        self.on_request: Callable[[int], object] = lambda _count: None
         self.allows: Callable[[Command], bool] = lambda _command: True
 
     def _record(self, client_id: str, command: Command) -> bool:
@@ -44,22 +44,23 @@ class RecordingServer(EmbeddedServer):
         """The keys of all GETs."""
         return [c.key for _, c in self.requests if isinstance(c, Get)]
 
-    def restart_at(self, count: int) -> threading.Event:
-        """Stop at the request number ``count`` and start again, empty, on the same port. The event tells when."""
-        return self.restart_when(lambda _command: len(self.requests) == count)
+    def restart_at(self, count: int, *, keep_state: bool) -> threading.Event:
+        """Stop at the request number ``count`` and start again on the same port, empty unless ``keep_state``. The event
+        tells when.
+        """
+        return self.restart_when(lambda _command: len(self.requests) == count, keep_state=keep_state)
 
-    def restart_when(self, is_time: Callable[[Command], bool]) -> threading.Event:
+    def restart_when(self, is_time: Callable[[Command], bool], *, keep_state: bool) -> threading.Event:
         """The same at the first command of which this is true."""
         restarted = threading.Event()
 
         def restart() -> None:
-            self.stop()
-            self.start()
+            self.restart(keep_state=keep_state)
             restarted.set()
 
         def watch(_seen: int) -> None:
             if is_time(self.requests[-1][1]):
-                self.on_request = lambda _count: None
+                self.on_request = lambda _count: restarted.wait(0.005)  # the rest is not done before that
                 threading.Thread(target=restart).start()
 
         self.on_request = watch

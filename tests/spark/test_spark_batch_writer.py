@@ -182,7 +182,9 @@ def test_a_store_that_loses_its_data_ends_the_query(sums: Aggregation) -> None:
     error, and not a store with half of the keys."""
     sums.add(a=1, b=1)
     sums.add(a=5)
-    restarted = sums.server.restart_when(lambda command: isinstance(command, Set) and command.value == b"6")
+    restarted = sums.server.restart_when(
+        lambda command: isinstance(command, Set) and command.value == b"6", keep_state=False
+    )
     with pytest.raises(StreamingQueryException, match="begin anew with another pipeline_id and an empty checkpoint"):
         sums.run()
     assert restarted.is_set()

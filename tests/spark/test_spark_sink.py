@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from recording_server import RecordingServer
 from spark_frames import NEW, OLD, frame, save
 
 from statestore_client import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from recording_server import RecordingServer
 
 pytestmark = pytest.mark.spark
 
@@ -169,14 +169,16 @@ def test_a_streaming_query_writes_its_micro_batches(
     assert [item.value for item in store.get_many(["a", "b"]) if item] == [b"", b"2"]
 
 
-def test_lost_connection_is_retried_in_the_task(
-    spark: SparkSession, server: RecordingServer, store: StateStoreClient
-) -> None:
-    """When the server restarts in the middle of a job, all rows are written by the first attempt of each task."""
-    restarted = server.restart_at(1500)
-    report = write_rows(frame(spark, 4000), server.url, client_id_prefix="etl")
-    assert restarted.is_set()
-    assert report == WriteReport(written=4000, resent=report.resent)
+def test_lost_connection_is_retried_in_the_task(spark: SparkSession, tmp_path: Path) -> None:
+    """When the server restarts from its disk in the middle of a job, all rows are written by the first attempt of each
+    task.
+    """
+    with RecordingServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        restarted = server.restart_at(1500, keep_state=True)
+        report = write_rows(frame(spark, 4000), server.url, client_id_prefix="etl")
+        assert restarted.is_set()
+        assert report == WriteReport(written=4000, resent=report.resent)
+        assert len(list(store.scan("k*"))) == 4000
 
 
 def test_spark_finds_the_sink_by_itself(spark: SparkSession, server: RecordingServer, store: StateStoreClient) -> None:

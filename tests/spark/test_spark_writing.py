@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from recording_server import RecordingServer
 
 from statestore_client import (
     ConnectionSettings,
@@ -19,6 +20,7 @@ from statestore_client import (
     InvalidArgumentError,
     NotAuthorizedError,
     StateStoreClient,
+    StoreReplacedError,
     TransportError,
 )
 from statestore_client.server import EmbeddedServer
@@ -31,8 +33,7 @@ from statestore_client.spark.writing import PartitionWrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from recording_server import RecordingServer
+    from pathlib import Path
 
 OLD, NEW = HlcTimestamp(1000, 0, "lock"), HlcTimestamp(2000, 0, "lock")
 
@@ -295,12 +296,25 @@ def test_unanswered_rows_are_sent_again(write: Writer, server: RecordingServer, 
     assert len(list(store.scan("k*"))) == 2000
 
 
-def test_restarted_server_is_found_again(write: Writer, server: RecordingServer) -> None:
-    """When the server restarts empty in the middle, all rows are written in the same attempt."""
-    restarted = server.restart_at(1000)
-    report = write([f"k{i}" for i in range(3000)], ["v"] * 3000)
+def test_restarted_server_is_found_again(pool: ClientPool, tmp_path: Path) -> None:
+    """When the server restarts from its disk in the middle, all rows are written in the same attempt."""
+    with RecordingServer(data=tmp_path) as server, StateStoreClient(server.url) as store:
+        restarted = server.restart_at(1000, keep_state=True)
+        report = Writer(server, pool)([f"k{i}" for i in range(3000)], ["v"] * 3000)
+        assert restarted.is_set()
+        assert (report.written, report.error) == (3000, None)
+        assert len(list(store.scan("k*"))) == 3000
+
+
+@pytest.mark.parametrize("error_mode", ["fail", "continue"])
+def test_a_server_that_restarts_empty_fails_the_write(write: Writer, server: RecordingServer, error_mode: str) -> None:
+    """When it restarts empty in the middle, the write has failed, whatever errorMode says about rows."""
+    restarted = server.restart_at(1000, keep_state=False)
+    report = write([f"k{i}" for i in range(3000)], ["v"] * 3000, error_mode=error_mode)
     assert restarted.is_set()
-    assert (report.written, report.error) == (3000, None)
+    with pytest.raises(StoreReplacedError, match="rows written before are missing"):
+        report.raise_for_error()
+    assert report.rows == 3000
 
 
 def test_gives_up_without_progress(write: Writer, server: RecordingServer) -> None:

@@ -294,7 +294,7 @@ def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
     with pytest.raises(StorageOwnerError):
         EmbeddedPeer("b", {"b": url}, tmp_path / "a").start()
-    eventually(lambda: threading.active_count() == threads, "the threads have ended")
+    eventually(lambda: threading.active_count() <= threads, "the threads have ended")
 
 
 def test_a_peer_that_ends_by_itself_says_why(tmp_path: Path) -> None:

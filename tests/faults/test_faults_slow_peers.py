@@ -1,4 +1,4 @@
-"""Peers of the log on disks that are slow, and in processes that stand still: the bars of the simulation, on sockets."""
+"""Peers of the log on disks that are slow, and in processes that stand still: as in the simulation, on sockets."""
 
 from __future__ import annotations
 

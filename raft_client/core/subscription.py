@@ -12,9 +12,12 @@ A slow consumer lets the queue fill; then broadcasts are only counted, and a rea
 again: its flow control reaches back to the peer.
 
 When nothing was broadcast for a second (leaders broadcast twice a second even if idle), or the connection broke, the
-leader is looked for and its broadcasts are listened to anew. Entries of any peer are applied ones, so what a former
-leader still broadcasts is true; but while it is cut off from the others it may lag behind them and not know (facts §3:
-no check-quorum).
+leader is looked for and its broadcasts are listened to anew. Sooner than that, after three times the longest pause that
+it has lately made, it is asked whether it still leads. That costs two questions where all is well, and finds the next
+leader of a machine that is lost half a second earlier where leaders broadcast ten times a second.
+
+Entries of any peer are applied ones, so what a former leader still broadcasts is true; but while it is cut off from the
+others it may lag behind them and not know (facts §3: no check-quorum).
 
 Invariant: the entries handed out have consecutive indexes from the one after ``after`` on, snapshots aside.
 Invariant: at most one reader and one search are under way.
@@ -75,6 +78,10 @@ __all__ = [
 #: Between two readers of which the first brought nothing (leaders broadcast more than they hand out), and between two
 #: attempts to listen to the same URL.
 _AGAIN_S: Final = 0.1
+#: Pauses between broadcasts that are not out of the ordinary; a long one counts half as much after the last number.
+_ORDINARY_PAUSES: Final = 3.0
+_SHORTEST_DOUBT_S: Final = 0.25
+_PAUSE_HALVES_S: Final = 5.0
 #: What is known to exist is broadcast within this time, or it was lost.
 _BROADCAST_WITHIN_S: Final = 0.1
 
@@ -119,6 +126,10 @@ class Subscription:
         self._silent_at: float | None = None
         self._listened_at = 0.0
         self._find_at: float | None = None  # the connection broke
+        self._heard_at: float | None = None  # the last broadcast at this URL
+        self._pause_s = 0.0  # the longest between two of them, lately
+        self._doubt_at: float | None = None  # when the present one is out of the ordinary
+        self._only_doubts = False  # the search under way may find that all is well
         self._heard = False
         self._is_silent = False  # nothing was heard although there was time to
         self._reported = SubscriptionState(Freshness.STALE)
@@ -156,7 +167,8 @@ class Subscription:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        return min((at for at in (self._silent_at, self._find_at, self._read_at) if at is not None), default=None)
+        times = (self._silent_at, self._find_at, self._read_at, self._doubt_at)
+        return min((at for at in times if at is not None), default=None)
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -189,10 +201,19 @@ class Subscription:
         self._is_silent = False
         self._silent_at = now + self._silence_s
         self._find_at = None
+        self._measure_pause(now)
         self._known = max(self._known, broadcast.last_applied)
         self._take_broadcast(broadcast.entries)
         self._fill()
         self._report()
+
+    def _measure_pause(self, now: float) -> None:
+        if self._heard_at is not None:
+            pause_s = now - self._heard_at
+            self._pause_s = max(pause_s, self._pause_s * 0.5 ** (pause_s / _PAUSE_HALVES_S))
+            doubt_s = max(_SHORTEST_DOUBT_S, _ORDINARY_PAUSES * self._pause_s)
+            self._doubt_at = now + doubt_s if doubt_s < self._silence_s else None
+        self._heard_at = now
 
     def cannot_listen(self, url: str, why: str, _now: float) -> None:
         """What the leader says of its broadcasts is of no use, and it will say it again."""
@@ -225,8 +246,9 @@ class Subscription:
             self._reader_finished(now)
         elif call is self._finder and isinstance(result, str):
             self._finder = None
-            self._listen(result, now)
-            self._read()  # what was broadcast before the SUB socket is connected
+            if not self._only_doubts or result != self._url:
+                self._listen(result, now)
+                self._read()  # what was broadcast before the SUB socket is connected
         self._report()
 
     def failed(self, call: Call, error: RaftError, now: float) -> None:
@@ -255,6 +277,9 @@ class Subscription:
         if self._find_at is not None and now >= self._find_at:
             self._find_at = None
             self._find()
+        if self._doubt_at is not None and now >= self._doubt_at:
+            self._doubt_at = None
+            self._find(only_doubts=True)
         if self._read_at is not None and now >= self._read_at:
             self._read_at = None
             self._fill()
@@ -277,7 +302,7 @@ class Subscription:
         self._ahead.clear()
         self._actions.clear()
         self._end_of_log = self._reader = self._finder = self._url = None
-        self._silent_at = self._find_at = self._read_at = None
+        self._silent_at = self._find_at = self._read_at = self._doubt_at = None
 
     def take_actions(self) -> list[SubscriptionAction]:
         """What to do now, in this order."""
@@ -377,7 +402,8 @@ class Subscription:
 
     # -- following the leader ------------------------------------------------------------------------------------------
 
-    def _find(self) -> None:
+    def _find(self, *, only_doubts: bool = False) -> None:
+        self._only_doubts = only_doubts and (self._finder is None or self._only_doubts)
         if self._finder is None and self.error is None and self.is_placed:
             self._finder = FindBroadcast(self._ident)
             self._actions.append(Submit(self._finder))
@@ -388,6 +414,7 @@ class Subscription:
             self._actions.append(StopListening(self._url))
         self._url = url
         self._listened_at, self._silent_at, self._find_at = now, now + self._silence_s, None
+        self._heard_at, self._pause_s, self._doubt_at = None, 0.0, None
         self._actions.append(Listen(url))
 
     def _end(self, error: RaftError) -> None:
@@ -400,7 +427,9 @@ class Subscription:
             self._actions.append(Cancel(self._finder))
         if self._url is not None:
             self._actions.append(StopListening(self._url))
-        self._reader = self._finder = self._url = self._silent_at = self._find_at = self._read_at = None
+        self._reader = self._finder = self._url = self._silent_at = self._find_at = self._read_at = self._doubt_at = (
+            None
+        )
         self._ahead.clear()
         self._actions += (Ready(), Ended(error))
 

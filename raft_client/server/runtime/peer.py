@@ -330,7 +330,7 @@ class RaftPeer:
                 names = frozenset(hello.capabilities) if hello is not None else frozenset()
                 quiet_ms = None if hello is None else hello.quiet_ms
                 self._node.peer_knows(peer_id, names, now, QUIET_S if quiet_ms is None else quiet_ms / 1000)
-                self._trimming.learn(peer_id, names, leads=self._node.role is Role.LEADER)
+                self._trimming.learn(peer_id, names, self._node.leader_id)
                 return None
             reply = self._asked.decode(peer_id, request_id, rest)
             if reply is not None:
@@ -419,6 +419,8 @@ class RaftPeer:
         if status.role is Role.LEADER:
             self.runner.lead(status, now)
             self._trimming.lead()
-        elif was_leader:
-            self.runner.follow()
+        else:
+            self._trimming.follow(status.leader_id)
+            if was_leader:
+                self.runner.follow()
         self._on_role(status)

@@ -1,8 +1,9 @@
 """Up to where nobody needs the log any more, as clients say, and who is told.
 
 A client tells the leader. The leader tells the peers whose connections say that they know Trim; those who connect later
-hear it then, and from the next leader, too. So it is known as long as one peer runs, and a message that is lost costs
-nothing. What follows from it is the affair of :mod:`.compaction`.
+hear it then, and from the next leader, too. A leader that was not reached when it was said hears it from the peers that
+follow it, and passes it on. So it is known as long as one peer runs, and a message that is lost costs nothing. What
+follows from it is the affair of :mod:`.compaction`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ class Trimming:
         self.index: int = 0
 
     def asked(self, message: Trim, status: NodeStatus) -> TrimReply | None:
-        """A client or the leader says so. None: no answer."""
+        """A client or a peer says so. None: no answer."""
         if message.sender:
-            self.index = max(self.index, message.index)
+            if message.index > self.index:
+                self.index = message.index
+                if status.role is Role.LEADER:
+                    self.lead()
             return None
         if status.role is not Role.LEADER:
             return TrimReply(Outcome.NOT_LEADER, status.leader_id)
@@ -58,11 +62,11 @@ class Trimming:
         self.lead()
         return TrimReply(Outcome.COMMITTED, status.leader_id, self.index)
 
-    def learn(self, peer_id: str, capabilities: Collection[str], *, leads: bool) -> None:
+    def learn(self, peer_id: str, capabilities: Collection[str], leader_id: str | None) -> None:
         """What this peer says of itself, over its present connection."""
         if Capability.TRIM in capabilities:
             self._able.add(peer_id)
-            if leads and self.index:
+            if self.index and leader_id in {peer_id, self.settings.peer_id}:
                 self._tell(peer_id)
 
     def lost(self, peer_id: str) -> None:
@@ -73,6 +77,11 @@ class Trimming:
         """This peer leads now, or has heard something new."""
         for peer_id in sorted(self._able) if self.index else ():
             self._tell(peer_id)
+
+    def follow(self, leader_id: str | None) -> None:
+        """Another peer leads now: it may not have heard."""
+        if self.index and leader_id in self._able:
+            self._tell(leader_id)
 
     def _tell(self, peer_id: str) -> None:
         message = Trim(self.settings.ident, self.index, self.settings.peer_id)

@@ -271,6 +271,22 @@ async def append(client: AsyncRaftClient, count: int) -> int:
     return max(await client.append_many([b"x"] * count))
 
 
+async def append_until(client: AsyncRaftClient, cluster: AsyncEmbeddedCluster, condition: Callable[[int], bool]) -> int:
+    """Append, as the list of members has to follow the snapshot, until the first index of each log is so. Returns the
+    last one.
+    """
+    last = 0
+    firsts: set[int] = set()
+    try:
+        async with asyncio.timeout(100):
+            while not all(map(condition, firsts := await first_indexes(client, cluster))) or not last:
+                last = await append(client, 20)
+                await asyncio.sleep(0.01)  # the peers need the processor for what is awaited
+    except TimeoutError:
+        raise AssertionError(f"the logs begin at {firsts}, and end at {last}") from None
+    return last
+
+
 def bytes_of(cluster: AsyncEmbeddedCluster, peer_id: str) -> int:
     """What the log of a peer has on the disk, without its snapshot."""
     total = 0
@@ -288,9 +304,7 @@ async def test_all_peers_drop_what_nobody_needs_and_no_more() -> None:
         last = await append(client, 400)
         assert await client.trim(220) == 220
         assert await client.trim(100) == 220  # what was said is not taken back
-        while not all(150 < first <= 221 for first in await first_indexes(client, cluster)):
-            last = await append(client, 20)  # the list of members has to follow the snapshot
-            assert last < 50_000
+        last = await append_until(client, cluster, lambda first: 150 < first <= 221)
         found = [item async for item in client.entries()]
         assert isinstance(found[0], SnapshotChunk)
         assert 150 < found[0].index <= 220
@@ -310,11 +324,19 @@ async def test_a_peer_that_was_away_hears_it_when_it_is_back() -> None:
         await client.trim(220)
         await client.transfer_leadership(next(each for each in cluster.running if each != leader))
         await cluster.restart(away)
-        url = next(peer.url for peer in cluster.peers if peer.id == away)
-        last = 0
-        while (await client.log_info(url)).first_index <= 150:
-            last = await append(client, 20)
-            assert last < 50_000
+        await append_until(client, cluster, lambda first: first > 150)
+
+
+@pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
+async def test_a_leader_that_was_not_reached_hears_it_from_who_follows_it() -> None:
+    """One peer knows the index, of a leader that is gone: the next leader does not, and tells the others then."""
+    async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
+        await append(client, 400)
+        told, untold = sorted({peer.id for peer in cluster.peers} - {await cluster.leader()})
+        cluster._running[told]._trimming.index = 220
+        await client.transfer_leadership(untold)
+        await append_until(client, cluster, lambda first: 150 < first <= 221)
 
 
 async def test_a_log_keeps_what_may_be_repeated() -> None:

@@ -51,6 +51,11 @@ class _Link:
         self._host = host
         self._lives = host.lives
 
+    @property
+    def is_heard(self) -> bool:
+        """What its leader broadcasts."""
+        return self._host.log.has_leader and not self._host.link.is_tail_cut
+
     def open(self, reader: LogReader, after: int) -> None:
         self._host.follow(after)
 

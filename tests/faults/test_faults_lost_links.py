@@ -130,6 +130,23 @@ def _mended(machines: Machines, name: str) -> float:
     return time.monotonic()
 
 
+def test_a_line_that_has_carried_one_way_only_is_used_again(figures: Callable[[str], None]) -> None:
+    """Nothing of one site reached the other one, which was heard."""
+    with Machines("bonn", "rome") as machines, _programs(machines) as start:
+        bonn = start("bonn", *_serve("bonn"))
+        eventually(lambda: bonn.says("listening for sites"))
+        start("rome", *_serve("rome", machines.addresses["bonn"]))
+        at_bonn = start("bonn", *_watch("127.0.0.1", "set"))
+        synced = f"'rome': {_INITIALIZED}"
+        eventually(lambda: at_bonn.says(synced))
+        machines.lose("bonn", "rome")
+        time.sleep(_CUT_S)  # the fault itself
+        machines.find("bonn", "rome")
+        gap = at_bonn.next(synced, time.monotonic())
+    figures(f"after the line is whole: {gap:.2f} s")
+    assert gap < _BACK_S
+
+
 def test_a_site_lets_go_of_clients_whose_machine_is_lost(figures: Callable[[str], None]) -> None:
     """It keeps no connection of theirs, whether they were idle or waited for an answer."""
     with Machines("bonn", "client") as machines, _programs(machines) as start:

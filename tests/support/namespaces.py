@@ -96,6 +96,18 @@ class Machines:
         """The cable is in again."""
         assert self._on_switch("set", "dev", name, "up") == 0
 
+    def lose(self, sender: str, receiver: str) -> None:
+        """What the first one sends to the second one is lost, and nothing else: it goes to a card that nobody has."""
+        assert self._neighbour(sender, "replace", receiver, "lladdr", "02:00:00:00:00:01", "nud", "permanent") == 0
+
+    def find(self, sender: str, receiver: str) -> None:
+        """It arrives again."""
+        assert self._neighbour(sender, "delete", receiver) == 0
+
+    def _neighbour(self, name: str, does: str, other: str, *more: str) -> int:
+        address = self.addresses[other]
+        return _ip("-n", self._space(name), "neighbour", does, address, "dev", "eth0", *more)
+
     def _space(self, name: str) -> str:
         return f"{self._prefix}-{name}"
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from statestore_client.core.acknowledgements import HeldAcknowledgements
 from statestore_client.core.actions import (
     Acknowledge,
+    ConnectionState,
     Disconnect,
     Drop,
     Notify,
@@ -29,7 +30,7 @@ from statestore_client.core.actions import (
 from statestore_client.core.backoff import Backoff
 from statestore_client.core.machine import ClientMachine, node_id
 from statestore_client.errors import StateStoreError
-from statestore_client.mqtt.driver import FLUSH_EVERY, Driver
+from statestore_client.mqtt.driver import FLUSH_EVERY, Connector, Driver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.tracing import tracer
 from statestore_client.wire.hlc import HybridLogicalClock
@@ -43,7 +44,7 @@ class ActionRunner(Generic[D]):
     """The machine of one client, and the driver of its connection.
 
     :param give_up_on: what ends the client, if connecting again in the same way will not cure it.
-    :param complaint: what the application did to a connection of its own, if requests wait in vain because of it.
+    :param connector: makes the drivers.
     :param on_open: makes and connects the next driver, which becomes :attr:`driver` once others may use it.
     :param on_state: is told of each change.
     """
@@ -54,7 +55,7 @@ class ActionRunner(Generic[D]):
         client_id: str,
         *,
         give_up_on: tuple[type[StateStoreError], ...],
-        complaint: Callable[[], str | None],
+        connector: Connector,
         on_open: Callable[[Open], None],
         on_state: Callable[[StateChanged], None],
     ) -> None:
@@ -68,11 +69,11 @@ class ActionRunner(Generic[D]):
             clean_start=settings.clean_start,
             retry_first_connect=settings.retry_first_connect,
             give_up_on=give_up_on,
-            addresses=len(settings.addresses),
+            alternatives=lambda: connector.addresses,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             silence_timeout=settings.silence_timeout,
             line=lambda: self.driver,
-            complaint=complaint,
+            complaint=connector.complaint,
             trace=tracer(settings) if settings.tracing else None,
         )
         #: The connection; None before the first one, and while the next one is being made.
@@ -80,7 +81,9 @@ class ActionRunner(Generic[D]):
         #: Publications, and what else must not wait, since the last flush.
         self.unflushed: int = 0
         self.unflushed_acks: int = 0
+        self._settle = connector.settle
         self._on_open = on_open
+        self._on_state = on_state
         self._acknowledgements = HeldAcknowledgements()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Publish: self._publish,
@@ -88,7 +91,7 @@ class ActionRunner(Generic[D]):
             Reject: self._reject,
             Notify: self._notify,
             Subscribe: self._subscribe,
-            StateChanged: on_state,
+            StateChanged: self._state_changed,
             Open: self._open,
             Disconnect: self._disconnect,
             Drop: self._drop,
@@ -144,6 +147,11 @@ class ActionRunner(Generic[D]):
     def _notify(self, action: Notify) -> None:
         if not action.observer.push(action.event):
             self._acknowledgements.is_full(action.observer)
+
+    def _state_changed(self, action: StateChanged) -> None:
+        if action.state in (ConnectionState.CONNECTED, ConnectionState.CLOSED):
+            self._settle(for_good=action.state is ConnectionState.CLOSED)
+        self._on_state(action)
 
     def _open(self, action: Open) -> None:
         self.driver = None

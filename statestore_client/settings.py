@@ -171,7 +171,7 @@ class ConnectionSettings:
     host: str = attrs.field(validator=_non_empty)
     port: int = attrs.field(default=1883, validator=_port)
     #: Other addresses of the same broker, or of its standbys: ``host`` or ``host:port`` (default: ``port``). All take
-    #: turns, attempt by attempt, each with its share of ``connect_timeout``. Also one text with commas.
+    #: turns; each dial has a head start of a tenth of a second. Also one text with commas.
     alternates: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_addresses)
     #: None gives every client an id of its own. Two connections with one id disconnect each other.
     client_id: str | None = attrs.field(default=None, validator=_client_id)
@@ -197,7 +197,8 @@ class ConnectionSettings:
     session_expiry: float = attrs.field(default=300.0, validator=_seconds(0, 0xFFFFFFFF))
     #: True forgets a session that an earlier process with the same client id left behind.
     clean_start: bool = True
-    #: For the handshakes of TCP, TLS and WebSocket and the broker's CONNACK together.
+    #: For the handshakes of TCP, TLS and WebSocket and the broker's CONNACK together. Of several addresses, each has a
+    #: share for all but TCP, and the last one the rest.
     connect_timeout: float = attrs.field(default=10.0, validator=_seconds(_SHORTEST_S, 3600))
     #: False: an unreachable broker fails the first connect at once. True: keep trying until the caller's deadline, also
     #: after a refusal or with a file that cannot be read: what is wrong may be put right. Later, a client always does.
@@ -262,12 +263,11 @@ class ConnectionSettings:
         return ((self.host, self.port), *(read_address(text, self.port) for text in self.alternates))
 
     def of_each_address(self) -> tuple[ConnectionSettings, ...]:
-        """For an attempt at each address, with its share of ``connect_timeout``."""
+        """The same for each address alone."""
         addresses = self.addresses
         if len(addresses) == 1:
             return (self,)
-        share = max(_SHORTEST_S, self.connect_timeout / len(addresses))
-        return tuple(self.evolve(host=h, port=p, alternates=(), connect_timeout=share) for h, p in addresses)
+        return tuple(self.evolve(host=h, port=p, alternates=()) for h, p in addresses)
 
     def evolve(self, **changes: Unpack[ConnectionOptions]) -> ConnectionSettings:
         """A copy with other values; raises :class:`SettingsError` for names that do not exist."""

@@ -60,7 +60,7 @@ class Link:
             settings,
             client_id,
             give_up_on=give_up_on,
-            complaint=connector.complaint,
+            connector=connector,
             on_open=self._open,
             on_state=self._state_changed,
         )
@@ -223,7 +223,9 @@ class Link:
 
     def _open(self, action: Open) -> None:
         driver = self._connector.open(
-            clean_start=action.clean_start, on_events=lambda events: self._take_events(driver, events)
+            clean_start=action.clean_start,
+            new_round=action.new_round,
+            on_events=lambda events: self._take_events(driver, events),
         )
         self._newest = driver
         self._gone = asyncio.Event()

@@ -66,17 +66,21 @@ class RunningServer:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._client_id = settings.client_id or f"statestore-admin-{uuid4().hex[:16]}"
         self._settings = settings.evolve(clean_start=True, session_expiry=0)
-        self._driver: SyncDriver = sync_connector(self._settings, client_id=self._client_id).open(clean_start=True)
+        self._connector = sync_connector(self._settings, client_id=self._client_id)
+        self._driver: SyncDriver = self._connector.open(clean_start=True)
         self._numbers = count(1)
         self._envelope = Envelope(CONTROL_TOPIC, control_response_topic(self._client_id))
         self.where: str = f"at {settings.url}"
 
     def __enter__(self) -> Self:
-        self._driver.connect()
-        deadline = time.monotonic() + self._settings.connect_timeout
-        for event in self._events(deadline):
-            if isinstance(event, Connected):
-                return self
+        try:
+            self._driver.connect()
+            deadline = time.monotonic() + self._settings.connect_timeout
+            for event in self._events(deadline):
+                if isinstance(event, Connected):
+                    return self
+        finally:
+            self._connector.close()  # what else was dialled
         raise ConnectionLostError(f"not connected to {self._settings.url} within {self._settings.connect_timeout:g} s")
 
     def __exit__(

@@ -116,9 +116,10 @@ ErrorClasses: TypeAlias = type[StateStoreError] | tuple[type[StateStoreError], .
 
 @attrs.frozen
 class Open:
-    """Connect; later report ``Connected`` or ``Closed``."""
+    """Connect; later report ``Connected`` or ``Closed``. ``new_round``: each address may be tried again."""
 
     clean_start: bool
+    new_round: bool = True
 
 
 @attrs.frozen

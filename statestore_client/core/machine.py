@@ -53,6 +53,7 @@ from statestore_client.core.watching import Watching
 from statestore_client.errors import (
     CallbackReplacedError,
     ConnectionLostError,
+    ConnectRefusedError,
     RequestTimeoutError,
     SessionLostError,
     StateStoreError,
@@ -60,7 +61,17 @@ from statestore_client.errors import (
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.messages import Closed, Connected, Event, IncomingMessage, Published, Subscribed
+from statestore_client.wire.messages import (
+    Alternatives,
+    Closed,
+    Connected,
+    Event,
+    IncomingMessage,
+    OneAddress,
+    Others,
+    Published,
+    Subscribed,
+)
 from statestore_client.wire.topics import response_topic
 
 if TYPE_CHECKING:
@@ -73,6 +84,9 @@ __all__ = ["ClientMachine", "node_id"]
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0
 _SESSION_TAKEN_OVER: Final = 0x8E
 _QUOTA_EXCEEDED: Final = 0x97
+#: USE_ANOTHER_SERVER, SERVER_MOVED, and what TLS says of a certificate: another address may be better.
+_OF_ONE_SERVER: Final = frozenset({None, 0x9C, 0x9D})
+_OF_CONNECTIONS: Final = (ConnectionLostError, ConnectRefusedError)
 #: UNSUPPORTED_PROTOCOL_VERSION, CLIENT_IDENTIFIER_NOT_VALID: no broker takes back what it says of an argument.
 _WRONG_ARGUMENT: Final = frozenset({0x84, 0x85})
 #: PACKET_TOO_LARGE, MALFORMED_PACKET, PROTOCOL_ERROR: what we sent broke the connection; sending it again would too.
@@ -99,7 +113,7 @@ class ClientMachine:
     :param client_id: the MQTT client id; it names the topics.
     :param retry_first_connect: False makes a failed first connection final, once all addresses were tried.
     :param give_up_on: errors that end the client if connecting again in the same way will not cure them.
-    :param addresses: how many take turns, attempt by attempt.
+    :param alternatives: the addresses that take turns, as the driver sees them.
     :param silence_timeout: seconds, see :mod:`~statestore_client.core.silence`.
     :param line: the present connection as its driver sees it; without one, nothing follows from silence.
     :param random: jitter and correlation data come from here.
@@ -116,7 +130,7 @@ class ClientMachine:
         clean_start: bool = True,
         retry_first_connect: bool = False,
         give_up_on: tuple[type[StateStoreError], ...] = (),
-        addresses: int = 1,
+        alternatives: Callable[[], Alternatives] = OneAddress,
         backoff: Backoff | None = None,
         silence_timeout: float = 2.0,
         line: Callable[[], Line | None] = lambda: None,
@@ -136,7 +150,7 @@ class ClientMachine:
             window=max_in_flight,
             new_correlation=lambda: random.randbytes(16),
             actions=self.actions,
-            silence=Silence(silence_timeout, addresses),
+            silence=Silence(silence_timeout),
             complaint=complaint,
             trace=trace,
         )
@@ -145,8 +159,9 @@ class ClientMachine:
             client_id, exchange=self.exchange, actions=self.actions, request_timeout=request_timeout
         )
         self._line = line
+        self._alternatives = alternatives
         self._subscriptions = Subscriptions(self.actions)
-        self._reconnection = Reconnection(backoff or Backoff(), random, addresses)
+        self._reconnection = Reconnection(backoff or Backoff(), random)
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
             IncomingMessage: self._received,
             Published: self.exchange.published,
@@ -345,7 +360,13 @@ class ClientMachine:
         owed_since = exchange.owed_since
         if self._phase is _Phase.SUBSCRIBING:
             owed_since = self._subscribed_by - _SUBSCRIBE_TIMEOUT_S
-        verdict = exchange.silence.check(now.monotonic, heard_at, owed_since, exchange.window.request_bytes)
+        verdict = exchange.silence.check(
+            now.monotonic,
+            heard_at,
+            owed_since,
+            exchange.window.request_bytes,
+            has_others=self._alternatives().several,
+        )
         if verdict is Verdict.PING:
             self.actions.append(Ping())
         elif verdict is Verdict.GONE:
@@ -382,7 +403,7 @@ class ClientMachine:
         self._drop_reason = None
         # A clean start after the first connection would throw away the session that in-flight requests live in.
         forget = not self._session_is_good or (self._clean_start and not self._ever_connected)
-        self.actions.append(Open(clean_start=forget))
+        self.actions.append(Open(clean_start=forget, new_round=self._reconnection.begins_round))
 
     def _receive_connected(self, event: Connected, now: Instant) -> None:
         if self._phase is not _Phase.CONNECTING:
@@ -442,6 +463,7 @@ class ClientMachine:
 
     def _receive_closed(self, event: Closed, now: Instant) -> None:
         error = self._drop_reason or event.error
+        is_round_over = self._is_round_over
         is_final = self._is_final(event, error, now)
         if self._phase is _Phase.CONNECTING:
             self._reconnection.failed(now)
@@ -456,12 +478,14 @@ class ClientMachine:
         if event.reason_code in _OUR_PACKET_WAS_BAD:
             self.exchange.reject_unacknowledged(broke_connection(error))
         self._phase = _Phase.WAITING
-        self._reconnection.plan(now)
+        self._reconnection.plan(now, is_round_over=is_round_over)
         self.actions.append(StateChanged(self.state, error))
 
     def _is_final(self, event: Closed, error: StateStoreError, now: Instant) -> bool:
         """Whether the end of a connection, or of an attempt, ends the client; the module says why."""
-        if event.fatal and isinstance(error, self._give_up_on):
+        is_of_server = event.reason_code in _OF_ONE_SERVER and isinstance(event.error, _OF_CONNECTIONS)
+        is_fatal = event.fatal and (self._is_round_over or not is_of_server)
+        if is_fatal and isinstance(error, self._give_up_on):
             return True
         if event.reason_code == _SESSION_TAKEN_OVER:
             return event.fatal and not self._reconnection.may_have_shadow(now)
@@ -469,7 +493,14 @@ class ClientMachine:
             return False
         if self._retry_first_connect:
             return event.reason_code in _WRONG_ARGUMENT
-        return event.fatal or not self._reconnection.has_untried_address
+        return is_fatal or self._is_round_over
+
+    @property
+    def _is_round_over(self) -> bool:
+        """Whether nothing is left to try before a pause. A failure that is final waits for those that are late."""
+        others = self._alternatives().others
+        is_first = not (self._ever_connected or self._retry_first_connect)
+        return others is Others.NONE or (others is Others.PENDING and not is_first)
 
     def _end(self, error: StateStoreError | None) -> None:
         """To CLOSED: by the user (``error`` is None) or because it is final."""

@@ -23,31 +23,35 @@ _SHADOW_S: Final = 120.0
 class Reconnection:
     """Attempt after attempt of one client. Times are monotonic seconds.
 
-    The broker's addresses take turns. After a connection that was stable the next attempt is made at once, and so is
-    one at an address that was not tried since: a hand-over between two servers takes no longer than it must. The pauses
-    of the back-off are between rounds of all addresses.
+    The broker's addresses take turns, in rounds. After a connection that was stable a new round begins at once, and
+    within a round the next attempt is made at once: a hand-over between two servers takes no longer than it must. The
+    pauses of the back-off are between rounds.
     """
 
-    __slots__ = ("_addresses", "_attempt_failed_at", "_backoff", "_failures", "_random", "_ready_since", "retry_at")
+    __slots__ = (
+        "_attempt_failed_at",
+        "_backoff",
+        "_failures",
+        "_random",
+        "_ready_since",
+        "begins_round",
+        "retry_at",
+    )
 
-    def __init__(self, backoff: Backoff, random: Random, addresses: int = 1) -> None:
+    def __init__(self, backoff: Backoff, random: Random) -> None:
         self._backoff = backoff
         self._random = random
-        self._addresses = addresses
-        self._failures = 0  # attempts without a stable connection, one after the other
+        self._failures = 0  # rounds without a stable connection, one after the other
         self._attempt_failed_at = -math.inf  # when an attempt ended without CONNACK
         self._ready_since: float | None = None
         #: When the next attempt is due; None while none is planned.
         self.retry_at: float | None = None
-
-    @property
-    def has_untried_address(self) -> bool:
-        """Whether an address is left in this round, when the present attempt has failed."""
-        return (self._failures + 1) % self._addresses != 0
+        #: Whether each address may be tried again then.
+        self.begins_round: bool = True
 
     def begin_anew(self) -> None:
         """The client is opened again. What its last attempts may still do they may do now."""
-        self._failures, self._ready_since, self.retry_at = 0, None, None
+        self._failures, self._ready_since, self.retry_at, self.begins_round = 0, None, None, True
 
     def succeeded(self, now: Instant) -> None:
         """Requests can leave."""
@@ -57,20 +61,22 @@ class Reconnection:
         """An attempt ended without CONNACK."""
         self._attempt_failed_at = now.monotonic
 
-    def plan(self, now: Instant) -> None:
+    def plan(self, now: Instant, *, is_round_over: bool) -> None:
         """The connection, or the attempt, is over, and another one is to follow."""
-        if self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S:
+        was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
+        pause = 0.0
+        if was_stable:
             self._failures = 0
-        else:
+        elif is_round_over:
+            pause = self._backoff.delay(self._failures, self._random)
             self._failures += 1
         self._ready_since = None
-        rounds, tried = divmod(self._failures, self._addresses)
-        is_pause = rounds > 0 and tried == 0
-        self.retry_at = now.monotonic + (self._backoff.delay(rounds - 1, self._random) if is_pause else 0.0)
+        self.begins_round = was_stable or is_round_over
+        self.retry_at = now.monotonic + pause
 
     def hurry(self, now: Instant) -> None:
         """The broker is not to blame: no back-off."""
-        self._failures, self.retry_at = 0, now.monotonic
+        self._failures, self.retry_at, self.begins_round = 0, now.monotonic, True
 
     def is_due(self, now: Instant) -> bool:
         """Whether it is time for the next attempt, which the caller makes then."""

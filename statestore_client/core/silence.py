@@ -92,9 +92,9 @@ class Silence:
 
     __slots__ = ("_has_looked", "_pinged_at", "_timeout", "deadline", "round_trip")
 
-    def __init__(self, timeout: float, addresses: int = 1) -> None:
+    def __init__(self, timeout: float) -> None:
         """``timeout``: the setting ``silence_timeout``, which counts for one address."""
-        self._timeout = timeout if addresses == 1 else min(timeout, _NEXT_ADDRESS_S)
+        self._timeout = timeout
         self.round_trip: RoundTrip = RoundTrip()
         #: When :meth:`check` has something to do; infinity while nothing is owed.
         self.deadline: float = math.inf
@@ -110,9 +110,17 @@ class Silence:
         self.deadline = math.inf
         self._pinged_at = None
 
-    def check(self, now: float, heard_at: float | None, owed_since: float | None, owed_bytes: int) -> Verdict:
+    def check(
+        self,
+        now: float,
+        heard_at: float | None,
+        owed_since: float | None,
+        owed_bytes: int,
+        *,
+        has_others: bool,
+    ) -> Verdict:
         """What to do now. ``owed_since``: when the oldest publication without its answer left; ``owed_bytes``: what is
-        under way to the broker and not answered.
+        under way to the broker and not answered; ``has_others``: another address may answer.
         """
         if now < self.deadline:
             return Verdict.NOTHING
@@ -128,7 +136,8 @@ class Silence:
             if now < self.deadline:
                 return Verdict.NOTHING
             self._pinged_at, self._has_looked = now, False
-            self.deadline = max(now + patience + owed_bytes / _SLOWEST_LINE, silent_since + self._timeout)
+            timeout = min(self._timeout, _NEXT_ADDRESS_S) if has_others else self._timeout
+            self.deadline = max(now + patience + owed_bytes / _SLOWEST_LINE, silent_since + timeout)
             return Verdict.PING
         if is_late or not self._has_looked:
             self._has_looked = not is_late

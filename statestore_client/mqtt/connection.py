@@ -79,13 +79,13 @@ class ClientConnection:
         "_maximum_packet_size",
         "_messaging",
         "_session",
-        "_settings",
         "_state",
         "acknowledge",
         "client_id",
         "outbox",
         "publish",
         "room",
+        "settings",
         "subscribe",
     )
 
@@ -99,7 +99,8 @@ class ClientConnection:
         authenticator: Authenticator | None = None,
     ) -> None:
         """``maximum_packet_size``: bytes that we take from the broker at most. Announced when it is a bound at all."""
-        self._settings = settings
+        #: The driver may name the address until :meth:`connect`.
+        self.settings: ConnectionSettings = settings
         #: Ours, or the one that the broker assigned in CONNACK.
         self.client_id: str = client_id
         self._session = session = session or ClientSession()
@@ -133,7 +134,7 @@ class ClientConnection:
     @property
     def url(self) -> str:
         """Where the broker is, for messages."""
-        return self._settings.url
+        return self.settings.url
 
     @property
     def heard_at(self) -> float:
@@ -144,7 +145,7 @@ class ClientConnection:
 
     def connect(self, now: float, *, clean_start: bool, password: str | None) -> None:
         """Queue CONNECT, which must be answered within the settings' ``connect_timeout``."""
-        settings = self._settings
+        settings = self.settings
         self._state = _State.WAITING
         self._handlers = {Connack: self._on_connack, Disconnect: self._on_disconnect, Auth: self._on_auth}
         self._connack_deadline = now + settings.connect_timeout
@@ -169,11 +170,11 @@ class ClientConnection:
         """Our server tells its packet size, and its reasons in words, to those who ask for problem information."""
         size = self._maximum_packet_size
         return ConnectProperties(
-            session_expiry=int(self._settings.session_expiry),
+            session_expiry=int(self.settings.session_expiry),
             receive_maximum=RECEIVE_MAXIMUM,
             maximum_packet_size=size if size < MAX_PACKET_SIZE else None,
             request_problem_information=1,
-            user_properties=connect_user_properties(self._settings),
+            user_properties=connect_user_properties(self.settings),
             authentication_method=self._authentication.method,
             authentication_data=authentication_data,
         )
@@ -271,29 +272,29 @@ class ClientConnection:
 
     def receive_eof(self) -> None:
         """The broker closed the stream."""
-        self.end(hung_up(self._settings, answered=self._state is not _State.WAITING))
+        self.end(hung_up(self.settings, answered=self._state is not _State.WAITING))
 
     def tick(self, now: float) -> None:
         """Time has passed: give up on CONNACK, send PINGREQ, notice a dead link."""
         if self._state is _State.WAITING and now >= self._connack_deadline:
-            self.end(no_connack(self._settings))
+            self.end(no_connack(self.settings))
         elif self._state is _State.OPEN:
             due = self._keep_alive.check(now)
             if due is Due.PING:
                 self.outbox.append(_PINGREQ)
             elif due is Due.END:
-                self.end(no_pingresp(self._settings, now - self._keep_alive.last_received))
+                self.end(no_pingresp(self.settings, now - self._keep_alive.last_received))
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
     def _on_connack(self, packet: Connack) -> None:
         properties = packet.properties
         if packet.reason_code:
-            self.end(refused(self._settings, packet.reason_code, properties.reason_string))
+            self.end(refused(self.settings, packet.reason_code, properties.reason_string))
         elif packet.session_present and self._clean_start:
             self._violated("CONNACK names a session although a clean start was asked for")  # [MQTT-3.2.2-2]
         elif properties.maximum_qos == 0:
-            text = f"the broker at {self._settings.url} takes QoS 0 only; the state store needs QoS 1"
+            text = f"the broker at {self.settings.url} takes QoS 0 only; the state store needs QoS 1"
             reason = ReasonCode.QOS_NOT_SUPPORTED
             self.end(Closed(ConnectRefusedError(text, reason_code=reason, fatal=True), fatal=True, reason_code=reason))
         elif self._is_accepted(properties):
@@ -319,7 +320,7 @@ class ClientConnection:
         self._messaging.open(session_present, properties)
 
     def _on_disconnect(self, packet: Disconnect) -> None:
-        self.end(disconnected(self._settings, packet.reason_code, packet.properties.reason_string))
+        self.end(disconnected(self.settings, packet.reason_code, packet.properties.reason_string))
 
     def _on_auth(self, packet: Auth) -> None:
         try:
@@ -355,7 +356,7 @@ class ClientConnection:
 
     def _refuse(self, reason_code: int, error: StateStoreError) -> None:
         """The broker broke the protocol: tell it and end. Nothing it says can be relied upon from here."""
-        why = no_mqtt(self._settings, error, answered=self._state is not _State.WAITING)
+        why = no_mqtt(self.settings, error, answered=self._state is not _State.WAITING)
         self._leave(reason_code, why.error)
 
     def _leave(self, reason_code: int, error: StateStoreError) -> None:

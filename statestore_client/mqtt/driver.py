@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ConnectionSettings, SharedOptions
-from statestore_client.wire.messages import Event, OutgoingMessage
+from statestore_client.wire.messages import Alternatives, Event, OutgoingMessage
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +30,7 @@ __all__ = [
     "FLUSH_EVERY",
     "AioConnector",
     "AioDriver",
+    "Connector",
     "Driver",
     "SyncConnector",
     "SyncDriver",
@@ -113,14 +114,18 @@ class AioDriver(Driver, Protocol):
         """Resolve, connect, shake hands and send CONNECT."""
 
 
-class SyncConnector(Protocol):
+class Connector(Protocol):
     """Makes the drivers of one client, one after the other, and keeps what they have in common."""
 
-    def open(self, *, clean_start: bool) -> SyncDriver:
-        """A driver that is not connected yet."""
+    @property
+    def addresses(self) -> Alternatives:
+        """Where the next driver may connect to."""
 
     def complaint(self) -> str | None:
         """What the application did to a connection of its own, if requests wait in vain because of it."""
+
+    def settle(self, *, for_good: bool) -> None:
+        """Requests can leave, or, ``for_good``, the client has ended: whatever else is being dialled is given up."""
 
     def close(self) -> None:
         """The client was closed: no driver is opened, unless it is for :meth:`reopen`."""
@@ -129,23 +134,25 @@ class SyncConnector(Protocol):
         """The client has ended and is opened again. Raises BusyError if another one uses its connection now."""
 
 
-class AioConnector(Protocol):
-    """Makes the drivers of one client, one after the other, and keeps what they have in common."""
+class SyncConnector(Connector, Protocol):
+    """For a thread."""
+
+    def open(self, *, clean_start: bool, new_round: bool = True) -> SyncDriver:
+        """A driver that is not connected yet. ``new_round``: it may try each address again."""
+
+
+class AioConnector(Connector, Protocol):
+    """For an event loop."""
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises BusyError if this kind of driver cannot work in that loop."""
 
-    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> AioDriver:
-        """A driver that is not connected yet. ``on_events`` is called in the running loop."""
-
-    def complaint(self) -> str | None:
-        """What the application did to a connection of its own, if requests wait in vain because of it."""
-
-    def close(self) -> None:
-        """The client was closed: no driver is opened, unless it is for :meth:`reopen`."""
-
-    def reopen(self) -> None:
-        """The client has ended and is opened again. Raises BusyError if another one uses its connection now."""
+    def open(
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+    ) -> AioDriver:
+        """A driver that is not connected yet. ``new_round``: it may try each address again. ``on_events`` is called in
+        the running loop.
+        """
 
 
 def sync_connector(

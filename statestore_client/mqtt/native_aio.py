@@ -7,14 +7,16 @@ import contextlib
 import math
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, cast
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
+from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
-from statestore_client.mqtt.dialing import dial_async
+from statestore_client.mqtt.dialing import AioDialer, Line
 from statestore_client.mqtt.native_driver import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
@@ -42,16 +44,31 @@ class NativeAioConnector(NativeConnector):
     """See :class:`statestore_client.mqtt.driver.AioConnector`."""
 
     def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
-        super().__init__(settings, client_id=client_id, open_socket=open_socket)
+        super().__init__(settings, client_id=client_id)
+        self._open_socket = open_socket
+        self._dialer = AioDialer(settings, open_socket)
         self.connected: set[NativeAioDriver] = set()  # those whose sockets are open
 
     def check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Its transports are made by any loop."""
 
-    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> NativeAioDriver:
-        return NativeAioDriver(self, clean_start=clean_start, on_events=on_events)
+    @property
+    def addresses(self) -> Addresses:
+        return self._dialer.addresses
+
+    def open(
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+    ) -> NativeAioDriver:
+        return NativeAioDriver(self, self._dialer, clean_start=clean_start, new_round=new_round, on_events=on_events)
+
+    def reopen(self) -> None:
+        self._dialer = AioDialer(self.settings, self._open_socket)  # the former one may still be in use
+
+    def settle(self, *, for_good: bool) -> None:
+        self._dialer.settle(for_good=for_good)
 
     def close(self) -> None:
+        self._dialer.settle(for_good=True)
         for driver in tuple(self.connected):
             driver.cut_short()
 
@@ -60,9 +77,17 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
     """See :class:`statestore_client.mqtt.driver.AioDriver`."""
 
     def __init__(
-        self, connector: NativeAioConnector, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]
+        self,
+        connector: NativeAioConnector,
+        dialer: AioDialer,
+        *,
+        clean_start: bool,
+        new_round: bool,
+        on_events: Callable[[Sequence[Event]], None],
     ) -> None:
         super().__init__(connector, clean_start=clean_start)
+        self._dialer = dialer
+        self._new_round = new_round
         self._connected = connector.connected
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
@@ -80,36 +105,40 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         return monotonic() - (self._loop.time() - self._connection.heard_at)
 
     async def connect(self) -> None:
-        began = self._loop.time()
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
-                await self._open(began)
-            if not self._connection.has_ended:  # aborted meanwhile
-                self._greet(began)
-        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, and what the user's open_socket lets out
+            context = await self._context()
+            line = await self._dialer.open(new_round=self._new_round)
+            if isinstance(line, Closed):
+                self._connection.end(line)
+            else:
+                await self._shake_hands(line, context)
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError
             self._connection.end(unreachable(self._settings, error))
         self._timed()
         self.flush()
 
-    async def _open(self, began: float) -> None:
-        settings = self._settings
-        context = await in_own_thread(client_context, settings) if settings.tls else None
-        deadline = began + settings.connect_timeout
-        sock = await dial_async(
-            self._loop,
-            settings.host,
-            settings.port,
-            deadline,
-            self._open_socket,
-            silence_s=settings.silence_timeout,
-        )
-        self._socket = sock
+    async def _context(self) -> ssl.SSLContext | None:
+        if not self._settings.tls:
+            return None
+        async with asyncio.timeout(self._settings.connect_timeout):
+            return await in_own_thread(client_context, self._settings)
+
+    async def _shake_hands(self, line: Line, context: ssl.SSLContext | None) -> None:
+        self._use(line.settings)
+        began = self._loop.time() - (monotonic() - line.turn.began)
+        self._socket = sock = line.sock
+        async with asyncio.timeout(line.turn.deadline - monotonic()):
+            await self._open(sock, context)
+        if not self._connection.has_ended:  # aborted meanwhile
+            self._greet(began)
+
+    async def _open(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         try:
             await self._loop.create_connection(
                 lambda: self,
                 sock=sock,
                 ssl=context,
-                server_hostname=None if context is None else settings.host,
+                server_hostname=None if context is None else self._settings.host,
                 ssl_shutdown_timeout=None if context is None else _TLS_SHUTDOWN_S,
             )
         except BaseException:

@@ -11,11 +11,9 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.mqtt.connection import ClientConnection
-from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.service_account import LOOK_EVERY_S, ServiceAccountToken
 from statestore_client.mqtt.session import ClientSession
 from statestore_client.mqtt.tls import read_password
@@ -40,42 +38,30 @@ HAS_SENDMSG: Final = hasattr(socket.socket, "sendmsg")  # Windows has none
 
 
 class NativeConnector:
-    """What lasts longer than one connection: where to connect to, and with which credentials."""
+    """What lasts longer than one connection: with which credentials, and the session."""
 
-    def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
-        self._attempts = cycle(settings.of_each_address())
-        self.open_socket = open_socket
+    def __init__(self, settings: ConnectionSettings, *, client_id: str) -> None:
+        self.settings = settings
         sat_file = settings.sat_file
         self.token: ServiceAccountToken | None = None if sat_file is None else ServiceAccountToken(sat_file)
         self._client_id = client_id
         self._session = ClientSession()
 
-    def next_address(self) -> ConnectionSettings:
-        """Those of the next attempt: the addresses take turns."""
-        return next(self._attempts)
-
-    def new_connection(self, settings: ConnectionSettings) -> ClientConnection:
+    def new_connection(self) -> ClientConnection:
         """The next connection of this client."""
-        return ClientConnection(settings, self._client_id, session=self._session, authenticator=self.token)
+        return ClientConnection(self.settings, self._client_id, session=self._session, authenticator=self.token)
 
     def complaint(self) -> None:
         """Nobody else has this connection."""
-
-    def close(self) -> None:
-        """There is nothing to release."""
-
-    def reopen(self) -> None:
-        """There is nothing to take again."""
 
 
 class NativeDriver:
     """One connection's bytes and calls; the two subclasses do the waiting."""
 
     def __init__(self, connector: NativeConnector, *, clean_start: bool) -> None:
-        self._settings = connector.next_address()
-        self._open_socket = connector.open_socket
+        self._settings = connector.settings
         self._clean_start = clean_start
-        self._connection = connector.new_connection(self._settings)
+        self._connection = connector.new_connection()
         self._token = connector.token
         self._next_look = math.inf  # for another token
         self._unsent: deque[memoryview] = deque()  # what was taken from the connection, and by the system not yet
@@ -103,8 +89,12 @@ class NativeDriver:
     def ping(self) -> None:
         self._connection.ping()
 
+    def _use(self, settings: ConnectionSettings) -> None:
+        """This address is open: errors name it."""
+        self._settings = self._connection.settings = settings
+
     def _greet(self, began: float) -> None:
-        """Queue what is said first. ``began``: when connecting began; CONNACK is due ``connect_timeout`` later."""
+        """Queue what is said first. CONNACK is due ``connect_timeout`` after ``began``."""
         if self._settings.websocket:
             from statestore_client.mqtt.websocket import WebSocket  # only here is the library needed
 

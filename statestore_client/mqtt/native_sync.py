@@ -13,8 +13,9 @@ from typing import Final
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
+from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
-from statestore_client.mqtt.dialing import dial
+from statestore_client.mqtt.dialing import Dialer, Line
 from statestore_client.mqtt.native_driver import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
@@ -39,8 +40,26 @@ _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteEr
 class NativeSyncConnector(NativeConnector):
     """See :class:`statestore_client.mqtt.driver.SyncConnector`."""
 
-    def open(self, *, clean_start: bool) -> NativeSyncDriver:
-        return NativeSyncDriver(self, clean_start=clean_start)
+    def __init__(self, settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None) -> None:
+        super().__init__(settings, client_id=client_id)
+        self._open_socket = open_socket
+        self._dialer = Dialer(settings, open_socket)
+
+    @property
+    def addresses(self) -> Addresses:
+        return self._dialer.addresses
+
+    def open(self, *, clean_start: bool, new_round: bool = True) -> NativeSyncDriver:
+        return NativeSyncDriver(self, self._dialer, clean_start=clean_start, new_round=new_round)
+
+    def settle(self, *, for_good: bool) -> None:
+        self._dialer.settle(for_good=for_good)
+
+    def close(self) -> None:
+        self._dialer.settle(for_good=True)
+
+    def reopen(self) -> None:
+        self._dialer = Dialer(self.settings, self._open_socket)  # the former one may still be in use
 
 
 class NativeSyncDriver(NativeDriver):
@@ -49,17 +68,24 @@ class NativeSyncDriver(NativeDriver):
     Any thread may write, under the shell's lock; what happens to the connection is noticed by the thread that polls.
     """
 
-    def __init__(self, connector: NativeConnector, *, clean_start: bool) -> None:
+    def __init__(self, connector: NativeConnector, dialer: Dialer, *, clean_start: bool, new_round: bool) -> None:
         super().__init__(connector, clean_start=clean_start)
+        self._dialer = dialer
+        self._new_round = new_round
         self._socket: socket.socket | None = None
         self._broken: OSError | None = None  # what a write met
 
     def connect(self) -> None:
-        began = monotonic()
         try:
-            self._socket = _open(self._settings, began, self._open_socket)
-            self._greet(began)
-        except Exception as error:  # noqa: BLE001 - OSError, SettingsError, and what the user's open_socket lets out
+            context = client_context(self._settings) if self._settings.tls else None
+            line = self._dialer.open(new_round=self._new_round)
+            if isinstance(line, Closed):
+                self._end(line)
+                return
+            self._use(line.settings)
+            self._socket = _shake_hands(line, context)
+            self._greet(line.turn.began)
+        except Exception as error:  # noqa: BLE001 - OSError, SettingsError
             self._end(unreachable(self._settings, error))
 
     def fileno(self) -> int | None:
@@ -167,16 +193,14 @@ def _send(sock: socket.socket, pieces: deque[memoryview]) -> int:
     return sock.sendmsg(islice(pieces, PIECES_AT_ONCE))
 
 
-def _open(settings: ConnectionSettings, began: float, open_socket: OpenSocket | None) -> socket.socket:
-    """A non-blocking socket, with TLS if the settings want it."""
-    deadline = began + settings.connect_timeout
-    context = client_context(settings) if settings.tls else None
-    sock = dial(settings.host, settings.port, deadline, open_socket, silence_s=settings.silence_timeout)
+def _shake_hands(line: Line, context: ssl.SSLContext | None) -> socket.socket:
+    """A non-blocking socket, with TLS if there is a context."""
+    sock = line.sock
     try:
         if context is not None:
-            sock.settimeout(max(0.001, deadline - monotonic()))  # for the handshake as a whole
-            sock = context.wrap_socket(sock, server_hostname=settings.host)
-        sock.setblocking(False)
+            sock.settimeout(max(0.001, line.turn.deadline - monotonic()))  # for the handshake as a whole
+            sock = context.wrap_socket(sock, server_hostname=line.settings.host)
+            sock.setblocking(False)
     except BaseException:
         sock.close()
         raise

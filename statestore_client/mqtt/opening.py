@@ -9,16 +9,13 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from statestore_client import thread_locks
 from statestore_client.errors import BusyError, SettingsError
-from statestore_client.thread_locks import Flag, Mutex
+from statestore_client.thread_locks import Mutex
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = ["OpenSocket", "Opening", "in_own_thread"]
+__all__ = ["Errand", "OpenSocket", "checked", "in_own_thread"]
 
 T = TypeVar("T")
 
@@ -26,88 +23,84 @@ T = TypeVar("T")
 OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 
 
-class Opening:
-    """In a thread of its own, from which a time-out and a cancelled task can walk away.
+class Errand(Generic[T]):
+    """One call in a thread of its own, from which a time-out and a cancelled task can walk away.
 
-    A context manager: a socket that has not been taken when it is left is closed as soon as it arrives.
+    A socket that arrives after :meth:`leave` is closed.
     """
 
-    def __init__(self, open_socket: OpenSocket, host: str, port: int, timeout_s: float) -> None:
-        self._open_socket = open_socket
-        self._target = (host, port)
-        self._timeout_s = timeout_s
+    def __init__(self, function: Callable[..., T], *arguments: object) -> None:
+        self._function = function
+        self._arguments = arguments
         self._lock = Mutex()  # guards what follows
-        self._outcome: object = None
-        self._is_over = False
+        self._outcome: T | None = None
+        self._error: BaseException | None = None
         self._is_left = False
-        self._on_end: Callable[[], object] | None = None
+        #: Whether :meth:`outcome` may be called.
+        self.is_over: bool = False
 
-    def wait(self) -> socket.socket:
-        """The connected socket. Raises OSError, or SettingsError for anything that is not a connected socket."""
-        ended = Flag()
-        self._start(ended.set)
-        ended.wait(self._timeout_s)
-        return self._result()
-
-    async def wait_async(self) -> socket.socket:
-        """As :meth:`wait`; the caller's own time-out counts."""
-        import asyncio  # not for the blocking client
-
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(ended.set)
-
-        self._start(tell)
-        await ended.wait()
-        return self._result()
-
-    def _start(self, on_end: Callable[[], object]) -> None:
-        self._on_end = on_end
-        _start(self._run, "statestore open_socket")
-
-    def _run(self) -> None:
+    def start(self, on_end: Callable[[], object]) -> None:
+        """``on_end`` is called in that thread. Raises OSError if the system has no room for one: it is one attempt to
+        connect that fails.
+        """
         try:
-            outcome: object = self._open_socket(*self._target, self._timeout_s)
-        except BaseException as error:  # noqa: BLE001 - the user's code; SystemExit, too, would end the wrong thread
-            outcome = error
+            thread_locks.start(
+                threading.Thread(target=self._run, args=(on_end,), name="statestore connect", daemon=True)
+            )
+        except BusyError as error:
+            raise OSError(errno.EAGAIN, error.message) from error
+
+    def _run(self, on_end: Callable[[], object]) -> None:
+        outcome: T | None = None
+        failure: BaseException | None = None
+        try:
+            outcome = self._function(*self._arguments)
+        except BaseException as error:  # noqa: BLE001 - it goes to the caller; SystemExit would end the wrong thread
+            failure = error
         with self._lock:
-            self._outcome, self._is_over = outcome, True
+            self._outcome, self._error, self.is_over = outcome, failure, True
             if self._is_left:
-                _close(outcome)
-        if self._on_end is not None:
-            self._on_end()
+                self._discard()
+        on_end()
 
-    def _result(self) -> socket.socket:
-        outcome = self._outcome
-        if not self._is_over:
-            raise TimeoutError
-        if isinstance(outcome, (OSError, SettingsError)):
-            raise outcome
-        if isinstance(outcome, BaseException):
-            raise OSError(f"open_socket raised {outcome!r}") from outcome
-        if not isinstance(outcome, socket.socket):
-            raise SettingsError(f"open_socket must return a connected socket.socket, not {outcome!r}")
-        try:
-            outcome.getpeername()
-        except OSError as error:
-            raise OSError(f"open_socket returned a socket that is not connected ({error})") from error
-        if outcome.type != socket.SOCK_STREAM:
-            raise SettingsError(f"open_socket must return a connected stream socket, not {outcome!r}")
-        self._outcome = None  # the caller's
-        return outcome
+    def outcome(self) -> T | BaseException:
+        """What the function returned, or the exception that it raised."""
+        outcome, self._outcome = self._outcome, None  # the caller's
+        return cast("T", outcome) if self._error is None else self._error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self) -> None:
+        """Nobody waits any longer."""
         with self._lock:
             self._is_left = True
-            _close(self._outcome)
+            self._discard()
+
+    def _discard(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, socket.socket):
+            outcome.close()
+
+
+def checked(open_socket: OpenSocket, host: str, port: int, timeout_s: float) -> socket.socket:
+    """The connected socket of the user's function. Raises OSError, or SettingsError for anything else that it gives."""
+    try:
+        sock: object = open_socket(host, port, timeout_s)
+    except (OSError, SettingsError):
+        raise
+    except BaseException as error:
+        raise OSError(f"open_socket raised {error!r}") from error
+    if isinstance(sock, Coroutine):
+        sock.close()  # of one that nobody awaits, Python would complain
+    if not isinstance(sock, socket.socket):
+        raise SettingsError(f"open_socket must return a connected socket.socket, not {sock!r}")
+    try:
+        sock.getpeername()
+    except OSError as error:
+        sock.close()
+        raise OSError(f"open_socket returned a socket that is not connected ({error})") from error
+    if sock.type != socket.SOCK_STREAM:
+        sock.close()
+        raise SettingsError(f"open_socket must return a connected stream socket, not {sock!r}")
+    return sock
 
 
 async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
@@ -117,33 +110,19 @@ async def in_own_thread(function: Callable[..., T], *arguments: object) -> T:
     import asyncio  # not for the blocking client
 
     loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
+    ended = asyncio.Event()
 
-    def finish(set_outcome: Callable[[Any], None], value: object) -> None:
-        if not outcome.done():
-            set_outcome(value)
+    def tell() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed while the thread worked
+            loop.call_soon_threadsafe(ended.set)
 
-    def run() -> None:
-        end: tuple[Callable[[Any], None], object]
-        try:
-            end = (outcome.set_result, function(*arguments))
-        except Exception as error:  # noqa: BLE001 - it goes to the caller
-            end = (outcome.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop was closed while this thread worked
-            loop.call_soon_threadsafe(finish, *end)
-
-    _start(run, "statestore connect")
-    return await outcome
-
-
-def _start(work: Callable[[], None], name: str) -> None:
-    """In a thread. Raises OSError if the system has no room for one: it is one attempt to connect that fails."""
+    errand = Errand(function, *arguments)
+    errand.start(tell)
     try:
-        thread_locks.start(threading.Thread(target=work, name=name, daemon=True))
-    except BusyError as error:
-        raise OSError(errno.EAGAIN, error.message) from error
-
-
-def _close(outcome: object) -> None:
-    if isinstance(outcome, (socket.socket, Coroutine)):  # of a coroutine that nobody awaits, Python would complain
-        outcome.close()
+        await ended.wait()
+        outcome = errand.outcome()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+    finally:
+        errand.leave()

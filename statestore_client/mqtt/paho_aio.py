@@ -13,7 +13,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError
 from statestore_client.mqtt.opening import in_own_thread
 from statestore_client.mqtt.paho_driver import PahoDriver
-from statestore_client.wire.messages import Event
+from statestore_client.wire.messages import Alternatives, Event
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.messaging import PublishCall
@@ -29,6 +29,7 @@ class PahoAioConnector:
     def __init__(self, connector: OwnedConnector | SharedConnector) -> None:
         self._connector = connector
         self.complaint: Callable[[], str | None] = connector.complaint
+        self.settle: Callable[..., None] = connector.settle
         self.close: Callable[[], None] = connector.close
         self.reopen: Callable[[], None] = connector.reopen
 
@@ -39,8 +40,14 @@ class PahoAioConnector:
                 "with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
             )
 
-    def open(self, *, clean_start: bool, on_events: Callable[[Sequence[Event]], None]) -> PahoAioDriver:
-        return PahoAioDriver(self._connector.open(clean_start=clean_start), on_events)
+    @property
+    def addresses(self) -> Alternatives:
+        return self._connector.addresses
+
+    def open(
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+    ) -> PahoAioDriver:
+        return PahoAioDriver(self._connector.open(clean_start=clean_start, new_round=new_round), on_events)
 
 
 class PahoAioDriver:
@@ -61,8 +68,11 @@ class PahoAioDriver:
         self.acknowledge: Callable[[int], None] = driver.acknowledge
         self.disconnect: Callable[[], None] = driver.disconnect
         self.ping: Callable[[], None] = driver.ping
-        self.url: str = driver.url
         driver.wake_by(self._wake, self._let_go)
+
+    @property
+    def url(self) -> str:
+        return self._driver.url
 
     @property
     def heard_at(self) -> float | None:

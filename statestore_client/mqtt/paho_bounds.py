@@ -17,20 +17,21 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.dialing import dial
+from statestore_client.mqtt.dialing import Line
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
+from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
-from statestore_client.mqtt.paho_values import no_delay_below
+from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
 
-__all__ = ["BoundedClient", "FailureKeepingSocket"]
+__all__ = ["BoundedClient", "FailureKeepingSocket", "through_proxy"]
 
 #: Bytes that paho takes from the system at once. It would ask for all that a packet lacks: a block of memory of 268 MB
 #: for each read, if a broker says so.
@@ -61,6 +62,27 @@ class FailureKeepingSocket(ssl.SSLSocket):
             raise
 
 
+def through_proxy(settings: ConnectionSettings) -> OpenSocket | None:
+    """How paho connects where PySocks is installed and the environment names a proxy; None where it does not."""
+    is_needed = any(_Stranger(host, port, 1.0).has_proxy for host, port in settings.addresses)
+    return (lambda *target: _Stranger(*target).connected()) if is_needed else None
+
+
+class _Stranger(Client):
+    """What paho would do, on its way to a socket."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2)
+        self._host, self._port, self._connect_timeout = host, port, timeout_s
+
+    @property
+    def has_proxy(self) -> bool:
+        return bool(self._get_proxy())
+
+    def connected(self) -> socket.socket:
+        return self._create_socket_connection()
+
+
 class BoundedClient(Client):
     """See the module."""
 
@@ -71,8 +93,6 @@ class BoundedClient(Client):
     _watch: threading.Timer | None = None
     #: When the last byte came, or else when connecting began (monotonic seconds).
     heard_at: float = 0.0
-    #: The setting ``silence_timeout``.
-    silence_s: float = 0.0
 
     #: What the system said of a connection that stood and broke. paho forgets it.
     failure: OSError | None = None
@@ -134,7 +154,6 @@ class BoundedClient(Client):
 
     def _create_socket(self) -> SocketLike:
         self.heard_at = monotonic()
-        self._connect_by = self.heard_at + self.connect_timeout
         try:
             return super()._create_socket()
         except BaseException as error:
@@ -148,13 +167,20 @@ class BoundedClient(Client):
             self._end_watch()
             self._dialed = None
 
+    def take(self, line: Line) -> None:
+        """What it is to connect over. The next call is ``connect()``."""
+        self._dialed, self._connect_by = line.sock, line.turn.deadline
+        self.connect_timeout = max(0.001, self._connect_by - monotonic())
+
+    def leave(self) -> None:
+        """It does not come to that call."""
+        if self._dialed is not None:
+            self._dialed.close()
+
     def _create_socket_connection(self) -> socket.socket:
-        if self._get_proxy():
-            self._dialed = super()._create_socket_connection()
-            no_delay_below(self._dialed)
-        else:
-            self._dialed = dial(self._host, self._port, self._connect_by, silence_s=self.silence_s)
-            self._dialed.settimeout(max(0.001, self._connect_by - monotonic()))
+        if self._dialed is None:
+            raise ConnectionError("it has been closed")
+        self._dialed.settimeout(self.connect_timeout)
         if self.transport == "websockets":
             watch = threading.Timer(max(0.0, self._connect_by - monotonic()), self._cut_off)
             watch.daemon = True

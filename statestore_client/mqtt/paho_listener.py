@@ -66,7 +66,8 @@ class PahoListener:
 
     def __init__(self, client: Client, settings: ConnectionSettings) -> None:
         self.client = client
-        self._settings = settings
+        #: For messages.
+        self.settings: ConnectionSettings = settings
         self._own = client if isinstance(client, BoundedClient) else None  # otherwise it is the application's
         # Packet identifier -> delivery id, and whether paho has seen the PUBACK.
         self.deliveries: dict[int, tuple[int, MQTTMessageInfo]] = {}
@@ -208,7 +209,7 @@ class PahoListener:
                 )
                 self._tell_connected()
             elif self._own is not None:  # the application's goes on trying, or not, as the application likes
-                self._tell_closed(refused(self._settings, reason.value, getattr(properties, "ReasonString", None)))
+                self._tell_closed(refused(self.settings, reason.value, getattr(properties, "ReasonString", None)))
 
     def _on_disconnect(
         self, _client: Client, _data: Any, flags: DisconnectFlags, reason: PahoReasonCode, properties: Properties | None
@@ -234,10 +235,10 @@ class PahoListener:
     def _connected_again(self) -> Closed:
         if self._own is None:
             return Closed(ConnectionLostError("the application connected anew"))
-        return no_mqtt(self._settings, "a second CONNACK", answered=True)  # (MQTT 5.0, 3.2)
+        return no_mqtt(self.settings, "a second CONNACK", answered=True)  # (MQTT 5.0, 3.2)
 
     def _lost(self, flags: DisconnectFlags, reason: PahoReasonCode, text: str | None) -> Closed:
-        settings, own = self._settings, self._own
+        settings, own = self.settings, self._own
         if flags.is_disconnect_packet_from_server:
             closed = disconnected(settings, reason.value, text)
             # Whether the application's client connects again is the application's decision.

@@ -11,7 +11,6 @@ Two facts about paho that shape this file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle
 from typing import Any, Final
 
 from paho.mqtt.client import Client
@@ -20,10 +19,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from statestore_client.clocks import monotonic
+from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import no_connack, no_mqtt, unreachable
 from statestore_client.mqtt.connect_properties import connect_user_properties
+from statestore_client.mqtt.dialing import Dialer, Line
 from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
-from statestore_client.mqtt.paho_bounds import BoundedClient, FailureKeepingSocket
+from statestore_client.mqtt.paho_bounds import BoundedClient, FailureKeepingSocket, through_proxy
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.mqtt.paho_listener import PahoListener
 from statestore_client.mqtt.tls import client_context, read_password
@@ -45,9 +46,13 @@ class _OwnedDriver(PahoDriver):
 
     connect_blocks = True
 
-    def __init__(self, settings: ConnectionSettings, *, client_id: str, clean_start: bool) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, dialer: Dialer, *, client_id: str, clean_start: bool, new_round: bool
+    ) -> None:
         self._client = _make_client(settings, client_id)
         super().__init__(PahoListener(self._client, settings), settings)
+        self._dialer = dialer
+        self._new_round = new_round
         self._clean_start = clean_start
         self._let_go: Callable[[], None] | None = None
         self._connack_deadline = 0.0
@@ -59,8 +64,16 @@ class _OwnedDriver(PahoDriver):
     def connect(self) -> None:
         self._listener.attach(self.push)
         try:
-            self._connect()
+            self._prepare()
+            line = self._dialer.open(new_round=self._new_round)
+            if isinstance(line, Closed):
+                self._end(line)
+                return
+            self._settings = self._listener.settings = line.settings
+            self._client.take(line)
+            self._connect(line)
         except Exception as error:  # noqa: BLE001 - OSError, SettingsError, ssl.SSLError, and what paho lets out
+            self._client.leave()
             self._end(unreachable(self._settings, error))
 
     def fileno(self) -> int | None:
@@ -136,8 +149,8 @@ class _OwnedDriver(PahoDriver):
         pending = getattr(self._client.socket(), "pending", None)
         return pending is not None and pending() > 0
 
-    def _connect(self) -> None:
-        """Raises SettingsError, OSError and anything that paho lets out."""
+    def _prepare(self) -> None:
+        """Raises SettingsError for files."""
         settings, client = self._settings, self._client
         if settings.tls:
             context = client_context(settings)
@@ -145,6 +158,10 @@ class _OwnedDriver(PahoDriver):
             client.tls_set_context(context)
         if settings.username is not None:
             client.username_pw_set(settings.username, read_password(settings))
+
+    def _connect(self, line: Line) -> None:
+        """Raises OSError and anything that paho lets out."""
+        settings, client = line.settings, self._client
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = int(settings.session_expiry)
         properties.ReceiveMaximum = RECEIVE_MAXIMUM
@@ -152,7 +169,7 @@ class _OwnedDriver(PahoDriver):
         properties.RequestProblemInformation = 1
         if users := connect_user_properties(settings):
             properties.UserProperty = list(users)
-        self._connack_deadline = monotonic() + settings.connect_timeout
+        self._connack_deadline = line.turn.deadline
         client.connect(
             settings.host,
             settings.port,
@@ -192,7 +209,6 @@ def _make_client(settings: ConnectionSettings, client_id: str) -> BoundedClient:
     client.max_inflight_messages = 0  # core has its own window, which also respects the broker's receive maximum
     client.max_queued_messages = 0
     client.connect_timeout = settings.connect_timeout
-    client.silence_s = settings.silence_timeout
     if settings.websocket:
         client.ws_set_options(path=settings.websocket_path)
     client.on_socket_register_write = _write_when_told
@@ -207,17 +223,27 @@ class OwnedConnector:
     """See :class:`statestore_client.mqtt.driver.SyncConnector`. paho keeps nothing from one connection to the next."""
 
     def __init__(self, settings: ConnectionSettings, *, client_id: str) -> None:
-        self._attempts = cycle(settings.of_each_address())
+        self._settings = settings
         self._client_id = client_id
+        self._dialer = Dialer(settings, through_proxy(settings))
 
-    def open(self, *, clean_start: bool) -> _OwnedDriver:
-        return _OwnedDriver(next(self._attempts), client_id=self._client_id, clean_start=clean_start)
+    @property
+    def addresses(self) -> Addresses:
+        return self._dialer.addresses
+
+    def open(self, *, clean_start: bool, new_round: bool = True) -> _OwnedDriver:
+        return _OwnedDriver(
+            self._settings, self._dialer, client_id=self._client_id, clean_start=clean_start, new_round=new_round
+        )
 
     def complaint(self) -> None:
         """Nobody else has this paho client."""
 
+    def settle(self, *, for_good: bool) -> None:
+        self._dialer.settle(for_good=for_good)
+
     def close(self) -> None:
-        """There is nothing to release."""
+        self._dialer.settle(for_good=True)
 
     def reopen(self) -> None:
-        """There is nothing to take again."""
+        self._dialer = Dialer(self._settings, through_proxy(self._settings))  # the former one may still be in use

@@ -19,7 +19,7 @@ from statestore_client.errors import BusyError, CallbackReplacedError, Connectio
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.mqtt.paho_listener import PahoListener
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed, Event
+from statestore_client.wire.messages import Alternatives, Closed, Event, OneAddress
 
 __all__ = ["PahoClient", "SharedConnector"]
 
@@ -123,8 +123,13 @@ class SharedConnector:
         """What the application did to the callbacks, if requests wait in vain because of it."""
         return self._listener.complaint()
 
-    def open(self, *, clean_start: bool) -> _SharedDriver:  # noqa: ARG002 - the session is the application's
+    addresses: Alternatives = OneAddress()
+
+    def open(self, *, clean_start: bool, new_round: bool = True) -> _SharedDriver:  # noqa: ARG002 - the application's
         return _SharedDriver(self._listener, self._settings)
+
+    def settle(self, *, for_good: bool) -> None:
+        """The application dials."""
 
     def close(self) -> None:
         """Leave the connection to the application, as it was."""

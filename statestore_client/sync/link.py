@@ -80,7 +80,7 @@ class Link:
             settings,
             client_id,
             give_up_on=give_up_on,
-            complaint=connector.complaint,
+            connector=connector,
             on_open=self._open,
             on_state=self._to_tell.append,
         )
@@ -242,7 +242,7 @@ class Link:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _open(self, action: Open) -> None:
-        self._to_connect = self._connector.open(clean_start=action.clean_start)
+        self._to_connect = self._connector.open(clean_start=action.clean_start, new_round=action.new_round)
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 
     def _flush(self) -> None:

@@ -7,7 +7,8 @@ SDKs add.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from enum import Enum, auto
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 
@@ -31,11 +32,14 @@ __all__ = [
     "STATUS_MESSAGE",
     "STORE_ID",
     "TIMESTAMP",
+    "Alternatives",
     "Closed",
     "Connected",
     "Envelope",
     "Event",
     "IncomingMessage",
+    "OneAddress",
+    "Others",
     "OutgoingMessage",
     "Payload",
     "Published",
@@ -151,6 +155,34 @@ class Closed:
     error: StateStoreError
     fatal: bool = False
     reason_code: int | None = None  # of the broker's DISCONNECT or CONNACK
+
+
+class Others(Enum):
+    """What is left of a round of all addresses, when an attempt to connect has failed."""
+
+    UNTRIED = auto()  # at least one that was not dialled yet, or is open
+    PENDING = auto()  # none of these, but at least one that has neither answered nor failed
+    NONE = auto()
+
+
+class Alternatives(Protocol):
+    """What a driver knows of the addresses of its client."""
+
+    @property
+    def several(self) -> bool:
+        """Whether another machine may answer."""
+
+    @property
+    def others(self) -> Others:
+        """Asked when an attempt has failed, or a connection has ended."""
+
+
+@attrs.frozen
+class OneAddress:
+    """There are no others."""
+
+    several: bool = False
+    others: Others = Others.NONE
 
 
 Event: TypeAlias = Connected | IncomingMessage | Published | Subscribed | Closed

@@ -20,7 +20,7 @@ from statestore_client.errors import (
     TransportError,
 )
 from statestore_client.wire.commands import Set, encode_payload
-from statestore_client.wire.messages import Connected, IncomingMessage, Subscribed
+from statestore_client.wire.messages import Closed, Connected, IncomingMessage, OneAddress, Others, Subscribed
 
 SET = Set(b"k", b"v")
 
@@ -53,6 +53,64 @@ def test_clean_start_is_for_the_first_connection_only() -> None:
     assert Open(clean_start=False) in driver.at(driver.machine.next_deadline() or 0)
     unclean = MachineDriver(clean_start=False)
     assert Open(clean_start=False) in unclean.open()
+
+
+@pytest.mark.parametrize(("retries", "ends"), [(False, [None, None, "closed"]), (True, [None, "pause", "pause"])])
+def test_a_first_connection_fails_when_all_addresses_did(retries: bool, ends: list[str | None]) -> None:
+    """It waits for those that are late, and each is tried once; with ``retry_first_connect``, round follows round."""
+    left = Others.UNTRIED
+    driver = MachineDriver(retry_first_connect=retries, alternatives=lambda: OneAddress(True, left))
+    driver.open()
+    for now_left, end in zip((Others.UNTRIED, Others.PENDING, Others.NONE), ends, strict=True):
+        left = now_left
+        driver.lose()
+        if end == "closed":
+            assert driver.machine.state is ConnectionState.CLOSED
+            assert isinstance(driver.outcome("open"), ConnectionLostError)
+            return
+        deadline = driver.machine.next_deadline() or 0
+        assert (deadline > driver.time) == (end == "pause")
+        assert Open(clean_start=True, new_round=end == "pause") in driver.at(deadline)
+
+
+def test_nobody_waits_for_a_late_address_after_the_first_connection() -> None:
+    """What refused is tried again after a pause, in a new round. After a stable connection there is no pause."""
+    left = Others.PENDING
+    driver = MachineDriver(alternatives=lambda: OneAddress(True, left))
+    driver.open()
+    driver.connect()
+    driver.after(10.0)
+    driver.lose()
+    assert Open(clean_start=False, new_round=True) in driver.after(0.0)
+    driver.lose()
+    assert driver.machine.next_deadline() == pytest.approx(driver.time + 0.075, abs=0.026)
+    assert Open(clean_start=False, new_round=True) in driver.after(0.1)
+    left = Others.UNTRIED
+    driver.lose()
+    assert Open(clean_start=False, new_round=False) in driver.after(0.0)
+
+
+@pytest.mark.parametrize(
+    ("closed", "goes_on"),
+    [
+        (Closed(ConnectRefusedError("no", reason_code=0x9D, fatal=True), True, 0x9D), True),
+        (Closed(ConnectionLostError("the certificate is not trusted", fatal=True), True), True),
+        (Closed(ConnectRefusedError("no", reason_code=0x86, fatal=True), True, 0x86), False),
+        (Closed(SettingsError("password_file cannot be read"), True), False),
+    ],
+)
+def test_what_one_server_says_of_itself_ends_no_client(closed: Closed, goes_on: bool) -> None:
+    """It has moved, or its certificate is wrong: another address may be better. No other one likes a wrong password."""
+    left = Others.UNTRIED
+    driver = MachineDriver(alternatives=lambda: OneAddress(True, left))
+    driver.open()
+    driver.receive(closed)
+    assert (driver.machine.state is not ConnectionState.CLOSED) == goes_on
+    if goes_on:
+        driver.after(0.0)
+        left = Others.NONE
+        driver.receive(closed)
+        assert driver.machine.state is ConnectionState.CLOSED
 
 
 def test_a_session_that_is_present_is_not_subscribed_again() -> None:

@@ -58,8 +58,8 @@ def at(monotonic: float) -> Instant:
     return Instant(monotonic, 0)
 
 
-def reconnection(addresses: int = 1) -> Reconnection:
-    return Reconnection(Backoff(first=1.0, cap=100.0, jitter=0.0), Random(1), addresses)
+def reconnection() -> Reconnection:
+    return Reconnection(Backoff(first=1.0, cap=100.0, jitter=0.0), Random(1))
 
 
 def test_attempts_come_later_and_later() -> None:
@@ -67,7 +67,7 @@ def test_attempts_come_later_and_later() -> None:
     attempts = reconnection()
     assert not attempts.is_due(at(0))
     for delay in (1, 2, 4):
-        attempts.plan(at(100))
+        attempts.plan(at(100), is_round_over=True)
         assert attempts.retry_at == 100 + delay
         due = [attempts.is_due(at(when + delay)) for when in (99.9, 100, 100)]
         assert due == [False, True, False]
@@ -77,43 +77,46 @@ def test_only_a_connection_that_lasts_starts_the_back_off_anew() -> None:
     """After a connection of five seconds the next attempt is made at once, and the back-off starts anew; after a
     shorter one, earlier attempts still count."""
     attempts = reconnection()
-    attempts.plan(at(0))
-    attempts.plan(at(10))
+    attempts.plan(at(0), is_round_over=True)
+    attempts.plan(at(10), is_round_over=True)
     attempts.succeeded(at(20))
-    attempts.plan(at(24.9))
+    attempts.plan(at(24.9), is_round_over=True)
     assert attempts.retry_at == 24.9 + 4
     attempts.succeeded(at(40))
     for delay in (0, 1, 2):
-        attempts.plan(at(45))
+        attempts.plan(at(45), is_round_over=True)
         assert attempts.retry_at == 45 + delay
 
 
-def test_the_pauses_are_between_rounds_of_all_addresses() -> None:
-    """With three addresses each is tried once before there is a pause, also for the first connection."""
-    attempts = reconnection(3)
-    delays, untried = [], []
-    for _ in range(9):
-        untried.append(attempts.has_untried_address)
-        attempts.plan(at(0))
-        delays.append(attempts.retry_at)
+def test_the_pauses_are_between_rounds() -> None:
+    """Within a round the next attempt is made at once. After a stable connection a new one begins without a pause."""
+    attempts = reconnection()
+    delays, begins = [], []
+    for _ in range(3):
+        for is_round_over in (False, False, True):
+            attempts.plan(at(0), is_round_over=is_round_over)
+            delays.append(attempts.retry_at)
+            begins.append(attempts.begins_round)
     assert delays == [0, 0, 1, 0, 0, 2, 0, 0, 4]
-    assert untried == [True, True, False] * 3
+    assert begins == [False, False, True] * 3
     attempts.succeeded(at(10))
     delays.clear()
-    for _ in range(5):  # the first is at the address after the one that was lost
-        attempts.plan(at(20))
+    for is_round_over in (False, False, False, True, False):
+        attempts.plan(at(20), is_round_over=is_round_over)
         delays.append(attempts.retry_at)
+        begins.append(attempts.begins_round)
     assert delays == [20, 20, 20, 21, 20]
+    assert begins[-5:] == [True, False, False, True, False]
 
 
 def test_where_the_broker_is_not_to_blame_the_next_attempt_is_at_once() -> None:
     """An attempt that is hurried is due at once, and the next one waits no longer than the first."""
     attempts = reconnection()
     for _ in range(3):
-        attempts.plan(at(0))
+        attempts.plan(at(0), is_round_over=True)
     attempts.hurry(at(7))
     assert attempts.is_due(at(7))
-    attempts.plan(at(7))
+    attempts.plan(at(7), is_round_over=True)
     assert attempts.retry_at == 8
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 
 import pytest
 from reached_states import sent
+from support.keys import Certificates
+from support.ports import black_hole, reserved_port
 from support.proxy import Proxy
 from support.shells import Shell
+from websocket_bridge import Bridge
 
 from statestore_client import ConnectionLostError
 from statestore_client.server import EmbeddedServer
@@ -33,6 +37,31 @@ async def test_the_session_goes_on_at_another_address(shell: Shell, server: Embe
             door.flow("up")
             await door.accept()
             assert (await store.get("k")).value == b"0"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of this file's own."""
+    return Certificates(tmp_path_factory.mktemp("alternates"))
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
+async def test_an_address_that_swallows_packets_costs_a_tenth_of_a_second(
+    shell: Shell, server: EmbeddedServer, certificates: Certificates, scheme: str
+) -> None:
+    """Also with TLS and over WebSocket, where a handshake follows."""
+    tls = certificates.server_context() if scheme == "mqtts" else None
+    with black_hole() as hole:
+        async with Bridge(server.port) as bridge, Proxy(server.port, tls=tls) as proxy:
+            door = bridge.url if scheme == "ws" else proxy.url
+            port = door.split(":")[2].split("/")[0]
+            url = f"{scheme}://127.0.0.1:{hole},127.0.0.1:{reserved_port()},127.0.0.1:{port}"
+            began = time.monotonic()
+            options = {"tls_ca_file": certificates.ca_file} if tls else {}
+            async with shell.client(url, connect_timeout=8.0, **options) as store:
+                assert (await store.set("k", b"1")).applied
+            assert 0.09 < time.monotonic() - began < 2.0
+    gc.collect()  # no socket of an attempt is left: that would be a ResourceWarning
 
 
 async def test_the_first_connection_tries_all_addresses(shell: Shell, server: EmbeddedServer) -> None:

@@ -8,16 +8,19 @@ from other test processes.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
 import random
 import socket
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final
 
-__all__ = ["reserved_port", "reserved_ports"]
+__all__ = ["black_hole", "reserved_port", "reserved_ports"]
 
 #: Below the range of ports that Linux, macOS and Windows hand out, above those that need rights.
 _FIRST: Final = 12_000
@@ -41,6 +44,22 @@ def reserved_ports(count: int) -> int:
         first = reserved_port()
         if all(_lock(port) and _is_free(port) for port in range(first + 1, first + count)):
             return first
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[int]:
+    """A port at which nothing is answered: nobody accepts, and the queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port: int = listener.getsockname()[1]
+        for _ in range(3):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+        time.sleep(0.01)  # the queue fills
+        yield port
 
 
 def _lock(port: int) -> bool:

@@ -14,7 +14,7 @@ attempts as that takes::
 * *One CONNECT at a time*, on what is open first. Two connections with one client id would take the session over from
   each other. If it is refused, or not answered, the next open address has its turn.
 * *A dial outlives its attempt*, until ``connect_timeout`` is over: a far broker is not kept out by a near one that
-  refuses. But nobody waits for it once another address has failed: what refused may accept in a moment.
+  refuses. But nobody waits for it once another address has refused, which may accept in a moment.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Addresses:
         self._open: dict[Address, float] = {}
         self._dialled_at = -math.inf  # the last time
         self._next_at = -math.inf  # the end of the head start
-        self._has_failed = False  # one of them, in this attempt
+        self._has_failed = False  # one of them has, in this attempt, and not by saying nothing
         #: Which host failed last, and how.
         self.failure: tuple[ConnectionSettings, BaseException] = (settings, TimeoutError())
 
@@ -104,7 +104,7 @@ class Addresses:
         if new_round:
             self._round_from = self._dials
             self._current.clear()
-        if new_round or self._round_ends == math.inf:
+        if new_round or not now < self._round_ends < math.inf:
             self._round_ends = now + self._timeout
 
     def late(self, now: float) -> list[Address]:
@@ -169,7 +169,8 @@ class Addresses:
         self._pending.pop(address, None)
         self._open.pop(address, None)
         self.failure = (address.settings, why)
-        self._has_failed = True
+        if not isinstance(why, TimeoutError):
+            self._has_failed = True
         self._next_at = -math.inf
 
     def settled(self) -> list[Address]:

@@ -12,6 +12,14 @@ last byte that came, or from when the answer began to be owed::
   read. Then the wait for the answer begins anew. In any case the shell reads once more before the verdict.
 
 Any byte is a sign of life. Keep-alive would notice, too, but later: after 90 seconds by default.
+
+The connection is dropped before the next address is dialled. To dial beside it, and to spare it if a byte comes until
+the other one is open, was tried as a prototype, and bought nothing that could be told from chance. Machines were cut in
+network namespaces, both ways in alternation, five times each: the next write was acknowledged after 1.18 s (beside) and
+1.16 s (median) where the active server was lost, and after 0.85 s and 0.86 s where a standby was. A dial there takes
+0.06 ms (median of 50; 16 ms at most). Servers that paused were left by both from 0.85 s on (5 and 4 of 5), by neither
+up to 0.8 s (0 of 10). The last moment to spare a connection would be before CONNECT, not before CONNACK: the broker
+takes the session over when it has processed CONNECT, and CONNACK only tells.
 """
 
 from __future__ import annotations

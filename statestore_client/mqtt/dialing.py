@@ -72,7 +72,7 @@ class _Dialing:
         while (due := addresses.due(now)) is not None:
             try:
                 self._begin(due)
-            except Exception as error:  # noqa: BLE001 - OSError, ValueError for a host, RuntimeError without a thread
+            except Exception as error:  # noqa: BLE001 - OSError, also without a thread; ValueError for a host
                 self._fail(due, error)
         return addresses.wait_until(now)
 

@@ -1,4 +1,4 @@
-"""The line between sites is cut, and whole again; machines of their clients are lost. No kernel closes a connection."""
+"""The line between sites is cut, and whole again; machines of clients are lost. No kernel closes a connection."""
 
 from __future__ import annotations
 
@@ -162,3 +162,37 @@ def test_a_site_lets_go_of_clients_whose_machine_is_lost(figures: Callable[[str]
         took_s = time.monotonic() - cut
     figures(f"23 connections let go after {took_s:.1f} s")
     assert took_s < 6
+
+
+_CLIENTS_OF_A_PEER = """
+import sys, time
+from raft_client import RaftClient
+clients = [RaftClient(sys.argv[1]).open() for _ in range(5)]
+readers = [client.subscribe() for client in clients[:2]]
+for reader in readers:
+    reader.start()
+for client in clients:
+    client.append(b"x")
+print("ready")
+time.sleep(600)
+"""
+
+
+def test_a_peer_lets_go_of_clients_whose_machine_is_lost(tmp_path: Path, figures: Callable[[str], None]) -> None:
+    """Of the log: those that have asked something, and those that it broadcasts to."""
+    with Machines("bonn", "client") as machines, _programs(machines) as start:
+        url = f"tcp://{machines.addresses['bonn']}:{_PORT}"
+        options = ("--id", "a", "--peer", f"a={url}", "--insecure", "--data", str(tmp_path))
+        peer = start("bonn", "-m", "raft_client.cli", "serve", *options)
+        eventually(lambda: peer.lines)
+        client = start("client", "-c", _CLIENTS_OF_A_PEER, url)
+        eventually(lambda: client.says("ready"))
+        address = machines.addresses["client"]
+        connections = _connections(peer, address)
+        assert connections >= 7
+        machines.cut("client")
+        cut = time.monotonic()
+        eventually(lambda: not _connections(peer, address), "nothing is kept", every_s=0.1)
+        took_s = time.monotonic() - cut
+    figures(f"{connections} connections let go after {took_s:.1f} s")
+    assert took_s < 20

@@ -60,6 +60,12 @@ _FRAME_BYTES: Final = 1024
 #: Frames of a message too long that are dropped at once.
 _SKIPPED_AT_ONCE: Final = 32_768
 _RECONNECT_MS: Final = 50
+#: A connection on which the other machine acknowledges nothing for so long is given up (Linux; elsewhere idle ones):
+#: machines that are lost close none of theirs, and each is a file. Idle ones are asked for an acknowledgement.
+_UNACKNOWLEDGED_MS: Final = 10_000
+_IDLE_S: Final = 5
+_QUESTIONS_S: Final = 2
+_QUESTIONS: Final = 3
 _READABLE: Final = int(zmq.POLLIN)
 _CONNECTED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _LOST: Final = int(zmq.EVENT_DISCONNECTED)
@@ -348,6 +354,11 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, url: str) -> zmq
     socket.setsockopt(zmq.SNDHWM, _SEND_QUEUE)
     socket.setsockopt(zmq.RCVHWM, _RECEIVE_QUEUE)
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _QUESTIONS_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _QUESTIONS)
     return socket
 
 

@@ -32,8 +32,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: What came: its kind, ``hello`` or ``tick``, and all of it.
 Message = tuple[str, dict[str, Any]]
 
-#: A server says something every second.
-_SILENCE_S: Final = 10.0
+#: A machine that is gone answers no attempt to connect.
+_CONNECT_S: Final = 1.0
+#: A server says something every second; one that says nothing for so long is gone, or stands still.
+_SILENCE_S: Final = 3.0
 
 #: Schemes of addresses that are somebody else's.
 _OF_CLIENTS: Final = ("mqtt", "mqtts", "ws", "wss")
@@ -121,12 +123,12 @@ def open_feed(address: MonitorAddress) -> Iterator[Iterator[Message]]:
 
 def _connection(address: MonitorAddress) -> http.client.HTTPConnection:
     if not address.is_tls:
-        return http.client.HTTPConnection(address.host, address.port, timeout=_SILENCE_S)
+        return http.client.HTTPConnection(address.host, address.port, timeout=_CONNECT_S)
     try:
         context = ssl.create_default_context(cafile=address.ca_file)
     except OSError as error:
         raise SettingsError(f"--tls-ca-file {address.ca_file}: {error}") from error
-    return http.client.HTTPSConnection(address.host, address.port, timeout=_SILENCE_S, context=context)
+    return http.client.HTTPSConnection(address.host, address.port, timeout=_CONNECT_S, context=context)
 
 
 def _stream(connection: http.client.HTTPConnection, address: MonitorAddress) -> http.client.HTTPResponse:
@@ -135,6 +137,8 @@ def _stream(connection: http.client.HTTPConnection, address: MonitorAddress) -> 
         login = f"{address.user}:{address.password}".encode()
         headers["Authorization"] = f"Basic {b64encode(login).decode()}"
     try:
+        connection.connect()
+        connection.sock.settimeout(_SILENCE_S)
         connection.request("GET", "/events", headers=headers)
         response = connection.getresponse()
     except (OSError, http.client.HTTPException) as error:

@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection
@@ -103,6 +105,18 @@ def test_a_password_that_was_changed_ends_it(tmp_path: Path, command: tuple[str,
     with EmbeddedServer(monitor_port=port, passwords={"admin": "another"}):
         _, said = process.communicate(timeout=60)
     assert (process.returncode, b"wrong user name or password" in said) == (9, True), said
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_machine_that_is_silent_costs_seconds(scheme: str) -> None:
+    """It takes the connection, as one that stands still does, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        done = run("top", f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", "--once")
+        took_s = time.monotonic() - began
+    assert b"no monitor at" in done.stderr
+    assert took_s < 8.0  # three, or one in a handshake, and the start of the command; it was ten
 
 
 @pytest.mark.ci

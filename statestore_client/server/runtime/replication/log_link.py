@@ -33,7 +33,8 @@ __all__ = ["LogLink", "LogReader"]
 _SILENCE_S: Final = 0.7
 #: An append that has found no leader by then is told as failed, and sent again.
 _APPEND_TIMEOUT_S: Final = 5.0
-_MEMBERS_TIMEOUT_S: Final = 1.0
+#: A leader that is there answers at once; `statestore ha status` waits for this.
+_MEMBERS_TIMEOUT_S: Final = 0.5
 #: After which a server that starts first says that it waits; then each time after the client's own time-out.
 _FIRST_LEADER_TIMEOUT_S: Final = 1.5
 #: Between two attempts to learn where the log ends.

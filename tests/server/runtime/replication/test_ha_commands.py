@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from replicated_servers import KEY, Servers, replication, servers, value_of
@@ -49,6 +53,24 @@ async def test_status_names_the_active_server(tmp_path: Path) -> None:
         assert (found["id"], found["role"], found["listeners"]) == ("a", "active", ["b"])
         assert missing["internal"] == "127.0.0.1:1"
         assert "no server of a log" in missing["error"]
+
+
+async def test_machines_that_are_gone_are_asked_side_by_side(tmp_path: Path, figures: Callable[[str], None]) -> None:
+    """Each costs a second and a half, and all of them the same one: as when the line of an operator is cut."""
+    with ExitStack() as gone:
+        silent = [gone.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        async with servers("a") as pair:
+            await pair.active()
+            began = monotonic()
+            addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in silent]
+            code, output = await _ha(tmp_path, "status", *addresses, *_addresses(pair))
+            took_s = monotonic() - began
+    lines = output.splitlines()[1:]
+    assert code == 1
+    assert lines[:4] == [f"{address}: no server of a log at {address}: no answer" for address in addresses]
+    assert lines[4].split()[:2] == ["a", "active"]
+    figures(f"{took_s:.1f} s")
+    assert took_s < 6.0  # one and a half, and the start of the command; one after the other it was forty
 
 
 async def test_hand_over_and_back(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ keeps connections of machines that are gone. libzmq dials anew then, and begins 
 kernel repeats an attempt ever more rarely, too.
 
 Acknowledgements are the kernel's: a process that pauses loses no connection, and neither does one that takes its time
-to receive something long. Both packages have these lines.
+to receive something long.
 
 Source: tcp(7), TCP_USER_TIMEOUT; zmq_setsockopt(3).
 """

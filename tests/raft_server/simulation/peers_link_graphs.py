@@ -57,6 +57,8 @@ def profile(*, terms: int = 0) -> Profile:
         terms=terms,
         settings={},
         drift=0.0,
+        slowness=0.0,
+        lateness=0.0,
     )
 
 

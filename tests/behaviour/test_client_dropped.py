@@ -90,6 +90,7 @@ def test_a_dropped_watch_of_a_blocking_client_is_ended(server: EmbeddedServer) -
         eventually(lambda: any(b"KEYNOTIFY" in m.payload and b"STOP" in m.payload for m in server.messages))
 
 
+@pytest.mark.ci
 async def test_what_is_in_use_keeps_its_client(server: EmbeddedServer) -> None:
     """A lease or a watch that is in use keeps its client, and a watch with a callback keeps itself."""
     seen: list[Any] = []
@@ -119,6 +120,7 @@ async def test_what_is_in_use_keeps_its_client(server: EmbeddedServer) -> None:
         await end(engine())
 
 
+@pytest.mark.ci
 def test_what_is_in_use_keeps_its_blocking_client(server: EmbeddedServer) -> None:
     """The same."""
     seen: list[Any] = []

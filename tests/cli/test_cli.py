@@ -260,6 +260,7 @@ def test_a_value_that_looks_like_an_option(run: Run) -> None:
     assert run("get", "celsius").stdout == b"-5\n"
 
 
+@pytest.mark.ci
 def test_bench_measures_and_ends(run: Run, statestore_server: EmbeddedServer) -> None:
     """A small run of ``bench`` prints one JSON object for each client and way to do the work."""
     done = run("bench", "--url", statestore_server.url, "--operations", "100", "--rounds", "1", "--json")

@@ -17,6 +17,9 @@ from statestore_client.cli.app import cli
 from statestore_client.server import BrokerLimits, EmbeddedServer, ServerTls
 from statestore_client.server.runtime.security.password_file import set_password
 
+#: A process for each command.
+pytestmark = pytest.mark.ci
+
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 CLIENTS = ("bench", "del", "get", "lock", "scan", "set", "vdel", "watch")
 ONE_BENCH = ("bench", "--operations", "100", "--rounds", "1", "--in-flight", "2", "--driver", "native")

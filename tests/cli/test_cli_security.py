@@ -25,6 +25,9 @@ from statestore_client import (
     StateStoreClient,
 )
 
+#: A process for each command, and a server for most tests.
+pytestmark = pytest.mark.ci
+
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 
 
@@ -46,7 +49,6 @@ def serving(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]
             process.wait(10)
 
 
-@pytest.mark.ci
 def test_passwords_are_set_and_removed(tmp_path: Path) -> None:
     """``passwd`` reads a password from standard input and stores its hash in a file that only its owner can read."""
     users = tmp_path / "users"
@@ -213,7 +215,6 @@ def test_serve_says_who_was_refused(tmp_path: Path, options: tuple[str, ...]) ->
     assert not re.search("wr0ng|s3cret|v4lue", text)
 
 
-@pytest.mark.ci
 def test_anonymous_clients(tmp_path: Path) -> None:
     """With a password file anonymous clients are refused, unless they are allowed."""
     users = tmp_path / "users"

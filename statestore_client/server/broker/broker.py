@@ -241,6 +241,13 @@ class Broker:
         connection.discard()
         self._settle(now)
 
+    def let_go(self, connections: Iterable[Connection], now: Instant) -> None:
+        """Their clients were sent away, and not lost: they are expected back, as after a restart of the server."""
+        for connection in connections:
+            self._lifecycle.detach(connection, now, with_will=True, lost=self._awaited.let_go)
+        self._awaited.begin(now)
+        self._settle(now)
+
     def congested(self, connection: Connection) -> None:
         """The socket takes no more: messages wait in the session from now on."""
         connection.is_congested = True

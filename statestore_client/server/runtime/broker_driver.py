@@ -362,11 +362,12 @@ class BrokerDriver:
         self._begin()
         self._arm()
 
-    def dismiss(self, reason: str) -> None:
+    def dismiss(self, reason: str, *, awaits: bool = False) -> None:
         """What waits to be durable is never sent. Say goodbye to all clients, and close. There is no goodbye before a
-        session.
+        session. ``awaits``: this server goes on, and expects them back.
         """
-        for connection, link in tuple(self._links.items()):
+        links = tuple(self._links.items())
+        for connection, link in links:
             is_told_why = connection.session is not None and not connection.outbox
             connection.discard()
             if is_told_why and isinstance(connection, OutputCommitConnection):
@@ -376,6 +377,8 @@ class BrokerDriver:
                 link.flush()
             else:
                 link.abort()
+        if awaits:
+            self._broker.let_go((connection for connection, _ in links), self._clock())
 
     def give_up(self) -> None:
         """Nothing can be written any more."""

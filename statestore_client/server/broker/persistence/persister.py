@@ -54,10 +54,13 @@ class BrokerPersistence:
 
     def note_will(self, session: Session) -> None:
         """The will of a connected session that nothing else is written of."""
-        client_id, will = session.client_id, session.will
-        if will is not None and session.persister is None:
-            self._wills.add(client_id)
-            self.journal[Stream.WILLS].put(client_id, WillRecord(session.user, will), len(will.payload))
+        if session.will is not None and session.persister is None:
+            self.await_will(session.client_id, WillRecord(session.user, session.will))
+
+    def await_will(self, client_id: str, record: WillRecord) -> None:
+        """It goes out if the server is lost, or its client does not come back."""
+        self._wills.add(client_id)
+        self.journal[Stream.WILLS].put(client_id, record, len(record.will.payload))
 
     def wills_loaded(self, client_ids: Iterable[str]) -> None:
         """They are in the journal already."""

@@ -1,4 +1,5 @@
-"""Clients that were connected when the server before this one went, and are expected back.
+"""Clients that are expected back: they were connected when the server before this one went, or this server has let them
+go, because it could not serve them for a while.
 
 None of them has lost its connection by its own doing, so each has a while to come back. One that does not has lost it
 in the moment when that is over: from then on a will is delayed and a session expires (MQTT 5.0, 3.1.2.5, 3.1.2.11.2),
@@ -15,16 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from statestore_client.server.broker.persistence.records import WillRecord
 from statestore_client.server.broker.session.wills import will_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from statestore_client.server.broker.persistence.records import WillRecord
     from statestore_client.server.broker.session.lifecycle import SessionLifecycle
     from statestore_client.server.broker.session.permissions import SessionPermissions
     from statestore_client.server.broker.session.session import Session
     from statestore_client.server.broker.state import State
+    from statestore_client.server.broker.timers import Timer
     from statestore_client.wire.instant import Instant
 
 __all__ = ["GRACE_S", "Awaited", "AwaitedClients"]
@@ -58,12 +60,29 @@ class AwaitedClients:
     _state: State
     _lifecycle: SessionLifecycle
     _permissions: SessionPermissions
+    _timer: Timer | None = None
 
     def begin(self, now: Instant) -> None:
         """Those in :attr:`.State.awaited` have :data:`GRACE_S` from now on."""
         awaited = self._state.awaited
+        self._state.timers.cancel(self._timer)
         if awaited.sessions or awaited.wills:
-            self._state.timers.add(now.monotonic + GRACE_S, self._give_up)
+            self._timer = self._state.timers.add(now.monotonic + GRACE_S, self._give_up)
+
+    def let_go(self, session: Session, now: Instant) -> None:
+        """Its connection was ended by this server, and so is no loss: :meth:`begin` comes next. Of a session that ends
+        with it the will is left, as after a restart.
+        """
+        awaited = self._state.awaited
+        if not session.ends_with_connection:
+            awaited.sessions[session] = None
+            return
+        will, session.will = session.will, None  # it counts on, and is not sent
+        self._lifecycle.end(session, now)
+        if will is not None:
+            record = awaited.wills[session.client_id] = WillRecord(session.user, will)
+            if self._state.persistence is not None:
+                self._state.persistence.await_will(session.client_id, record)
 
     def came_back(self, client_id: str, user: str | None, now: Instant) -> None:
         """Somebody connects under this client identifier: the one who is awaited, unless the user is another one."""
@@ -97,7 +116,7 @@ class AwaitedClients:
             if session.connection is None and session.left_at is None and not session.is_over:
                 self._lifecycle.connection_lost(session, now)
         if awaited.sessions or awaited.wills:
-            self._state.timers.add(now.monotonic, self._give_up)
+            self._timer = self._state.timers.add(now.monotonic, self._give_up)
 
     def _send(self, client_id: str, now: Instant) -> None:
         """The will of a session that is over: it needs one once more, because what its client may do counts."""

@@ -13,6 +13,8 @@ from statestore_client.server.broker.routing.shared import session_changed
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.events import BrokerEvents
     from statestore_client.server.broker.persistence.persister import BrokerPersistence
@@ -60,8 +62,17 @@ class SessionLifecycle:
         if self._events is not None:
             self._events.connected(connection, session.client_id)
 
-    def detach(self, connection: Connection, now: Instant, *, with_will: bool) -> None:
-        """The connection is over, for whatever reason. Safe to call twice."""
+    def detach(
+        self,
+        connection: Connection,
+        now: Instant,
+        *,
+        with_will: bool,
+        lost: Callable[[Session, Instant], None] | None = None,
+    ) -> None:
+        """The connection is over, for whatever reason. Safe to call twice. ``lost`` is what becomes of its session,
+        instead of :meth:`connection_lost`.
+        """
         timers = self._state.timers
         timers.cancel(connection.timer)
         connection.timer = None
@@ -88,7 +99,7 @@ class SessionLifecycle:
             self.wills.put(session, None)
         for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
             del session.walks[topic_filter]
-        self.connection_lost(session, now)
+        (lost or self.connection_lost)(session, now)
 
     def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
         """The broker ends a connection: DISCONNECT with the reason where the version has it, will, close."""

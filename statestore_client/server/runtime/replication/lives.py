@@ -202,7 +202,7 @@ class Lives:
             return
         if self._patience.is_over(replica.silent_s, self._elapsed().monotonic, is_heard=replica.is_log_heard):
             log_event(logging.WARNING, "the replicated log does not answer", clients=len(driver))
-            driver.dismiss("the replicated log cannot be reached")
+            driver.dismiss("the replicated log cannot be reached", awaits=True)
             replica.wait_anew()
         if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
             self._begin_snapshot()

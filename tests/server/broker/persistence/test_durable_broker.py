@@ -32,6 +32,7 @@ from statestore_client.mqtt.packets import (
     Pubrel,
     Subscription,
     Unsubscribe,
+    Will,
 )
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.persistence.records import MessageRecord
@@ -42,6 +43,42 @@ from statestore_client.server.journal import Changes, DamagedRecordError, Stream
 @pytest.fixture
 def world() -> DurableWorld:
     return DurableWorld()
+
+
+# -- clients that the server has let go --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("expiry", [0, DAY])
+@pytest.mark.parametrize("fate", ["back", "back later", "away", "away over a restart"])
+def test_clients_that_were_let_go_are_expected_back(world: DurableWorld, expiry: int, fate: str) -> None:
+    """Who is back in time leaves no will, whether its session outlives its connections or not; who is not leaves it
+    once, also if the server is lost meanwhile. Grace begins anew when clients are let go again.
+    """
+    watcher = world.client("watcher")
+    watcher.subscribe("will")
+    client = world.client("c", will=Will("will", b"gone"), session_expiry=expiry)
+    other = world.client("other", session_expiry=DAY)
+    world.work()
+    world.broker.let_go([client.connection], world.now)
+    client.lose()
+    world.work()
+    assert world.broker.audit() == ()
+    world.sleep(GRACE_S - 1.0)
+    if fate == "back later":
+        world.broker.let_go([other.connection], world.now)
+        other.lose()
+        world.sleep(GRACE_S - 1.0)
+    if fate == "away over a restart":
+        world.work()
+        world.crash()
+        watcher = world.client("watcher")
+        watcher.subscribe("will")
+    if fate.startswith("back"):
+        world.client("c", will=Will("will", b"gone"), session_expiry=expiry)
+    world.sleep(2 * GRACE_S)
+    wills = [packet for packet in watcher.received() if isinstance(packet, Publish)]
+    assert [will.payload for will in wills] == ([] if fate.startswith("back") else [b"gone"])
+    assert world.broker.audit() == ()
 
 
 # -- output commit -----------------------------------------------------------------------------------------------------

@@ -115,6 +115,38 @@ async def test_a_will_is_sent_once() -> None:
             subscriber.close()
 
 
+@pytest.mark.ci
+async def test_a_log_without_a_leader_is_the_death_of_no_client() -> None:
+    """The server lets clients go that wait for it. Who comes back when there is a leader again leaves no will."""
+    async with servers("a") as pair:
+        server = await pair.active()
+        lasting = Properties(PacketTypes.CONNECT)
+        lasting.SessionExpiryInterval = 300
+        subscriber = await asyncio.to_thread(Paho, server.endpoints, "subscriber", properties=lasting)
+        await asyncio.to_thread(subscriber.subscribe, "will/#", qos=1)
+        wire = await asyncio.to_thread(Wire, server.endpoints)
+        will = Will("will/client", b"gone", qos=1)
+        await asyncio.to_thread(wire.connect, "client", will=will)
+        async with pair.client(server) as client:
+            await pair.cluster.kill("1")
+            waiting = asyncio.ensure_future(client.set("k", "1"))
+            await until(lambda: replication(server).clients == 0, "all were let go")
+            wire.sock.close()
+            await pair.cluster.restart("1")
+            wire = await asyncio.to_thread(Wire, server.endpoints)
+            await asyncio.to_thread(wire.connect, "client", will=will)
+            await waiting
+            await client.set("k", "2")
+        await until(lambda: subscriber.client.is_connected(), "it has connected again")
+        try:
+            await asyncio.to_thread(subscriber.publish, "will/end", b"", 1)
+            message = await asyncio.to_thread(subscriber.messages.get, timeout=20)
+            assert message.topic == "will/end"
+        finally:
+            subscriber.close()
+            wire.sock.close()
+
+
 async def test_sessions_and_retained_messages_are_looked_at_through_any_server() -> None:
     """The standby passes the commands on; what they remove is gone after a take-over, too."""
     async with servers("a", "b") as pair:

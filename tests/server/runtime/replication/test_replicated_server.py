@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+import attrs
 import msgpack
 import pytest
 from replicated_servers import KEY, replication, servers, value_of
@@ -20,10 +21,29 @@ from statestore_client import AsyncStateStoreClient, ConnectionState, Replicated
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication import lives
+from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
+
+
+@attrs.define
+class Heard:
+    """What a server that listens for signs of life hears."""
+
+    epochs: list[int] = attrs.Factory(list)
+
+    def is_there(self) -> bool:
+        """Whether there was one."""
+        return bool(self.epochs)
+
+    def hear(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def suspect(self) -> None:
+        pass
 
 
 async def test_both_servers_lead_to_one_store() -> None:
@@ -220,29 +240,35 @@ async def test_clients_that_wait_for_a_log_without_a_leader_are_let_go(
             assert (await asked) is not None
 
 
-async def test_who_was_passed_on_to_a_server_that_says_nothing_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its machine may be cut off from this one only: it stays active, because it answers by the log. A client that was
-    passed on since has reached it.
-    """
-    monkeypatch.setattr("statestore_client.server.runtime.replication.liveness._SILENCE_S", 0.2)
+async def test_a_server_that_says_nothing_is_doubted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has given a sign of life again: who was passed on since has reached it."""
+    monkeypatch.setattr("statestore_client.server.runtime.replication.liveness._SILENCE_S", 0.3)
+    async with servers("a") as alone:
+        lives = replication(await alone.active())
+        dialled: list[str] = []
+        add = lives._pulse.add
+        monkeypatch.setattr(lives._internal_listener, "_add_pulse", lambda *each: (dialled.append("b"), add(*each)))
+        heard, doubts = Heard(), list[int]()
+        listener = PulseListener(lives.url, "b", ClusterSecret(KEY), heard, lambda: doubts.append(len(dialled)))
+        await until(heard.is_there, "it is heard")
+        monkeypatch.setattr(lives._pulse, "_may_pulse", lambda: None)
+        await until(lambda: doubts, "it is doubted")
+        looked = len(dialled)
+        await until(lambda: len(dialled) >= looked + 3, "it was listened to anew, in vain")
+        assert len(doubts) == 1
+        listener.close()
+
+
+async def test_who_was_passed_on_to_a_server_in_doubt_is_cut() -> None:
+    """Its machine may be cut off from this one only: then it stays active, and no other epoch begins."""
     states: list[ConnectionState] = []
     async with servers("a", "b") as pair:
-        active, standby = await pair.active(), await pair.standby()
+        standby = await pair.standby()
         async with pair.client(standby, on_state=lambda state, _error: states.append(state)) as client:
             await client.set("k", "1")
-            dialled: list[str] = []
-            add = replication(active)._pulse.add
-            monkeypatch.setattr(
-                replication(active)._internal_listener, "_add_pulse", lambda *each: (dialled.append("b"), add(*each))
-            )
-            monkeypatch.setattr(replication(active)._pulse, "_may_pulse", lambda: None)
+            replication(standby).router.doubt()
             await until(lambda: ConnectionState.SUSPENDED in states, "the client was cut")
             await client.set("k", "2")
-            looked = len(dialled)
-            await until(lambda: len(dialled) >= looked + 3, "the standby has listened anew, in vain")
-            await client.set("k", "3")
-        assert states.count(ConnectionState.SUSPENDED) == 1
-        assert replication(active).epoch == 1
 
 
 @pytest.mark.parametrize("endpoint", ["mqtts", "ws"])

@@ -43,6 +43,13 @@ def test_each_server_has_three_ports() -> None:
     assert settings.peer.data == Path("data")
 
 
+def test_a_peer_of_ours_is_left_sooner_than_one_that_may_be_a_node_peer() -> None:
+    """It says soon that it has accepted an append, whatever its disk does."""
+    alone = ReplicaSettings(log="tcp://127.0.0.1:8047", id="a")
+    assert in_cluster("a=127.0.0.1,b=127.0.0.1:9000,c=127.0.0.1:9100").raft.response_timeout == 0.25
+    assert alone.raft.response_timeout == 0.5
+
+
 def test_it_may_listen_elsewhere_than_the_others_connect() -> None:
     """Behind a translation of addresses, for example."""
     settings = in_cluster({"a": "plant1.example", "b": "plant2.example", "c": "plant3.example"}, listen="::")

@@ -34,11 +34,13 @@ test-ci: $(BIN)/tox  ## all that the quick tests leave out: faults, Spark, other
 test-long: $(BIN)/tox  ## hours: up to 100,000 simulated schedules of each kind, 500 kills, 1,000 histories of failovers, 200 orders of faults in Spark
 	STATESTORE_TEST_SCALE=10 $(BIN)/tox run -e py -- -m 'scaled or long' --timeout 7200 $(CURDIR)/tests
 
-# tox does not look into pyenv by itself, whose commands python3.12 and so on are scripts.
-test-versions: $(BIN)/tox  ## each Python from 3.11 to 3.15 that is there, or in Debian's sid, and the oldest versions of all dependencies
+# tox does not look into pyenv by itself, whose commands python3.12 and so on are scripts. The Python of the quick tests is
+# left out.
+test-versions: $(BIN)/tox  ## each other Python from 3.11 to 3.15 that is there, or in Debian's sid, and the oldest versions of all dependencies
 	@newer=$$(tools/newer_pythons.sh) || [ -z "$$STATESTORE_REQUIRE_TOOLS" ] && \
+	own=$$($(BIN)/python -c 'import sys; print("py%d%d" % sys.version_info[:2])') && \
 	PATH=$$PATH:$$(echo $$(pyenv root 2>/dev/null)/versions/3.1[1-5].*/bin | tr ' ' ':'):$$newer \
-	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e py315,py314,lowest,py313,py312,py311
+	$(BIN)/tox run-parallel --parallel 2 --parallel-no-spinner -e $$(echo py315 py314 lowest py313 py312 py311 | sed "s/ $$own\\b//; s/ /,/g")
 
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
 dist: $(BIN)/tox  ## wheel and source distribution into dist/, the same from each build of a commit

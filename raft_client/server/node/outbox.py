@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.ready import Answer, Ask
+from raft_client.wire.messages import VoteReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Output
@@ -57,6 +58,14 @@ class Outbox:
             (job, output)
             for job, output in self._waiting
             if not (isinstance(output, Ask) and output.peer_id == peer_id)
+        ]
+
+    def forget_votes(self) -> None:
+        """They were for a term that is over: what the disk will hold is a later one, and never that vote."""
+        self._waiting = [
+            (job, output)
+            for job, output in self._waiting
+            if not (isinstance(output, Answer) and isinstance(output.message, VoteReply))
         ]
 
     def is_durable(self, job: int) -> bool:

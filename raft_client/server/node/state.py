@@ -126,6 +126,8 @@ class NodeState:
 
     def set_term(self, term: int, voted_for: str = "") -> None:
         """Enter a term, or vote in it."""
+        if term > self.term:
+            self.outbox.forget_votes()
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, voted_for
             self._hard_state_dirty = True

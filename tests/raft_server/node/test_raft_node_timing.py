@@ -202,3 +202,17 @@ def test_a_silent_connection_is_opened_anew() -> None:
     assert follower not in anew
     cluster.run(1.3)
     assert anew.count(follower) in (1, 2)
+
+
+def test_a_vote_that_is_on_its_way_to_the_disk_ends_with_its_term() -> None:
+    """The disk will hold the next term and never that vote, so nobody hears of it."""
+    cluster = NodeCluster()
+    cluster.isolate("a")
+    cluster.hold_disk("a")
+    assert cluster.ask("a", RequestVote(b"test", "x", 2, 0, 0), b"\x01") == []  # job under way
+    assert cluster.ask("a", RequestVote(b"test", "b", 3, 0, 0), b"\x02") == []
+    assert cluster.ask("a", RequestVote(b"test", "c", 4, 0, 0), b"\x03") == []
+    cluster.release_disk("a")
+    cluster.settle()
+    votes = [(answer.request_id, answer.message) for answer in cluster.answers]
+    assert votes == [(b"\x03", VoteReply(4, granted=True))]

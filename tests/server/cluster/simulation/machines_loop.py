@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from replicas_host import Host
+
+#: The first byte of the packet (MQTT 5.0, 3.14).
+_DISCONNECT: Final = 0xE0
 
 
 @attrs.define(eq=False)
@@ -86,6 +89,11 @@ class SimulatedLoop:
         return False
 
 
+def _is_goodbye(data: bytes | bytearray | memoryview) -> bool:
+    """Whether it is one DISCONNECT, and nothing else."""
+    return data[0] == _DISCONNECT and len(data) == 2 + data[1]
+
+
 class SimulatedTransport(asyncio.Transport):
     """The server's end of a connection. ``deliver`` and ``ended`` are told to the client, a moment later; ``speaks`` is
     called when something is said.
@@ -138,7 +146,8 @@ class SimulatedTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._is_closing:
-            self._speaks()
+            if not _is_goodbye(data):  # which any server may say: it promises nothing
+                self._speaks()
             self._host.world.after(0.001, self._deliver, bytes(data))
 
     def close(self) -> None:

@@ -222,9 +222,13 @@ class Election:
         return not state.is_member(candidate_id) and state.known_leader_id is not None
 
     def on_pre_vote(self, request: Request, message: PreVote) -> None:
-        """Would this peer vote? Nothing changes here, so nothing waits; and a peer that was away learns the term."""
+        """Would this peer vote? Nothing changes here, so nothing waits; and a peer that was away learns the term.
+
+        It would not while a vote is on its way to the disk: one whose disk is quick would end the election of others.
+        """
         state = self._state
         granted = message.term > state.term and not state.hears_leader and self._is_up_to_date(message)
+        granted = granted and state.is_vote_durable
         state.answer(request, PreVoteReply(state.term, granted=granted))
 
     def _is_up_to_date(self, message: RequestVote | PreVote) -> bool:

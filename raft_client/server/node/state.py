@@ -184,6 +184,11 @@ class NodeState:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     @property
+    def is_vote_durable(self) -> bool:
+        """Whether the disk has the term and the vote."""
+        return self.outbox.is_durable(self._hard_state_job)
+
+    @property
     def dirty(self) -> bool:
         """Whether there is something for the disk to do that was not handed out."""
         return self._hard_state_dirty or self.chunk is not None or self.log.dirty or self.outbox.is_begun

@@ -13,7 +13,7 @@ from typing import Final
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module or None has no type but Any
 
 __all__ = ["sync_file", "sync_folder"]
 
@@ -25,7 +25,7 @@ _sync: Final = getattr(os, "fdatasync", os.fsync)
 
 
 def sync_file(descriptor: int) -> None:
-    """Return when all that was written to it is on the medium. Raises OSError: nobody knows what is there then."""
+    """Wait until the medium has all that was written. Raises OSError; what the medium has is not known then."""
     if _FULL_SYNC is not None:
         try:
             fcntl.fcntl(descriptor, _FULL_SYNC)

@@ -61,8 +61,8 @@ class Hello:
     incarnation: int = attrs.field(validator=check_uint)
     #: Names of capabilities, sorted; those of a later version than ours are among them.
     capabilities: tuple[str, ...] = attrs.field(default=(), converter=_as_names)
-    #: For how long, in milliseconds, a peer that has heard a leader votes for nobody else. None: a client, or a peer of
-    #: an earlier version, whose 200 ms could not be changed.
+    #: How many milliseconds a peer keeps its vote after it heard a leader. None: a client, or a peer of an earlier
+    #: version, which keeps it for 200 ms.
     quiet_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(check_uint))
 
     def to_frame(self) -> bytes:

@@ -172,7 +172,7 @@ def _ask_all(
         if not address.rpartition(":")[2].isdecimal() or ":" not in address:
             raise InvalidArgumentError(f"an address is HOST:PORT, that of the servers for each other, not {address}")
     if secret:
-        _ = secret.dialler_tls  # made here, it takes nobody's time
+        _ = secret.dialler_tls  # made before the clock of the questions runs: it takes a while, and is kept
 
     async def ask(address: str) -> Any:
         try:

@@ -117,7 +117,7 @@ class _Dialing:
         self.addresses.failed(address, why)
 
     def settle(self, *, for_good: bool = False) -> None:
-        """Give up all that is not in use; ``for_good``: nobody opens a line any more."""
+        """Give up all dials that are not in use; ``for_good``: the client is closed, and opens no line any more."""
         self._is_closed = self._is_closed or for_good
         for address in self.addresses.settled():
             self._leave(address)
@@ -127,7 +127,7 @@ class _Dialing:
 
 
 class Dialer(_Dialing):
-    """For threads, of which one at a time opens lines, and any may close."""
+    """Dial for threads. One at a time opens lines; any may close."""
 
     def __init__(self, settings: ConnectionSettings, open_socket: OpenSocket | None = None) -> None:
         super().__init__(settings, open_socket)
@@ -156,7 +156,7 @@ class Dialer(_Dialing):
     def settle(self, *, for_good: bool = False) -> None:
         self._is_closed = self._is_closed or for_good
         if not self._busy.acquire(False, -1):
-            return  # who is at work here settles
+            return  # the thread that holds it settles when it is done
         try:
             super().settle()
             self._end_waker()
@@ -302,7 +302,7 @@ def _prepared(sock: socket.socket, settings: ConnectionSettings) -> socket.socke
 
 
 def _wake(waker: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # full: it will wake anyway; closed: nobody waits
+    with contextlib.suppress(OSError):  # full: the reader wakes anyway; closed: no reader is left
         waker.send(b"\0")
 
 

@@ -89,7 +89,7 @@ def checked(open_socket: OpenSocket, host: str, port: int, timeout_s: float) -> 
     except BaseException as error:
         raise OSError(f"open_socket raised {error!r}") from error
     if isinstance(sock, Coroutine):
-        sock.close()  # of one that nobody awaits, Python would complain
+        sock.close()  # Python warns of a coroutine that is neither awaited nor closed
     if not isinstance(sock, socket.socket):
         raise SettingsError(f"open_socket must return a connected socket.socket, not {sock!r}")
     try:

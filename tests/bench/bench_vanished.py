@@ -107,7 +107,7 @@ _HAPPENS: dict[str, tuple[Happens, Happens]] = {
 
 
 def _gap_ms(after: list[tuple[float, str]]) -> float:
-    """The longest that ended. An error counts as well, and is told."""
+    """Find the longest gap that ended. An error ends one, too, and is printed."""
     for took_s, outcome in after:
         if outcome != "set":
             print(f"  after {took_s:.2f} s: {outcome}", flush=True)

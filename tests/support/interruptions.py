@@ -78,15 +78,7 @@ def interrupted_at_line(number: int, work: Callable[[], object], package: Module
     def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
         return at_line if frame.f_code.co_filename.startswith(package.__path__[0]) else None
 
-    before = sys.gettrace()
-    sys.settrace(at_call)
-    try:
-        work()
-    except AlarmError as error:
-        return str(error)
-    finally:
-        sys.settrace(before)
-    return None
+    return _traced(at_call, work)
 
 
 def interrupted_at_call(number: int, work: Callable[[], object], module: ModuleType) -> str | None:
@@ -99,6 +91,11 @@ def interrupted_at_call(number: int, work: Callable[[], object], module: ModuleT
         if frame.f_code.co_filename == module.__file__ and next(calls) == number:
             raise AlarmError(frame.f_code.co_qualname)
 
+    return _traced(at_call, work)
+
+
+def _traced(at_call: Callable[[FrameType, str, object], Any], work: Callable[[], object]) -> str | None:
+    """Do some work under a trace function. Returns where that raised AlarmError, None if it did not."""
     before = sys.gettrace()
     sys.settrace(at_call)
     try:

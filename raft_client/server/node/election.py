@@ -62,7 +62,7 @@ class Election:
             return
         if state.now < state.timing.election_at:
             self._ask_again()
-        elif not self._may_stand or self._waits_for_disk or self._waits_for_answers:
+        elif not self._may_stand or self._waits_for_votes:
             state.timing.restart(state.now)
         elif state.is_sole_voter:
             self.campaign()
@@ -74,15 +74,10 @@ class Election:
         return self._state.log.knows_configuration and not self._state.disk_stalled
 
     @property
-    def _waits_for_disk(self) -> bool:
-        return self._state.role is Role.CANDIDATE and not self._state.outbox.is_durable(self._own_vote_job)
-
-    @property
-    def _waits_for_answers(self) -> bool:
-        """Whether the election is under way."""
-        if self._state.role is not Role.CANDIDATE or self._state.is_sole_voter:
-            return False
-        return not has_majority(self._state.configuration, self._votes.__contains__)
+    def _waits_for_votes(self) -> bool:
+        """Whether the election is under way. The own vote counts once it is on the disk, and others are asked then."""
+        state = self._state
+        return state.role is Role.CANDIDATE and not has_majority(state.configuration, self._votes.__contains__)
 
     def _ask_first(self) -> None:
         """Pre-vote. Term and vote stay as they are."""

@@ -99,7 +99,7 @@ class PeerRequests:
         return link is not None and link.capabilities is not None and capability in link.capabilities
 
     def quiet_s(self, peer_id: str) -> float:
-        """For how long, after a leader's word, it votes for nobody else; 0.0 if that is not known."""
+        """Look up how many seconds the peer keeps its vote after it heard a leader; 0.0 if it has not said so."""
         link = self._links.get(peer_id)
         return link.quiet_s if link is not None and self.knows(peer_id, Capability.PRE_VOTE) else 0.0
 

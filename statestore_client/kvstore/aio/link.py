@@ -90,7 +90,7 @@ class SiteLink(SiteSocket):
             context.destroy(linger=0)
 
     def _has_turned(self) -> None:
-        """With another connection nobody answers what was asked on the one before."""
+        """Ask again what changes nothing, when there is a new connection: answers of the one before are lost."""
         before, self._asked_on = self._asked_on, self.connection()
         if self._asked_on > before:
             for request, waiting in self._replies.values():

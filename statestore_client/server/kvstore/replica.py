@@ -158,8 +158,8 @@ class Replica:
             peer.status.flaps = -1
 
     def disconnect(self, name: str, now: float, heard_at: float = float("inf")) -> None:
-        """No connection of the peer lives; it was heard last at ``heard_at``. That is an error of nobody: it is synced
-        with as soon as one does.
+        """Note that no connection of the peer lives; it was heard last at ``heard_at``. A sync that was lost with the
+        connection does not count as failed, so the next connection begins one without a wait.
         """
         peer = self.peers[name]
         peer.is_connected = False

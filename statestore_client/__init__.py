@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from statestore_client.aio.observation import AsyncLockObservation
     from statestore_client.aio.watch import AsyncWatch
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
-    from statestore_client.core.calls import DEFAULT_TIMEOUT, SetItem
-    from statestore_client.core.edits import KEEP
-    from statestore_client.core.exchange import ExchangeStats
-    from statestore_client.core.holders import LockState
+    from statestore_client.core.arguments import DEFAULT_TIMEOUT, SetItem
+    from statestore_client.core.leases import KEEP
+    from statestore_client.core.locks import LockState
+    from statestore_client.core.request_table import ExchangeStats
     from statestore_client.core.results import DeleteResult, Item, SetResult
     from statestore_client.settings import ClientOptions, ConnectionOptions, ConnectionSettings, SharedOptions
     from statestore_client.sync.client import StateStoreClient
@@ -71,8 +71,8 @@ __all__ += _errors
 
 #: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
 _HOMES = {
-    "DEFAULT_TIMEOUT": "core.calls",
-    "KEEP": "core.edits",
+    "DEFAULT_TIMEOUT": "core.arguments",
+    "KEEP": "core.leases",
     "Acquisition": "aio.acquisition",
     "AsyncElection": "aio.election",
     "AsyncGuardedStore": "aio.guarded",
@@ -88,7 +88,7 @@ _HOMES = {
     "DeleteResult": "core.results",
     "Election": "sync.election",
     "EventKind": "core.actions",
-    "ExchangeStats": "core.exchange",
+    "ExchangeStats": "core.request_table",
     "GuardedStore": "sync.guarded",
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
@@ -97,8 +97,8 @@ _HOMES = {
     "Lease": "sync.lease",
     "Lock": "sync.lock",
     "LockObservation": "sync.observation",
-    "LockState": "core.holders",
-    "SetItem": "core.calls",
+    "LockState": "core.locks",
+    "SetItem": "core.arguments",
     "SetResult": "core.results",
     "SharedOptions": "settings",
     "StateStoreClient": "sync.client",

@@ -27,8 +27,7 @@ from statestore_client.core.actions import (
     StateChanged,
     Subscribe,
 )
-from statestore_client.core.backoff import Backoff
-from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.core.connection import Backoff, ClientMachine, node_id
 from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.driver import FLUSH_EVERY, Connector, Driver
 from statestore_client.settings import ConnectionSettings

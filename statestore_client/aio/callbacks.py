@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from statestore_client.aio.tasks import Tasks
-from statestore_client.core.callbacks import check_function
+from statestore_client.core.arguments import check_function
 
 __all__ = ["Calls", "Worker", "call_back", "check_callback", "finish"]
 

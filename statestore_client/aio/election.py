@@ -10,7 +10,7 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.lease import AsyncLease
 from statestore_client.aio.lock import AsyncLock
 from statestore_client.aio.observation import AsyncLockObservation
-from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.locks import ElectionTerms
 from statestore_client.errors import PickleRefusedError
 
 __all__ = ["AsyncElection"]

@@ -19,9 +19,9 @@ from statestore_client.aio.callbacks import Worker, finish
 from statestore_client.aio.link import Link
 from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
-from statestore_client.core.calls import FencedCommand, next_commands
-from statestore_client.core.exchange import ExchangeStats
-from statestore_client.core.waiting import within
+from statestore_client.core.arguments import FencedCommand, next_commands
+from statestore_client.core.request_table import ExchangeStats
+from statestore_client.core.results import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.wire.commands import Command

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from statestore_client.aio.lease import AsyncLease
-from statestore_client.core.calls import (
+from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,

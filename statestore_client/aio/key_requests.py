@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import cast
 
 from statestore_client.aio.engine import Engine
-from statestore_client.core import calls
-from statestore_client.core.calls import DEFAULT_TIMEOUT, FencedCommand, Timeout, Token
+from statestore_client.core import arguments
+from statestore_client.core.arguments import DEFAULT_TIMEOUT, FencedCommand, Timeout, Token
 from statestore_client.core.results import KeyPage
 from statestore_client.errors import StateStoreError
 from statestore_client.wire.commands import Command
@@ -27,11 +27,13 @@ class KeyRequests:
 
     def seconds(self, timeout: Timeout) -> float | None:
         """A time limit; None for none."""
-        return self._request_timeout if timeout is DEFAULT_TIMEOUT else calls.check_timeout(timeout)
+        return self._request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
 
     async def call(self, command: Command, timeout: Timeout, token: Token | None = None) -> object:
         """The result of one command."""
-        return await self._engine.call(command, timeout=self.seconds(timeout), fencing_token=calls.fencing_token(token))
+        return await self._engine.call(
+            command, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
+        )
 
     async def call_many(
         self,
@@ -41,16 +43,16 @@ class KeyRequests:
     ) -> list[object]:
         """The results of many, in order; :class:`BatchError` if any of them failed."""
         outcomes = await self._engine.call_many(
-            commands, timeout=self.seconds(timeout), fencing_token=calls.fencing_token(token)
+            commands, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
         )
-        calls.raise_failures(outcomes, self._engine.store_id)
+        arguments.raise_failures(outcomes, self._engine.store_id)
         return outcomes
 
     async def scan(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:
         """The keys that match, page by page; ``timeout`` is for each page."""
         token: bytes | None = None
         while True:
-            page = cast("KeyPage", await self.call(calls.scan_command(pattern, token), timeout))
+            page = cast("KeyPage", await self.call(arguments.scan_command(pattern, token), timeout))
             for key in page.keys:
                 yield key
             token = page.token

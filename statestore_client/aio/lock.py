@@ -14,9 +14,8 @@ from statestore_client.aio.observation import AsyncLockObservation
 from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.aio.waiters import Mutex, OneCaller
 from statestore_client.core import locks
-from statestore_client.core.callbacks import check_function
-from statestore_client.core.calls import Bytes, check_timeout, check_wait, set_command
-from statestore_client.core.edits import KEEP, Change, Edit, edit
+from statestore_client.core.arguments import Bytes, check_function, check_timeout, check_wait, set_command
+from statestore_client.core.leases import KEEP, Change, Edit, edit
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps

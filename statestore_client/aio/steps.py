@@ -11,8 +11,8 @@ from statestore_client.aio.waiters import Flag, pause
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.event_queue import WatchTerms
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
-from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command
 

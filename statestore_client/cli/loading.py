@@ -23,7 +23,7 @@ from statestore_client.cli.connection import connection_options, open_client
 from statestore_client.cli.option_types import Seconds, fencing_token_option
 from statestore_client.cli.output import print_json, print_line
 from statestore_client.cli.wording import counted
-from statestore_client.core.calls import SetItem
+from statestore_client.core.arguments import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient

@@ -21,7 +21,7 @@ from statestore_client.cli.option_types import Seconds
 from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
 from statestore_client.cli.running import CommandBehindDashes, started
 from statestore_client.core.actions import WatchEvent
-from statestore_client.core.calls import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
+from statestore_client.core.arguments import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.watch import Watch

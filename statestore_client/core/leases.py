@@ -5,20 +5,111 @@ the lock anew, after somebody else had it in between.
 Invariant: a renewal counts only in the store that granted the lock. Another one, which began empty, may have granted it
 to somebody else in between.
 Invariant: ``lost`` is called no later than ``valid_until``, which is before the server can grant the lock to another.
+Invariant: the first reason of an end counts, and an ended lease is never valid again.
+Invariant: a listener is called once for a loss, and never for a release.
+
+To edit a key under a lock is to read it, to decide, and to write with the fencing token.
+
+Invariant: what is written was made from the value that was there, as far as all writers hold the lock. A writer that
+lost it is refused by the fence as soon as its successor has written the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Final, Protocol
+from enum import Enum
+from typing import Final, Literal, Protocol, TypeAlias
 
+import attrs
+
+from statestore_client.core.arguments import refuse_awaitable, value_bytes
 from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
-from statestore_client.core.results import is_another_store
+from statestore_client.core.results import Item, is_another_store
 from statestore_client.core.steps import Answer, Invoke, Pause, Post, Step
-from statestore_client.errors import BatchError, LeaseLostError, TransportError, UnexpectedReplyError
+from statestore_client.errors import (
+    BatchError,
+    FencingTokenTooOldError,
+    LeaseLostError,
+    TransportError,
+    UnexpectedReplyError,
+)
+from statestore_client.wire.commands import Command, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["Held", "check_after", "keep_renewed", "next_token", "outlive"]
+LossListener = Callable[[LeaseLostError], object]
+
+_TOO_LATE: Final = "the lease ended before it could be renewed"
+_NOT_RENEWED: Final = "the lease has ended; it was not to be renewed"
+
+
+class Ended(Protocol):
+    """The event that others wait for: of threads, or of tasks."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+
+class LeaseState:
+    """Seconds are those of the caller's clock. With threads, one at a time may change it; all may look."""
+
+    __slots__ = ("_is_told", "_listeners", "ended", "ending", "error", "is_released", "valid_until")
+
+    def __init__(self, valid_until: float, ended: Ended, *, renew: bool) -> None:
+        self.valid_until: float = valid_until
+        self.ended: Ended = ended
+        #: Why it is lost if its time runs out.
+        self.ending: Final = _TOO_LATE if renew else _NOT_RENEWED
+        self.error: LeaseLostError | None = None
+        self.is_released: bool = False
+        self._listeners: list[LossListener] = []
+        self._is_told = False  # the listeners were told, or need not be: the lock was released
+
+    def remaining(self, now: float) -> float:
+        """Seconds for which nobody else can have the lock; negative or 0 when its time is over, 0 once it has ended."""
+        return 0.0 if self.ended.is_set() else self.valid_until - now
+
+    def describe(self, now: float) -> str:
+        """The state in words, for a repr."""
+        if self.is_released:
+            return "released"
+        left = self.remaining(now)
+        return f"valid for {left:.1f} s" if left > 0 else "lost"
+
+    def renewed(self, valid_until: float) -> None:
+        """A renewal was granted. Raises :class:`LeaseLostError` when the end was noticed before its answer came."""
+        if self.ended.is_set():
+            raise LeaseLostError(self.ending)
+        self.valid_until = valid_until
+
+    def end(self, error: LeaseLostError) -> None:
+        """From now on the lease is lost, and not renewed."""
+        self.error = self.error or error
+        self.ended.set()
+
+    def lose(self, error: LeaseLostError) -> tuple[LeaseLostError, list[LossListener]] | None:
+        """The lease is lost: why, and who is to be told of it. None when all was told, or it was released."""
+        self.end(error)
+        if self._is_told:
+            return None
+        self._is_told = True
+        listeners, self._listeners = self._listeners, []
+        return self.error or error, listeners
+
+    def release(self) -> bool:
+        """It is being given back: nobody is told of a loss any more. Whether this is the first time."""
+        is_first, self.is_released = not self.is_released, True
+        self._is_told = True
+        self.end(LeaseLostError("the lock was released"))
+        return is_first
+
+    def on_lost(self, listener: LossListener) -> LeaseLostError | None:
+        """Somebody wants to know. Returns the reason if it is lost already: tell it now."""
+        if not self._is_told:
+            self._listeners.append(listener)
+            return None
+        return None if self.is_released else self.error
+
 
 #: Renew when this part of the lease is used up: two more attempts fit before it ends.
 _RENEW_AFTER: Final = 1 / 3
@@ -132,3 +223,74 @@ def check_after(error: TransportError | BatchError, lease: Held) -> None:
     except LeaseLostError as lost:
         lost.may_have_been_applied = error.may_have_been_applied or isinstance(error, BatchError)
         raise lost from error
+
+
+class Keep(Enum):
+    """The type of :data:`KEEP`."""
+
+    KEEP = "keep"
+
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+#: What a change returns to leave the key as it is.
+KEEP: Final = Keep.KEEP
+
+#: Gets the present value (None: there is no such key), returns the new one, None to delete the key, or KEEP.
+Change: TypeAlias = Callable[[bytes | None], bytes | str | Literal[Keep.KEEP] | None]
+
+
+@attrs.frozen
+class Edit:
+    """What is to be changed, and how. ``timeout`` (seconds) is for each request."""
+
+    key: bytes
+    change: Change
+    expiry_ms: int | None
+    timeout: float
+    persist: bool = False
+
+
+def edit(terms: LockTerms, lease: Held, work: Edit) -> Generator[Step, Answer, Item | None]:
+    """Edit once, under ``lease``. Returns the item as it is afterwards; None when there is none.
+
+    Raises :class:`LeaseLostError` when the lease is lost before the write was sent or answered.
+    """
+    token = lease.fencing_token
+    try:
+        return (yield from _edit(lease, work, token))
+    except FencingTokenTooOldError:
+        # A newer token of this very lease may guard the key: one from next_token(), with which it was written before. A
+        # fresh one is newer than that. If it is refused too, another lock guards the key, and repeating is no use.
+        token = yield from next_token(terms, lease, work.timeout)
+        return (yield from _edit(lease, work, token))
+
+
+def _edit(lease: Held, work: Edit, token: HlcTimestamp) -> Generator[Step, Answer, Item | None]:
+    answer = yield from _guarded(lease, Get(work.key), work.timeout, None)
+    item: Item | None = answer.value
+    wanted = work.change(None if item is None else item.value)
+    refuse_awaitable("change", wanted)
+    if wanted is KEEP:
+        return item
+    if wanted is None:
+        if item is not None:
+            yield from _guarded(lease, Del(work.key), work.timeout, token)
+        return None
+    value = value_bytes(wanted)
+    write = Set(work.key, value, None, work.expiry_ms, None, work.persist)
+    answer = yield from _guarded(lease, write, work.timeout, token)
+    return Item(value, set_result(answer).version)
+
+
+def _guarded(
+    lease: Held, command: Command, timeout: float, token: HlcTimestamp | None
+) -> Generator[Step, Answer, Answer]:
+    """Send a command that waits no longer than the lease lasts: later it might overwrite the next holder's work."""
+    lease.check()
+    try:
+        return (yield Invoke(command, min(timeout, lease.remaining), token))
+    except TransportError as error:
+        check_after(error, lease)
+        raise

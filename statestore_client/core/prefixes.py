@@ -32,7 +32,7 @@ from statestore_client.core.actions import (
     WatchEvent,
     WatchOptions,
 )
-from statestore_client.core.calls import watched_key
+from statestore_client.core.arguments import watched_key
 from statestore_client.core.request import InternalWaiter
 from statestore_client.core.results import KeyPage
 from statestore_client.core.watches import WatchTable

@@ -125,3 +125,8 @@ def named(error: ServerError, command: Command) -> ServerError:
 
 def _compares(command: Command) -> bool:
     return type(command) is Set and command.expected is not None
+
+
+def within(timeout: float | None) -> str:
+    """How long a caller waited in vain, in words, rounded: it may be what was left of a longer time. 0: one attempt."""
+    return f"within {round(timeout, 2 if timeout >= 1 else 4):g} s" if timeout else "at once"

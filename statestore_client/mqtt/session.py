@@ -1,7 +1,8 @@
 """What the client keeps of an MQTT session while no connection stands (MQTT 5.0, 4.1): which publication has which
 packet identifier, and the QoS 2 messages that were taken over.
 
-How much may be under way, and what is sent again in which order, is decided in :mod:`statestore_client.core.exchange`.
+How much may be under way, and what is sent again in which order, is decided in
+:mod:`statestore_client.core.request_table`.
 
 Invariant: packet identifiers in use are unique and not 0 (2.2.1).
 Invariant: a session has at most one living connection. The broker's half may be gone when the next one stands; CONNACK

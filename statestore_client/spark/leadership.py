@@ -18,7 +18,7 @@ import attrs
 
 from statestore_client import HlcTimestamp, Lease, StateStoreClient
 from statestore_client.clocks import monotonic
-from statestore_client.core.calls import ConditionName
+from statestore_client.core.arguments import ConditionName
 from statestore_client.errors import (
     FencingTokenTooOldError,
     InvalidArgumentError,

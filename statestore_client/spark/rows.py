@@ -23,7 +23,7 @@ import attrs
 
 from raft_client._common.column_types import conversion
 from statestore_client import HlcTimestamp, SetItem
-from statestore_client.core.calls import MAX_EXPIRY_S
+from statestore_client.core.arguments import MAX_EXPIRY_S
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.spark.options import WriteOptions
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from statestore_client import thread_locks
-from statestore_client.core.callbacks import check_function, refuse_awaitable
+from statestore_client.core.arguments import check_function, refuse_awaitable
 
 __all__ = ["Worker", "call_back", "check_callback"]
 

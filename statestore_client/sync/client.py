@@ -10,12 +10,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from statestore_client.clocks import Clock, now
-from statestore_client.core import calls
+from statestore_client.core import arguments
 from statestore_client.core.actions import ConnectionState, ErrorClasses, StateListener, WatchEvent, WatchOptions
-from statestore_client.core.callbacks import check_error_classes, check_function
-from statestore_client.core.calls import DEFAULT_TIMEOUT, Bytes, ConditionName, SetItem, Timeout, Token
+from statestore_client.core.arguments import (
+    DEFAULT_TIMEOUT,
+    Bytes,
+    ConditionName,
+    SetItem,
+    Timeout,
+    Token,
+    check_error_classes,
+    check_function,
+)
 from statestore_client.core.event_queue import Overflow
-from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import ConnectionLostError, PickleRefusedError
 from statestore_client.mqtt.driver import share_sync, sync_connector
@@ -170,7 +178,7 @@ class StateStoreClient:
 
         A client that could not be opened, or has ended, may be opened again; one that was closed may not.
         """
-        self._engine.open(calls.check_timeout(timeout), wait=calls.check_flag("wait", wait))
+        self._engine.open(arguments.check_timeout(timeout), wait=arguments.check_flag("wait", wait))
         return self
 
     def close(self) -> None:
@@ -233,24 +241,24 @@ class StateStoreClient:
         ``persist`` marks the value as one that must be on disk, for a broker that keeps on disk what is marked.
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
-        command = calls.set_command(key, value, condition, expiry, expected, persist)
+        command = arguments.set_command(key, value, condition, expiry, expected, persist)
         return cast("SetResult", self._keys.call(command, timeout, fencing_token))
 
     def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
-        return cast("Item | None", self._keys.call(calls.get_command(key), timeout))
+        return cast("Item | None", self._keys.call(arguments.get_command(key), timeout))
 
     def delete(
         self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
-        return cast("DeleteResult", self._keys.call(calls.delete_command(key), timeout, fencing_token))
+        return cast("DeleteResult", self._keys.call(arguments.delete_command(key), timeout, fencing_token))
 
     def vdelete(
         self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
-        return cast("DeleteResult", self._keys.call(calls.vdelete_command(key, value), timeout, fencing_token))
+        return cast("DeleteResult", self._keys.call(arguments.vdelete_command(key, value), timeout, fencing_token))
 
     def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> Iterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
@@ -258,7 +266,7 @@ class StateStoreClient:
         Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are not UTF-8 never
         match. Raises :class:`UnknownCommandError` with older servers.
         """
-        return self._keys.scan(calls.key_bytes(pattern, "pattern"), self._keys.seconds(timeout))
+        return self._keys.scan(arguments.key_bytes(pattern, "pattern"), self._keys.seconds(timeout))
 
     def set_many(
         self,
@@ -274,18 +282,18 @@ class StateStoreClient:
         Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
         expiry, a fencing token or a ``persist`` of its own.
         """
-        commands = calls.set_commands(pairs, expiry, persist)
+        commands = arguments.set_commands(pairs, expiry, persist)
         return cast("list[SetResult]", self._keys.call_many(commands, timeout, fencing_token))
 
     def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        return cast("list[Item | None]", self._keys.call_many(calls.get_commands(keys), timeout))
+        return cast("list[Item | None]", self._keys.call_many(arguments.get_commands(keys), timeout))
 
     def delete_many(
         self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        commands = calls.delete_commands(keys)
+        commands = arguments.delete_commands(keys)
         return cast("list[DeleteResult]", self._keys.call_many(commands, timeout, fencing_token))
 
     def vdelete_many(
@@ -296,7 +304,7 @@ class StateStoreClient:
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        commands = calls.vdelete_commands(pairs)
+        commands = arguments.vdelete_commands(pairs)
         return cast("list[DeleteResult]", self._keys.call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
@@ -330,16 +338,16 @@ class StateStoreClient:
         The server notifies of expiry as of a deletion. A watch ends with :class:`NotAuthorizedError` or another error
         when the server or the broker refuses it, and with :class:`ClosedError` when the client is closed.
         """
-        options = WatchOptions(initial, connection_events, calls.check_timeout(poll, "poll"))
-        terms = calls.watch_terms(key, self._client_id, options, max_queued, overflow)
+        options = WatchOptions(initial, connection_events, arguments.check_timeout(poll, "poll"))
+        terms = arguments.watch_terms(key, self._client_id, options, max_queued, overflow)
         return Watch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
 
     def watch_prefix(
         self,
         prefix: Bytes,
         *,
-        rescan: float | None = calls.DEFAULT_RESCAN_S,
-        max_keys: int = calls.DEFAULT_MAX_KEYS,
+        rescan: float | None = arguments.DEFAULT_RESCAN_S,
+        max_keys: int = arguments.DEFAULT_MAX_KEYS,
         initial: bool = False,
         max_queued: int = 1024,
         overflow: Overflow = "latest",
@@ -369,8 +377,8 @@ class StateStoreClient:
         without the right to watch is refused with the first key that begins with ``prefix``; until there is one, it
         waits, for the protocol asks about keys only.
         """
-        options = WatchOptions(initial, connection_events, prefix=calls.prefix_terms(rescan, max_keys))
-        terms = calls.prefix_watch_terms(prefix, options, max_queued, max_keys, overflow)
+        options = WatchOptions(initial, connection_events, prefix=arguments.prefix_terms(rescan, max_keys))
+        terms = arguments.prefix_watch_terms(prefix, options, max_queued, max_keys, overflow)
         return Watch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
 
     def lock(
@@ -388,7 +396,7 @@ class StateStoreClient:
         long as it is held. ``holder`` must differ between all contenders; the default is unique. ``persist`` marks the
         lock's key as in :meth:`set`, so that a broker that restarts knows who holds the lock.
         """
-        terms = calls.lock_terms(name, self._client_id, holder, self._unique_name(), lease, persist)
+        terms = arguments.lock_terms(name, self._client_id, holder, self._unique_name(), lease, persist)
         return Lock(self._engine, terms, self._leases, renew=renew, request_timeout=self._settings.request_timeout)
 
     def election(
@@ -400,12 +408,12 @@ class StateStoreClient:
         ``candidate`` is this candidate's name; it must differ between all candidates, and the default is unique.
         ``persist`` marks the election's key as in :meth:`set`, so that a broker that restarts knows who leads.
         """
-        terms = calls.election_terms(name, self._client_id, candidate, self._unique_name(), term, persist)
+        terms = arguments.election_terms(name, self._client_id, candidate, self._unique_name(), term, persist)
         return Election(self._engine, terms, self._leases, request_timeout=self._settings.request_timeout)
 
     def guarded(self, lease: Lease) -> GuardedStore:
         """This store with the fencing token of ``lease`` on every write, and closed once the lease has ended."""
-        calls.check_kind("a store is guarded by", lease, Lease)
+        arguments.check_kind("a store is guarded by", lease, Lease)
         return GuardedStore(self, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------

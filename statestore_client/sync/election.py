@@ -6,7 +6,7 @@ from __future__ import annotations
 import weakref
 from typing import NoReturn
 
-from statestore_client.core.elections import ElectionTerms
+from statestore_client.core.locks import ElectionTerms
 from statestore_client.errors import PickleRefusedError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.lease import Lease

@@ -18,11 +18,10 @@ from typing import Any, Final
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
-from statestore_client.core.calls import FencedCommand, next_commands
-from statestore_client.core.exchange import ExchangeStats
+from statestore_client.core.arguments import FencedCommand, next_commands
 from statestore_client.core.request import Request
-from statestore_client.core.results import DeleteResult
-from statestore_client.core.waiting import within
+from statestore_client.core.request_table import ExchangeStats
+from statestore_client.core.results import DeleteResult, within
 from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.callbacks import Worker, call_back

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from statestore_client.core.calls import (
+from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Final, NoReturn, Self
 
 from statestore_client.clocks import monotonic
-from statestore_client.core.calls import check_timeout
-from statestore_client.core.lease_state import LeaseState
-from statestore_client.core.leases import keep_renewed, next_token, outlive
+from statestore_client.core.arguments import check_timeout
+from statestore_client.core.leases import LeaseState, keep_renewed, next_token, outlive
 from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError

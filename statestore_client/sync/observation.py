@@ -10,9 +10,9 @@ from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchOptions
-from statestore_client.core.calls import check_wait
-from statestore_client.core.holders import HolderView, LockState
-from statestore_client.core.watch_state import WatchTerms
+from statestore_client.core.arguments import check_wait
+from statestore_client.core.event_queue import WatchTerms
+from statestore_client.core.locks import HolderView, LockState
 from statestore_client.errors import ClosedError, PickleRefusedError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Mutex

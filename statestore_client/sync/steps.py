@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent, WatchOptions
+from statestore_client.core.event_queue import WatchTerms
 from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
-from statestore_client.core.watch_state import WatchTerms
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Flag, pause

@@ -11,8 +11,8 @@ from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
-from statestore_client.core.calls import check_wait
-from statestore_client.core.watch_state import WatchState, WatchTerms
+from statestore_client.core.arguments import check_wait
+from statestore_client.core.event_queue import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.callbacks import Worker, call_back, check_callback

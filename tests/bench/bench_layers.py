@@ -21,9 +21,9 @@ from measure import Options
 from stub import Echo
 
 from statestore_client import ConnectionSettings
-from statestore_client.core import calls
+from statestore_client.core import arguments
 from statestore_client.core.actions import Acknowledge, Publish, Reject, Resolve, Subscribe
-from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.core.connection import ClientMachine, node_id
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.packets import PacketDecoder, encode
 from statestore_client.wire.commands import Set
@@ -82,7 +82,7 @@ class Layers:
     def turn(self) -> None:
         """One batch, there and back."""
         with self._timed("commands"):
-            commands = list(calls.set_commands(((b"bench/%d" % i, VALUE) for i in range(WINDOW)), None))
+            commands = list(arguments.set_commands(((b"bench/%d" % i, VALUE) for i in range(WINDOW)), None))
         with self._timed("machine: submit"):
             now = _now()
             for command in commands:

@@ -26,7 +26,7 @@ from measure import Options, Report, percentile
 from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient
-from statestore_client.core.backoff import Backoff
+from statestore_client.core.connection import Backoff
 from statestore_client.mqtt.packets import Connect, ConnectProperties, encode
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from statestore_client.core.actions import (
     WatchEvent,
     WatchOptions,
 )
-from statestore_client.core.machine import ClientMachine
+from statestore_client.core.connection import ClientMachine
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock

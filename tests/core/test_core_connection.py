@@ -8,7 +8,7 @@ import pytest
 from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Seen
 
 from statestore_client.core.actions import Action, ConnectionState, Disconnect, Drop, Open, Publish, Subscribe
-from statestore_client.core.subscriptions import Subscriptions
+from statestore_client.core.connection import Subscriptions
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps_by_hand import NEWER, TOKEN, HeldLease, Steps
 
-from statestore_client.core.edits import KEEP, Change, Edit, edit
-from statestore_client.core.lease_state import LeaseState, LossListener
-from statestore_client.core.leases import check_after, keep_renewed, next_token, outlive
+from statestore_client.core.leases import (
+    KEEP,
+    Change,
+    Edit,
+    LeaseState,
+    LossListener,
+    check_after,
+    edit,
+    keep_renewed,
+    next_token,
+    outlive,
+)
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.core.steps import Invoke, Pause, Post

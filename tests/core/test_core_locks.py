@@ -9,12 +9,21 @@ import pytest
 from steps_by_hand import TOKEN, Steps
 
 from statestore_client.core.actions import EventKind, WatchEvent
-from statestore_client.core.elections import ElectionTerms
-from statestore_client.core.holders import HolderView, LockState
-from statestore_client.core.locks import Grant, LockTerms, acquire, holder, release, try_acquire
+from statestore_client.core.locks import (
+    ElectionTerms,
+    Grant,
+    HolderView,
+    LastWord,
+    LockState,
+    LockTerms,
+    WaitPolicy,
+    acquire,
+    holder,
+    release,
+    try_acquire,
+)
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.core.steps import Invoke, Observe, Post, WaitForChange
-from statestore_client.core.waiting import LastWord, WaitPolicy
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.core.backoff import Backoff
-from statestore_client.core.reconnection import Reconnection
+from statestore_client.core.connection import Backoff, Reconnection
 from statestore_client.wire.instant import Instant
 
 

@@ -9,8 +9,8 @@ import pytest
 from machine_driver import RESPONSES, MachineDriver
 
 from statestore_client.core.actions import Acknowledge, Resolve, WatchEvent
-from statestore_client.core.calls import fencing_token
-from statestore_client.core.request_properties import RequestProperties
+from statestore_client.core.arguments import fencing_token
+from statestore_client.core.request import RequestProperties
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.errors import (
     CounterOverflowError,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from machine_driver import MachineDriver
 
 from statestore_client.core.actions import Disconnect, Drop, Publish
-from statestore_client.core.deadlines import Deadlines
 from statestore_client.core.request import Request, Stage
+from statestore_client.core.request_table import Deadlines
 from statestore_client.errors import (
     CallbackReplacedError,
     ClosedError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from machine_driver import MachineDriver
 
-from statestore_client.core.calls import raise_failures
+from statestore_client.core.arguments import raise_failures
 from statestore_client.core.results import Item, SetResult, is_another_store
 from statestore_client.errors import BatchError, SessionLostError, StoreReplacedError
 from statestore_client.wire.commands import Get, Set

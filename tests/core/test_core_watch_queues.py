@@ -9,8 +9,7 @@ from watch_driver import event, told
 
 from statestore_client.core.acknowledgements import HeldAcknowledgements
 from statestore_client.core.actions import WatchEvent
-from statestore_client.core.event_queue import EventQueue, Overflow
-from statestore_client.core.watch_state import WatchState
+from statestore_client.core.event_queue import EventQueue, Overflow, WatchState
 from statestore_client.errors import BusyError, ClosedError, ConnectionLostError, WatchOverflowError
 
 # -- the queue ---------------------------------------------------------------------------------------------------------

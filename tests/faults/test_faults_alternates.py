@@ -88,7 +88,7 @@ async def test_a_reconnect_after_a_stable_connection_is_at_once(
     shell: Shell, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a connection that lasted the client does not wait before it connects again."""
-    monkeypatch.setattr("statestore_client.core.reconnection._STABLE_AFTER_S", 0.0)  # and not five seconds
+    monkeypatch.setattr("statestore_client.core.connection._STABLE_AFTER_S", 0.0)  # and not five seconds
     async with (
         Proxy(server.port) as proxy,
         shell.client(proxy.url, reconnect_delay=60.0, max_reconnect_delay=60.0) as store,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore_client.core import actions
-from statestore_client.core.machine import ClientMachine
+from statestore_client.core.connection import ClientMachine
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.mqtt.connection import ClientConnection
 from statestore_client.mqtt.packets import (

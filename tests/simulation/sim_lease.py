@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim_steps import Runner
 
-from statestore_client.core.lease_state import LeaseState
-from statestore_client.core.leases import keep_renewed, outlive
+from statestore_client.core.leases import LeaseState, keep_renewed, outlive
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.errors import LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp

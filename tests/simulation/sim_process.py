@@ -26,8 +26,7 @@ from statestore_client.core.actions import (
     Subscribe,
     WatchOptions,
 )
-from statestore_client.core.backoff import Backoff
-from statestore_client.core.machine import ClientMachine, node_id
+from statestore_client.core.connection import Backoff, ClientMachine, node_id
 from statestore_client.core.request import Request
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.mqtt.connection import ClientConnection

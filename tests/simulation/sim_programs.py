@@ -14,8 +14,7 @@ from sim_lease import HeldLease
 from sim_steps import Run, Stall
 
 from statestore_client.core.actions import EventKind, WatchEvent, WatchOptions
-from statestore_client.core.edits import Edit, edit
-from statestore_client.core.leases import next_token
+from statestore_client.core.leases import Edit, edit, next_token
 from statestore_client.core.locks import LockTerms, acquire, release
 from statestore_client.core.steps import Invoke, Pause
 from statestore_client.errors import ClosedError, LeaseLostError, StateStoreError

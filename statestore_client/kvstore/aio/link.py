@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import zmq
 import zmq.asyncio
 
-from statestore_client.core.callbacks import check_function
+from statestore_client.core.arguments import check_function
 from statestore_client.errors import BusyError, ClosedError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, may_change, packed
 from statestore_client.kvstore.socket import SiteSocket

@@ -11,7 +11,7 @@ import zmq
 
 from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
-from statestore_client.core.callbacks import check_function
+from statestore_client.core.arguments import check_function
 from statestore_client.errors import BusyError, RemoteProtocolError
 from statestore_client.kvstore.calls import REPLIES, hold_s, may_change, packed
 from statestore_client.kvstore.socket import SiteSocket

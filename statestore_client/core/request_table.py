@@ -11,19 +11,28 @@ the repeat from its cache of correlation data), or when repeating it changes not
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from operator import attrgetter
 from typing import Final
 
 import attrs
 
 from statestore_client.core.actions import Action, Publish, Reject, Resolve
-from statestore_client.core.deadlines import Deadlines
-from statestore_client.core.failures import refused_publication, timed_out, too_large, unreadable
-from statestore_client.core.reply_properties import reply_properties
-from statestore_client.core.request import InternalWaiter, Request, RequestSpan, Stage
-from statestore_client.core.request_properties import RequestProperties
+from statestore_client.core.request import (
+    InternalWaiter,
+    Request,
+    RequestProperties,
+    RequestSpan,
+    Stage,
+    refused_publication,
+    reply_properties,
+    timed_out,
+    too_large,
+    unreadable,
+)
 from statestore_client.core.results import interpret, named
 from statestore_client.core.silence import Silence
 from statestore_client.core.window import Window
@@ -50,7 +59,68 @@ from statestore_client.wire.messages import (
 )
 from statestore_client.wire.replies import decode_reply
 
-__all__ = ["Exchange", "ExchangeStats"]
+#: Answered requests are dropped when there are more of them than this and the live ones.
+_STALE: Final = 1024
+
+_deadline = attrgetter("deadline")
+
+
+class Deadlines:
+    """The requests of one client by deadline; a request without one is not kept.
+
+    Answered ones stay until their time comes, because to find them would take longer than that.
+    """
+
+    __slots__ = ("_most", "_requests")
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []  # by deadline; also answered ones
+        self._most = _STALE  # with more, answered ones are dropped
+
+    def __len__(self) -> int:
+        """How many requests are kept, answered ones among them."""
+        return len(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Most requests of a client have the same timeout, so that a new deadline nearly always is the last one."""
+        if request.deadline == math.inf:
+            return
+        requests = self._requests
+        if requests and request.deadline < requests[-1].deadline:
+            insort(requests, request, key=_deadline)
+        else:
+            requests.append(request)
+        if len(requests) > self._most:
+            # Answered ones behind one that is not: a client with a long timeout would hold them until then.
+            self._requests = [kept for kept in requests if kept.stage is not Stage.DONE]
+            self._most = _STALE + 2 * len(self._requests)
+
+    def first(self) -> float | None:
+        """The earliest deadline of a request without an answer (monotonic seconds)."""
+        requests = self._requests
+        if requests and requests[0].stage is Stage.DONE:
+            self._drop_stale()
+        return requests[0].deadline if requests else None
+
+    def take_due(self, now: float) -> list[Request]:
+        """The requests without an answer whose time has come, in order. They are not kept any longer."""
+        due = bisect_right(self._requests, now, key=_deadline)
+        expired = [request for request in self._requests[:due] if request.stage is not Stage.DONE]
+        del self._requests[:due]
+        return expired
+
+    def clear(self) -> None:
+        """Nobody waits any longer."""
+        self._requests.clear()
+
+    def _drop_stale(self) -> None:
+        stale = 0
+        for request in self._requests:
+            if request.stage is not Stage.DONE:
+                break
+            stale += 1
+        del self._requests[:stale]
+
 
 #: 68 years. MQTT allows twice as much, but some brokers use a signed number.
 _MAX_EXPIRY_S: Final = 0x7FFFFFFF

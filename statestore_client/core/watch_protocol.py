@@ -18,9 +18,9 @@ from itertools import count
 import attrs
 
 from statestore_client.core.actions import Action, Observer, Reject, Resolve, WatchOptions
-from statestore_client.core.exchange import Exchange
 from statestore_client.core.prefixes import PrefixTable, PrefixWatch
 from statestore_client.core.request import InternalWaiter, Request
+from statestore_client.core.request_table import Exchange
 from statestore_client.core.results import Item, KeyPage
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
@@ -36,8 +36,6 @@ from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import TIMESTAMP, IncomingMessage
 from statestore_client.wire.notifications import decode_notification
 from statestore_client.wire.topics import notification_filter, parse_notification_topic
-
-__all__ = ["Watching"]
 
 
 @attrs.frozen

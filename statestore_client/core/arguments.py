@@ -1,7 +1,12 @@
-"""The arguments of the clients' methods, checked and turned into commands: the same errors in both shells."""
+"""The arguments of the clients' methods, checked and turned into commands: the same errors in both shells.
+
+The callbacks and classes of errors that users give are checked here, too, and what a callback may not return.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
@@ -10,11 +15,9 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import attrs
 
 from statestore_client.core.actions import PrefixTerms, WatchOptions
-from statestore_client.core.elections import ElectionTerms
-from statestore_client.core.event_queue import Overflow
-from statestore_client.core.locks import LockTerms
+from statestore_client.core.event_queue import Overflow, WatchTerms
+from statestore_client.core.locks import ElectionTerms, LockTerms
 from statestore_client.core.results import SetResult, is_another_store
-from statestore_client.core.watch_state import WatchTerms
 from statestore_client.core.window import MOST_BYTES, request_bytes
 from statestore_client.errors import (
     BatchError,
@@ -27,46 +30,44 @@ from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, 
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.topics import notification_topic
 
-__all__ = [
-    "DEFAULT_MAX_KEYS",
-    "DEFAULT_RESCAN_S",
-    "DEFAULT_TIMEOUT",
-    "MAX_EXPIRY_S",
-    "BatchCommands",
-    "Bytes",
-    "ConditionName",
-    "DefaultTimeout",
-    "FencedCommand",
-    "SetItem",
-    "Timeout",
-    "Token",
-    "check_batch",
-    "check_flag",
-    "check_kind",
-    "check_timeout",
-    "check_wait",
-    "delete_command",
-    "delete_commands",
-    "election_terms",
-    "fencing_token",
-    "get_command",
-    "get_commands",
-    "key_bytes",
-    "lock_terms",
-    "next_commands",
-    "prefix_terms",
-    "prefix_watch_terms",
-    "raise_failures",
-    "scan_command",
-    "set_command",
-    "set_commands",
-    "value_bytes",
-    "vdelete_command",
-    "vdelete_commands",
-    "watch_terms",
-    "watched_key",
-    "watched_prefix",
-]
+
+def check_error_classes(what: str, classes: object) -> tuple[type[StateStoreError], ...]:
+    """One class of errors, or a tuple of them, as ``except`` takes them. Raises :class:`InvalidArgumentError`."""
+    found = classes if isinstance(classes, tuple) else (classes,)
+    for each in found:
+        if not isinstance(each, type) or not issubclass(each, StateStoreError):
+            raise InvalidArgumentError(
+                f"{what} must be a class of errors of this package, or a tuple of such classes, not {each!r}"
+            )
+    return found
+
+
+def check_function(what: str, function: object, *, awaited: bool = False) -> None:
+    """Raise :class:`InvalidArgumentError` for what cannot be called, and for coroutine functions unless ``awaited``."""
+    if not callable(function):
+        raise InvalidArgumentError(f"{what} must be a function, not {type(function).__name__}")
+    if _makes(inspect.isasyncgenfunction, function):
+        raise InvalidArgumentError(f"{what} is an asynchronous generator function; calling it would do nothing")
+    if not awaited and _makes(inspect.iscoroutinefunction, function):
+        raise InvalidArgumentError(
+            f"{what} is a coroutine function, and nobody would await it here: pass a plain function"
+        )
+
+
+def refuse_awaitable(what: str, outcome: object) -> None:
+    """Raise :class:`InvalidArgumentError` for an answer that should have been awaited: of a lambda, say."""
+    if inspect.isawaitable(outcome):
+        if inspect.iscoroutine(outcome):
+            outcome.close()  # or Python warns that it was never awaited
+        raise InvalidArgumentError(f"{what} returned {type(outcome).__name__!r}, which nobody awaits here")
+
+
+def _makes(is_such: Callable[[object], bool], function: object) -> bool:
+    """Whether a function is of a kind, under its partials, or as the ``__call__`` of its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return bool(is_such(function) or is_such(getattr(type(function), "__call__", None)))  # noqa: B004 - not whether it has one
+
 
 #: Keys and values are bytes; text is encoded as UTF-8.
 Bytes: TypeAlias = bytes | str

@@ -26,7 +26,10 @@ from __future__ import annotations
 import math
 from enum import Enum
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from statestore_client.core.actions import (
     Acknowledge,
@@ -40,16 +43,21 @@ from statestore_client.core.actions import (
     Reject,
     Resolve,
     StateChanged,
+    Subscribe,
     WatchOptions,
 )
-from statestore_client.core.backoff import Backoff
-from statestore_client.core.exchange import Exchange
-from statestore_client.core.failures import broke_connection, closed, ended, not_answered
-from statestore_client.core.reconnection import Reconnection
-from statestore_client.core.request import Request, RequestSpan
+from statestore_client.core.request import (
+    Request,
+    RequestSpan,
+    broke_connection,
+    closed,
+    ended,
+    not_answered,
+    refused_subscription,
+)
+from statestore_client.core.request_table import Exchange
 from statestore_client.core.silence import Line, Silence, Verdict, is_silent
-from statestore_client.core.subscriptions import Subscriptions
-from statestore_client.core.watching import Watching
+from statestore_client.core.watch_protocol import Watching
 from statestore_client.errors import (
     CallbackReplacedError,
     ConnectionLostError,
@@ -62,6 +70,7 @@ from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
+    FIRST_ERROR,
     Alternatives,
     Closed,
     Connected,
@@ -78,7 +87,150 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-__all__ = ["ClientMachine", "node_id"]
+
+@attrs.frozen
+class Backoff:
+    """Exponential back-off with jitter: ``first`` · 2^n, capped, minus up to ``jitter`` of itself. Seconds.
+
+    Jitter keeps a thousand clients from returning in the same instant after a broker restarts.
+    """
+
+    first: float = 0.1
+    cap: float = 30.0
+    jitter: float = 0.5
+
+    def delay(self, attempt: int, random: Random) -> float:
+        """Seconds before attempt number ``attempt`` (the first retry is 0)."""
+        # 2**attempt would grow without bound over a long outage; above 2**32 the cap wins in any case.
+        full: float = min(self.cap, self.first * 2 ** min(attempt, 32))
+        return full * (1.0 - self.jitter * random.random())
+
+
+#: A connection that lived this long (seconds) starts the back-off anew; a shorter one is part of the same trouble.
+_STABLE_AFTER_S: Final = 5.0
+#: For this long (seconds) an attempt that was given up may still reach the broker, and take the session over from its
+#: successor: a kernel tries for a minute or two to send what was written to a closed socket.
+_SHADOW_S: Final = 120.0
+
+
+class Reconnection:
+    """Decides when to connect again, and what attempts that were given up may still do. Times are monotonic seconds.
+
+    The broker's addresses take turns, in rounds. After a connection that was stable a new round begins at once, and
+    within a round the next attempt is made at once: a hand-over between two servers takes no longer than it must. The
+    pauses of the back-off are between rounds.
+    """
+
+    __slots__ = (
+        "_attempt_failed_at",
+        "_backoff",
+        "_failures",
+        "_random",
+        "_ready_since",
+        "begins_round",
+        "retry_at",
+    )
+
+    def __init__(self, backoff: Backoff, random: Random) -> None:
+        self._backoff = backoff
+        self._random = random
+        self._failures = 0  # rounds without a stable connection, one after the other
+        self._attempt_failed_at = -math.inf  # when an attempt ended without CONNACK
+        self._ready_since: float | None = None
+        #: When the next attempt is due; None while none is planned.
+        self.retry_at: float | None = None
+        #: Whether each address may be tried again then.
+        self.begins_round: bool = True
+
+    def begin_anew(self) -> None:
+        """The client is opened again. What its last attempts may still do they may do now."""
+        self._failures, self._ready_since, self.retry_at, self.begins_round = 0, None, None, True
+
+    def succeeded(self, now: Instant) -> None:
+        """Requests can leave."""
+        self._ready_since = now.monotonic
+
+    def failed(self, now: Instant) -> None:
+        """An attempt ended without CONNACK."""
+        self._attempt_failed_at = now.monotonic
+
+    def plan(self, now: Instant, *, is_round_over: bool) -> None:
+        """The connection, or the attempt, is over, and another one is to follow."""
+        was_stable = self._ready_since is not None and now.monotonic - self._ready_since >= _STABLE_AFTER_S
+        pause = 0.0
+        if was_stable:
+            self._failures = 0
+        elif is_round_over:
+            pause = self._backoff.delay(self._failures, self._random)
+            self._failures += 1
+        self._ready_since = None
+        self.begins_round = was_stable or is_round_over
+        self.retry_at = now.monotonic + pause
+
+    def hurry(self, now: Instant) -> None:
+        """The broker is not to blame: no back-off."""
+        self._failures, self.retry_at, self.begins_round = 0, now.monotonic, True
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether it is time for the next attempt, which the caller makes then."""
+        if self.retry_at is None or self.retry_at > now.monotonic:
+            return False
+        self.retry_at = None
+        return True
+
+    def may_have_shadow(self, now: Instant) -> bool:
+        """Whether an attempt that was given up without CONNACK may have reached the broker, or may still."""
+        return now.monotonic - self._attempt_failed_at < _SHADOW_S
+
+
+class Subscriptions:
+    """Knows which topic filters the session has, and which ones are asked for on this connection.
+
+    Appends ``Subscribe`` to the ``actions`` it was given.
+    """
+
+    __slots__ = ("_actions", "_asked", "_granted", "_ids")
+
+    def __init__(self, actions: list[Action]) -> None:
+        self._actions = actions
+        self._ids = count(1)
+        self._asked: dict[int, tuple[str, ...]] = {}  # by subscribe id; on this connection, without an answer
+        self._granted: set[str] = set()  # in this session
+
+    def __contains__(self, topic_filter: str) -> bool:
+        """Whether the session has it."""
+        return topic_filter in self._granted
+
+    def ask(self, *topic_filters: str) -> None:
+        """Subscribe to those that the session does not have and that are not asked for already."""
+        missing = tuple(f for f in topic_filters if f not in self._granted and not self._is_asked(f))
+        if missing:
+            subscribe_id = next(self._ids)
+            self._asked[subscribe_id] = missing
+            self._actions.append(Subscribe(subscribe_id, missing))
+
+    def answered(self, event: Subscribed) -> tuple[set[str], dict[str, StateStoreError]]:
+        """The filters that a SUBACK grants, and those that it refuses."""
+        granted, refused = set[str](), dict[str, StateStoreError]()
+        for topic_filter, reason in zip(self._asked.pop(event.subscribe_id, ()), event.reason_codes, strict=False):
+            if reason < FIRST_ERROR:
+                granted.add(topic_filter)
+            else:
+                refused[topic_filter] = refused_subscription(topic_filter, reason)
+        self._granted |= granted
+        return granted, refused
+
+    def disconnected(self) -> None:
+        """No answer comes any longer. What the session has it may have on the next connection, too."""
+        self._asked.clear()
+
+    def session_lost(self) -> None:
+        """The session is a new one, or may be: nothing counts as granted."""
+        self._granted.clear()
+
+    def _is_asked(self, topic_filter: str) -> bool:
+        return any(topic_filter in filters for filters in self._asked.values())
+
 
 #: A broker that accepts a connection answers SUBSCRIBE within this time (seconds), or it is taken for gone.
 _SUBSCRIBE_TIMEOUT_S: Final = 10.0

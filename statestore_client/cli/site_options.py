@@ -10,7 +10,7 @@ import click
 from raft_client._common.hosts import is_local
 from statestore_client.cli.option_types import Seconds
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
+from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
 
 if TYPE_CHECKING:

@@ -16,18 +16,18 @@ from statestore_client.server.runtime.security.access_rules import AccessRules
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.server.testing.controls import ServerClock
 from statestore_client.server.testing.embedded_server import AccessOptions, EmbeddedServer
 from statestore_client.server.testing.faults import Fault, FaultOptions, Faults
-from statestore_client.server.testing.hooks import (
+from statestore_client.server.testing.recording import (
     ClientConnected,
     ClientDisconnected,
     ClientSubscribed,
     ClientUnsubscribed,
     Hooks,
+    PublishedMessage,
 )
-from statestore_client.server.testing.recording import PublishedMessage
 from statestore_client.wire.dialect import Dialect
 
 __all__ = [

@@ -31,7 +31,7 @@ from statestore_client.errors import (
 )
 from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient, Value
 from statestore_client.kvstore.calls import pattern_of
-from statestore_client.server.kvstore.key_filter import KeyFilter
+from statestore_client.server.kvstore.patterns import KeyFilter
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Failure, Found, Message, SetResult

@@ -23,8 +23,8 @@ from statestore_client.errors import (
     RequestTimeoutError,
 )
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, KeyChange, NoMergeReason, SiteClient, Value
-from statestore_client.server.kvstore.held_requests import MAX_HELD_OF_LINK
-from statestore_client.server.kvstore.subscribers import AreaSubscribers, HistoryLimits
+from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
+from statestore_client.server.kvstore.requests import MAX_HELD_OF_LINK
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Found
 

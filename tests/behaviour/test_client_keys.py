@@ -22,7 +22,7 @@ from statestore_client import (
 )
 from statestore_client.core.arguments import SetItem
 from statestore_client.server import EmbeddedServer, StoreLimits
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.commands import decode_command
 
 

@@ -22,7 +22,7 @@ from statestore_client import (
     WatchEvent,
 )
 from statestore_client.server import EmbeddedServer, StoreLimits
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.commands import KeyNotify, Scan
 
 #: Far longer than a test: only what is notified is seen.

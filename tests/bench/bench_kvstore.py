@@ -17,13 +17,11 @@ from typing import Final
 
 from measure import Options, Report, peak_bytes, percentile, run_parts
 
-from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.key_filter import KeyFilter
+from statestore_client.server.kvstore.area import Area, SubscriberOptions
+from statestore_client.server.kvstore.area_store import page
 from statestore_client.server.kvstore.own_keys import OwnKeys
-from statestore_client.server.kvstore.pattern import Patterns
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.slices import page
-from statestore_client.server.kvstore.subscribers import SubscriberOptions
+from statestore_client.server.kvstore.patterns import KeyFilter, Patterns
+from statestore_client.server.kvstore.sync import RangeSums
 from statestore_client.wire.kvstore.value import Value
 
 _KEYS: Final = 100_000

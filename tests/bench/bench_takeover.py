@@ -38,10 +38,9 @@ from statestore_client.server.broker.persistence.records import GrantRecord, Ses
 from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Changes, Journal, Record, Stream, Subject, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
-from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
-from statestore_client.server.service.service import StateStoreService
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import KEEP_ALL, StateStore
-from statestore_client.server.store.records import KeyRecord
+from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant

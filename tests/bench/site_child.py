@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final
 from measure import percentile
 
 from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.area_store import slices
 from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import Site
-from statestore_client.server.kvstore.slices import slices
 from statestore_client.server.runtime.garbage_collection import short_pauses
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints

@@ -18,7 +18,7 @@ from support.waiting import eventually
 from statestore_client.cli.kv_graph import Mesh, drawn, walk
 from statestore_client.errors import NotMergedError, RequestTimeoutError
 from statestore_client.kvstore import PeerInfo, PeersReply, SiteClient, Value
-from statestore_client.server.kvstore.admission import AreaLimits
+from statestore_client.server.kvstore.area_store import AreaLimits
 
 Kv = Callable[..., tuple[int, list[str]]]
 

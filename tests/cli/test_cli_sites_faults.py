@@ -17,7 +17,7 @@ from site_processes import Links, SiteProcess
 from support.waiting import eventually
 
 from statestore_client.kvstore import KeyChange, SiteClient, Value
-from statestore_client.server.kvstore.links import DOWN_S
+from statestore_client.server.kvstore.members import DOWN_S
 from statestore_client.wire.kvstore.client_messages import OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello

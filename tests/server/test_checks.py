@@ -12,7 +12,7 @@ import pytest
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, Hooks, ServerTls, StoreLimits
 from statestore_client.server.runtime.transport.endpoints import Endpoints
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 
 KINDS = (BrokerLimits, StoreLimits, ScanLimits, Endpoints)
 FIELDS = [(kind, field) for kind in KINDS for field in attrs.fields(kind)]

@@ -28,7 +28,7 @@ def test_there_is_one_heap() -> None:
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             users += [path.name for name in names if name == "heapq"]
     # A sync's heap is of ranges of keys, which wait for no time.
-    assert sorted(users) == ["sync_session.py", "timer_heap.py"]
+    assert sorted(users) == ["sync.py", "timer_heap.py"]
 
 
 def test_renewals_do_not_grow_the_queue() -> None:

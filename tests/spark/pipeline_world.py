@@ -15,8 +15,8 @@ import attrs
 
 from statestore_client import HlcTimestamp
 from statestore_client.errors import FencingError, LeaseLostError
+from statestore_client.server.store.keyspace import Outcome, RequestContext
 from statestore_client.server.store.store import StateStore
-from statestore_client.server.store.values import Outcome, RequestContext
 from statestore_client.spark.marker import (
     Marker,
     MarkerGoneError,

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.kvstore.area import Area
     from statestore_client.server.store import SiteStore
-    from statestore_client.server.store.keyspace import Entry
-    from statestore_client.server.store.values import Change
+    from statestore_client.server.store.keyspace import Change, Entry
     from statestore_client.wire.instant import Instant
     from statestore_client.wire.kvstore.value import Value
 

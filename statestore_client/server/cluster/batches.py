@@ -12,13 +12,12 @@ import msgpack
 
 from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError, unpack
 from statestore_client.server.cluster.entries import MAX_DATA
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import Stream
+from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.journal.streams import Subject
+    from statestore_client.server.journal.journal import Subject
 
 __all__ = ["MAX_BATCH", "MAX_PIECES", "Assembly", "pack_batch", "pieces", "unpack_batch"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from statestore_client.server.cluster.entries import Challenge, Claim, LogEntry
 from statestore_client.server.cluster.observed_time import log_time
 from statestore_client.server.cluster.roles import CLOCK_RATES, Role
-from statestore_client.server.journal.timeline import Timeline
+from statestore_client.server.journal.journal import Timeline
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.appends import Appends, SentEntry

@@ -10,8 +10,7 @@ from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Life
-    from statestore_client.server.journal.storage import WriteBatch
-    from statestore_client.server.journal.timeline import Timeline
+    from statestore_client.server.journal.journal import Timeline, WriteBatch
 
 __all__ = [
     "Append", "BatchReplicated", "BatchWritten", "ClusterEvent", "Deposed", "FormatRaised", "IdInUse", "OwnerChanged",

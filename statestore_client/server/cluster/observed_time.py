@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.journal.timeline import Timeline
+from statestore_client.server.journal.journal import Timeline
 
 if TYPE_CHECKING:
     from statestore_client.wire.instant import Instant

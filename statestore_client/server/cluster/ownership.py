@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Body
     from statestore_client.server.cluster.fence import Fence
     from statestore_client.server.cluster.roles import ClusterSettings
-    from statestore_client.server.journal.timeline import Timeline
+    from statestore_client.server.journal.journal import Timeline
     from statestore_client.wire.instant import Instant
 
 __all__ = ["Ownership"]

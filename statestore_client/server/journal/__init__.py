@@ -6,21 +6,30 @@ directory, or a replicated log.
 
 from __future__ import annotations
 
-from statestore_client.server.journal.codec import DamagedRecordError, seal, unseal
-from statestore_client.server.journal.journal import Journal, JournalStream, Record, Row
-from statestore_client.server.journal.storage import (
+from statestore_client.server.journal.journal import (
+    ALL_STREAMS,
+    TIME,
     BatchStorage,
     Changes,
+    DamagedRecordError,
     Done,
+    Journal,
+    JournalStream,
+    Record,
+    Row,
     StoredRecords,
+    Stream,
     StreamStorage,
+    StreamTables,
+    Subject,
+    Timeline,
+    TimeRecord,
     WriteBatch,
     load,
     records_in,
+    seal,
+    unseal,
 )
-from statestore_client.server.journal.streams import ALL_STREAMS, Stream, Subject
-from statestore_client.server.journal.tables import StreamTables
-from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
 
 __all__ = [
     "ALL_STREAMS",

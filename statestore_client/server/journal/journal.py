@@ -6,23 +6,332 @@ Records are values, taken when the change happens; they become bytes at the cut.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Callable
+from enum import Enum
+from itertools import chain
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from zlib import crc32
 
 import attrs
-
-from statestore_client.server.journal.codec import seal
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import ALL_STREAMS, Stream
-from statestore_client.server.journal.timeline import TIME, Timeline, TimeRecord
+import msgpack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from statestore_client.server.journal.storage import StoredRecords
-    from statestore_client.server.journal.streams import Subject
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Journal", "JournalStream", "Record", "Row"]
+# -- streams -----------------------------------------------------------------------------------------------------------
+#
+# The streams: what is kept of what, and under which subject.
+#
+# ===================  =======================================  ========================================================
+# stream               subject                                  record
+# ===================  =======================================  ========================================================
+# ``sessions``         client identifier                        expiry, user, will, when it ends
+# ``subscriptions``    session number, blank, filter            what was granted
+# ``walks``            session number, blank, filter            the place in the retained messages still to be sent
+# ``wills``            client identifier                        will of a session that ends with its connection
+# ``messages``         number                                   a QoS 1 or 2 message, once for several receivers
+# ``deliveries``       number                                   who is to get which message, with what packet id
+# ``releases``         number                                   a PUBREL that was not answered
+# ``inbound``          session number × 65,536 + packet id      a QoS 2 message that was taken over and not released
+# ``retained``         topic                                    the message
+# ``losses``           client identifier                        how much it lost for lack of room, and since when
+# ``copies``           number                                   to whom a message is still to be copied
+# ``keys``             key                                      value, version, fencing token, expiry; or no value
+# ``responses``        client identifier and correlation data   the answer that was given
+# ``tokens``           ``key``                                  the key that continuation tokens are sealed with
+# ``clock``            empty                                    the greatest version so far, and the local clock
+# ``clock``            ``time``                                 the time of the last batch
+# ===================  =======================================  ========================================================
+#
+# A subject has at most one record: a new one replaces it. ``messages`` has *interest* retention: a message leaves with
+# the last of its ``deliveries``, which are the acknowledgeable consumers of the sessions; a message that was sent at
+# once to one of them only is inside that delivery. Numbers grow, so a stream with numbers is in the order in which
+# things happened. Session numbers stand for client identifiers, which may be long.
+#
+# Source: the stream layout of the NATS server's MQTT implementation, without its known issues: redelivery keeps the
+# order, what is in flight is finished after a reconnect, and each retained topic is a subject of its own.
+
+
+#: Numbers for what is many and short-lived, names for what has one.
+Subject: TypeAlias = int | str | bytes
+
+
+class Stream(Enum):
+    """The value is the name on disk."""
+
+    SESSIONS = "sessions"
+    SUBSCRIPTIONS = "subscriptions"
+    WALKS = "walks"
+    WILLS = "wills"
+    MESSAGES = "messages"
+    DELIVERIES = "deliveries"
+    RELEASES = "releases"
+    INBOUND = "inbound"
+    RETAINED = "retained"
+    LOSSES = "losses"
+    COPIES = "copies"
+    KEYS = "keys"
+    RESPONSES = "responses"
+    TOKENS = "tokens"
+    CLOCK = "clock"
+
+    #: Members are looked up for each record. The hash that an Enum has is a function in Python.
+    if not TYPE_CHECKING:  # for type checkers, a member of the base class stays what it is
+        __hash__ = object.__hash__
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether subjects are numbers (63 bits, not negative)."""
+        return self in _NUMBERED
+
+
+_NUMBERED: Final = frozenset((Stream.MESSAGES, Stream.DELIVERIES, Stream.RELEASES, Stream.INBOUND, Stream.COPIES))
+
+ALL_STREAMS: Final = tuple(Stream)
+
+
+# -- codec -------------------------------------------------------------------------------------------------------------
+#
+# Records as bytes: a checksum, then MessagePack.
+
+
+_CHECKSUM_BYTES: Final = 4
+
+_STREAMS: Final = {stream: crc32(stream.value.encode()) for stream in ALL_STREAMS}
+
+_pack: Final = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+class DamagedRecordError(Exception):
+    """The bytes are not those that were written."""
+
+
+def seal(stream: Stream, subject: Subject, fields: Sequence[object]) -> bytes:
+    """Numbers, texts, bytes, None, and sequences of them. The checksum is also over the stream and the subject: under
+    another name the record means something else.
+    """
+    packed: bytes = _pack(fields)
+    return crc32(packed, _seed(stream, subject)).to_bytes(_CHECKSUM_BYTES, "big") + packed
+
+
+def unseal(stream: Stream, subject: Subject, data: bytes) -> Any:
+    """The fields, sequences as tuples. Raises DamagedRecordError."""
+    packed = data[_CHECKSUM_BYTES:]
+    if crc32(packed, _seed(stream, subject)) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
+        raise DamagedRecordError("the checksum is wrong")
+    try:
+        return msgpack.unpackb(packed, use_list=False)
+    except (ValueError, msgpack.UnpackException) as error:  # sealed by another program
+        raise DamagedRecordError(f"not MessagePack: {error}") from error
+
+
+def _seed(stream: Stream, subject: Subject) -> int:
+    """Packed, a text, the same as bytes, and a number differ."""
+    return crc32(_pack(subject), _STREAMS[stream])
+
+
+# -- storage -----------------------------------------------------------------------------------------------------------
+#
+# What keeps the batches: a directory (``server.runtime.storage``), or a log (``server.runtime.replication``).
+
+
+#: None: the batch is durable. An error: it is not, and nothing after it will be.
+Done: TypeAlias = Callable[[Exception | None], None]
+
+
+@attrs.frozen
+class Changes:
+    """Of one stream. Invariant: no subject is in both, and none twice: their order does not matter."""
+
+    stream: Stream
+    puts: tuple[tuple[Subject, bytes], ...]
+    removals: tuple[Subject, ...]
+
+
+@attrs.frozen
+class WriteBatch:
+    """All or nothing."""
+
+    changes: tuple[Changes, ...]
+
+    def __len__(self) -> int:
+        """How many records it writes or removes."""
+        return sum(len(each.puts) + len(each.removals) for each in self.changes)
+
+    def subjects(self) -> frozenset[tuple[Stream, Subject]]:
+        """What it writes or removes."""
+        puts = ((each.stream, subject) for each in self.changes for subject, _ in each.puts)
+        removals = ((each.stream, subject) for each in self.changes for subject in each.removals)
+        return frozenset(chain(puts, removals))
+
+
+class StoredRecords(Protocol):
+    """What batches came to."""
+
+    def load(self, stream: Stream) -> Iterable[tuple[Subject, bytes]]:
+        """All records of a stream, those with numbers in order. Before the next batch."""
+
+
+class BatchStorage(Protocol):
+    """Takes batches in order."""
+
+    def append(self, batch: WriteBatch, done: Done) -> None:
+        """Make a batch durable, after those before it. ``done`` is called from any thread."""
+
+
+class StreamStorage(StoredRecords, BatchStorage, Protocol):
+    """Keeps batches in order. Invariant: after a crash, what :meth:`load` gives is the outcome of a prefix of the
+    batches that were appended, and at least of those that were done. It is asked before the first :meth:`append`.
+    """
+
+    def close(self) -> None:
+        """Wait for what was appended, and let go of everything. Safe to call twice."""
+
+
+def load(storage: StoredRecords, stream: Stream) -> Iterator[tuple[Any, Any]]:
+    """Subjects and fields. Raises DamagedRecordError with the name of what is damaged."""
+    return _unsealed(stream, storage.load(stream))
+
+
+def records_in(changes: Changes) -> Iterator[tuple[Any, Any]]:
+    """The same of what a batch puts."""
+    return _unsealed(changes.stream, changes.puts)
+
+
+def _unsealed(stream: Stream, rows: Iterable[tuple[Subject, bytes]]) -> Iterator[tuple[Any, Any]]:
+    for subject, data in rows:
+        try:
+            fields = unseal(stream, subject, data)
+        except DamagedRecordError as error:
+            raise DamagedRecordError(f"the record {subject!r} of {stream.value}: {error}") from error
+        yield subject, fields
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+#
+# What batches come to: the records of each stream, in dictionaries.
+
+
+class StreamTables:
+    """Implements StoredRecords."""
+
+    def __init__(self, streams: Iterable[Stream] = ALL_STREAMS) -> None:
+        """Records of other streams are left out."""
+        self.streams: dict[Stream, dict[Subject, bytes]] = {stream: {} for stream in streams}
+
+    def absorb(self, batch: WriteBatch) -> None:
+        """Make the records of a batch so."""
+        for changes in batch.changes:
+            records = self.streams.get(changes.stream)
+            if records is None:
+                continue
+            for subject, data in changes.puts:
+                records.pop(subject, None)  # the latest is the last
+                records[subject] = data
+            for subject in changes.removals:
+                records.pop(subject, None)
+
+    def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
+        """All records of a stream, those with numbers in order."""
+        records = self.streams.get(stream, {})
+        yield from sorted(records.items()) if stream.is_numbered else records.items()
+
+
+# -- timeline ----------------------------------------------------------------------------------------------------------
+#
+# The clock that survives the process: *log time*, in which all deadlines are written down.
+#
+# Log time is milliseconds that go on with the monotonic clock while a server runs, and at its next start from where
+# they were. It begins as the wall clock of the very first start, so that people can read it, and never looks at a wall
+# clock again: setting one moves no deadline. How long the server was away counts if the monotonic clock tells, that is
+# while the machine has not been restarted (``origin`` is the same). Otherwise that time is in doubt and does not count:
+# what was left of a lease is left. So nothing ends early, and what ends late does so by the time that was in doubt.
+#
+# A replicated log has the same clock: whoever becomes active goes on from the last log time that it has seen, or from
+# its own monotonic clock and the offset between the two that it has observed, whichever is later.
+
+
+#: The subject of the time in :attr:`Stream.CLOCK`.
+TIME: Final = b"time"
+
+
+@attrs.frozen
+class Timeline:
+    """Converts between this process's monotonic clock and log time.
+
+    Invariant: no conversion makes a deadline earlier. On its way to the disk it is rounded up, and :meth:`after` gives
+    a log time that is not later than the true one.
+    """
+
+    ahead_ms: float  # of the monotonic clock
+
+    def log_ms(self, monotonic: float | None) -> int | None:
+        """Log time of a moment in monotonic seconds; None stays None."""
+        return None if monotonic is None else ceil(monotonic * 1000 + self.ahead_ms)
+
+    def monotonic(self, log_ms: float | None) -> float | None:
+        """The opposite: in this process, perhaps before its beginning."""
+        return None if log_ms is None else (log_ms - self.ahead_ms) / 1000
+
+    @classmethod
+    def begin(cls, now: Instant) -> Self:
+        """Of a journal without a past."""
+        return cls(now.wall_ms - now.monotonic * 1000)
+
+    @classmethod
+    def after(cls, last: TimeRecord, origin: int | None, now: Instant) -> Self:
+        """Of a life whose predecessor left ``last``. ``origin``: as of :class:`TimeRecord`, for ``now``."""
+        stopped_ms = last.log_ms - now.monotonic * 1000  # as if no time had passed since
+        knows_outage = origin is not None and origin == last.origin
+        return cls(max(last.ahead_ms, stopped_ms) if knows_outage else stopped_ms)
+
+    @classmethod
+    def shown(cls, storage: StoredRecords) -> Self:
+        """For people: :meth:`monotonic` gives seconds since the Unix epoch, by the wall clock of the last life.
+
+        Raises DamagedRecordError.
+        """
+        last = TimeRecord.last(storage)
+        return cls(0.0 if last is None else last.log_ms - last.wall_ms)
+
+
+@attrs.frozen
+class TimeRecord:
+    """The time when a batch was cut. ``ahead_ms`` is :attr:`Timeline.ahead_ms`; monotonic clocks with the same
+    ``origin`` are one clock, None for an unknown one. ``wall_ms`` is for people only.
+    """
+
+    log_ms: float
+    ahead_ms: float
+    origin: int | None
+    wall_ms: int
+
+    @classmethod
+    def at(cls, now: Instant, timeline: Timeline, origin: int | None) -> Self:
+        return cls(now.monotonic * 1000 + timeline.ahead_ms, timeline.ahead_ms, origin, now.wall_ms)
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
+        return (self.log_ms, self.ahead_ms, self.origin, self.wall_ms)
+
+    @classmethod
+    def last(cls, storage: StoredRecords) -> Self | None:
+        """The one of the last batch; None in a new directory. Raises DamagedRecordError."""
+        for subject, fields in load(storage, Stream.CLOCK):
+            if subject == TIME:
+                try:
+                    log_ms, ahead_ms, origin, wall_ms = fields
+                    return cls(float(log_ms), float(ahead_ms), origin, int(wall_ms))
+                except (TypeError, ValueError) as error:
+                    raise DamagedRecordError(f"the record of the time: {error!r}") from error
+        return None
+
+
+# -- journal -----------------------------------------------------------------------------------------------------------
+
 
 #: Bytes of records that wait for the disk, above which clients are not read any longer. A fast disk takes this in a
 #: tenth of a second; a slow one must not fill the memory.

@@ -9,32 +9,27 @@ Source: ``docs/decisions/0045-the-wire-between-sites.md``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
-from statestore_client.server.kvstore.client_answers import ClientRequest, answer_client
-from statestore_client.server.kvstore.events import (
+from statestore_client.server.kvstore.members import Members, SiteLink, SiteSettings
+from statestore_client.server.kvstore.peers import (
+    LinkId,
     MalformedMessage,
     NameInUse,
+    PeerState,
     PeerWanted,
     SiteEvent,
     Synced,
+    SyncSlots,
 )
-from statestore_client.server.kvstore.held_requests import HeldRequests
-from statestore_client.server.kvstore.links import (
-    LinkId,
-    SiteLink,
-)
-from statestore_client.server.kvstore.members import Members
-from statestore_client.server.kvstore.peer_states import SyncSlots
 from statestore_client.server.kvstore.replica import Replica
-from statestore_client.server.kvstore.site_summary import summary_of
-from statestore_client.wire.kvstore.client_messages import ChangePeer, Follow, GetPeers, GetSummary
+from statestore_client.server.kvstore.requests import ClientRequest, HeldRequests, answer_client
+from statestore_client.wire.kvstore.client_messages import ChangePeer, Follow, GetPeers, GetSummary, Summary
 from statestore_client.wire.kvstore.codec import decode, encode, knows, request_in
 from statestore_client.wire.kvstore.messages import (
-    Capability,
     CompareRanges,
     Failure,
     FailureReason,
@@ -53,36 +48,14 @@ from statestore_client.wire.kvstore.messages import (
     Sync,
     SyncReply,
 )
-from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from random import Random
 
     from statestore_client.server.kvstore.area import Area
-    from statestore_client.server.kvstore.flood import FloodRate, Path
+    from statestore_client.server.kvstore.replica import Path
     from statestore_client.wire.kvstore.value import Value
-
-__all__ = ["Site", "SiteSettings"]
-
-_ALL_CAPABILITIES: Final = tuple(Capability)
-
-
-def _check_name(_settings: object, _attribute: object, name: str) -> None:
-    if not 0 < len(name.encode()) <= MAX_ORIGINATOR_BYTES:
-        raise InvalidArgumentError(f"the name of a site has 1 to {MAX_ORIGINATOR_BYTES} bytes")
-
-
-@attrs.frozen
-class SiteSettings:
-    """The identity of a site, and limits. ``incarnation`` is a random number of 64 bits, another one at each start."""
-
-    name: str = attrs.field(validator=_check_name)
-    incarnation: int
-    flood_rate: FloodRate | None = None
-    capabilities: tuple[str, ...] = _ALL_CAPABILITIES
-    #: So long the end of the initial syncs is not told while no peer is known.
-    sync_timeout_s: float = 0.0
 
 
 class Site:
@@ -271,3 +244,36 @@ class Site:
             at = replica.next_deadline(now)
             if at is not None:
                 yield at
+
+
+# -- site summary ------------------------------------------------------------------------------------------------------
+#
+# How a site is, in numbers: what its areas hold, who follows them, and what has happened since its start.
+#
+# Source: facts §6.1, §6.6.
+
+
+def summary_of(request_id: int, settings: SiteSettings, replicas: Mapping[str, Replica], now: float) -> Summary:
+    """The reply to a request for it."""
+    areas = {area: figures_of(replica, now) for area, replica in replicas.items()}
+    return Summary(request_id, settings.name, settings.incarnation, areas)
+
+
+def figures_of(replica: Replica, now: float) -> dict[str, int]:
+    """Of one area."""
+    contents = replica.contents
+    held = contents.store.summary()
+    states = [peer.status.state for peer in replica.peers.values()]
+    return {
+        "keys": held.keys,
+        "expiring_keys": held.expiring_keys,
+        "bytes": held.bytes,
+        "full": int(replica.is_full(now)),
+        "own_keys": len(contents.own),
+        "contested_keys": contents.own.contested,
+        "publications": contents.subscribers.number,
+        "peers": len(states),
+        **{f"peers_{state.name.lower()}": states.count(state) for state in PeerState},
+        **{f"entries_{name}": count for name, count in attrs.asdict(contents.store.counters).items()},
+        **attrs.asdict(replica.counters),
+    }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from statestore_client.server.monitor.text import shown
+from statestore_client.server.monitor.samples import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -27,8 +27,7 @@ from statestore_client.server.runtime.transport.listeners import Listeners
 from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration
-from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
-from statestore_client.server.service.service import Authorizer, StateStoreService
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, Authorizer, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
 from statestore_client.thread_locks import Mutex
 from statestore_client.wire.dialect import Dialect

@@ -9,7 +9,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
-from statestore_client.server.kvstore.admission import DEFAULT_LIMITS
+from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
 from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED
 

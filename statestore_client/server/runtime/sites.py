@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.kvstore.admission import AreaLimits
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.events import (
+from statestore_client.server.kvstore.area_store import AreaLimits
+from statestore_client.server.kvstore.members import SiteSettings
+from statestore_client.server.kvstore.own_keys import KeyContested, KeyLost, OwnNameInUse
+from statestore_client.server.kvstore.peers import (
     AreaFull,
     HelloRefused,
     MalformedMessage,
@@ -24,9 +26,8 @@ from statestore_client.server.kvstore.events import (
     PeerWanted,
     Synced,
 )
-from statestore_client.server.kvstore.flood import FloodRate
-from statestore_client.server.kvstore.own_key import KeyContested, KeyLost, OwnNameInUse
-from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.server.kvstore.replica import FloodRate
+from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.site_endpoints import MAX_DIALLED
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from statestore_client.server.kvstore.events import SiteEvent
-    from statestore_client.server.kvstore.own_key import OwnEvent
+    from statestore_client.server.kvstore.own_keys import OwnEvent
+    from statestore_client.server.kvstore.peers import SiteEvent
     from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 
 __all__ = ["SitePeering"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from statestore_client.server.store.persistence import KEEP_ALL, Persistence
-from statestore_client.server.store.site_store import SiteStore
-from statestore_client.server.store.store import StateStore, StoreObserver
-from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
+from statestore_client.server.store.durability import KEEP_ALL, Persistence
+from statestore_client.server.store.keyspace import Change, Outcome, RequestContext, StoreLimits, StoreUsage
+from statestore_client.server.store.store import SiteStore, StateStore, StoreObserver
 
 __all__ = [
     "KEEP_ALL",

@@ -2,22 +2,229 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
+from statestore_client.server.checks import kind, number, required
 from statestore_client.server.key_index import KeyIndex
 from statestore_client.server.shares import Shares
+from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
-    from statestore_client.server.store.survival import Kept
-    from statestore_client.server.store.values import StoreLimits
     from statestore_client.wire.hlc import HlcTimestamp
+    from statestore_client.wire.instant import Instant
+    from statestore_client.wire.notifications import Notification
+    from statestore_client.wire.replies import Reply
 
-__all__ = ["KEY_OVERHEAD_BYTES", "Entry", "Keyspace"]
+# -- values ------------------------------------------------------------------------------------------------------------
+#
+# What goes into the store and comes out of it.
+
+
+@attrs.frozen
+class ScanLimits:
+    """What one page may cost. A page stops at whichever comes first. It may be empty, and have a successor."""
+
+    # Keys looked at: about two milliseconds during which nobody else is served.
+    max_examined: int = attrs.field(default=5_000, validator=number(1))
+    max_keys: int = attrs.field(default=1_000, validator=number(1))
+    max_bytes: int = attrs.field(default=262_144, validator=number(1))  # of keys; a longer one is returned alone
+    # Of keys looked at: those that are long take longer.
+    max_examined_bytes: int = attrs.field(default=1_048_576, validator=number(1))
+    # Of matching: about ten milliseconds if all have to be taken, which is rare.
+    max_steps: int = attrs.field(default=3_000_000, validator=number(1))
+
+
+@attrs.frozen
+class StoreLimits:
+    """The quotas: bytes count keys, values, observed keys, and a fixed overhead for each. Observations have quotas of
+    their own, so that those who may only watch cannot use up what is there to be written. Each quota is for all clients
+    together, and has an eighth more for users who have little; see ``server.shares``. Those *per
+    user* do not bound clients without a user; 0 is any number. A key is its last writer's.
+
+    Raises InvalidArgumentError for what is not a limit.
+    """
+
+    max_keys: int = attrs.field(default=1_000_000, validator=number(1))
+    max_bytes: int = attrs.field(default=1_073_741_824, validator=number(1))
+    max_keys_per_user: int = attrs.field(default=0, validator=number(0))
+    max_bytes_per_user: int = attrs.field(default=0, validator=number(0))
+    max_observations: int = attrs.field(default=1_000_000, validator=number(1))
+    max_observation_bytes: int = attrs.field(default=268_435_456, validator=number(1))
+    max_observations_per_user: int = attrs.field(default=0, validator=number(0))
+    max_observation_bytes_per_user: int = attrs.field(default=0, validator=number(0))
+    # What one client may observe: where there are no users, nothing else is between it and the quota of everybody.
+    max_observations_per_client: int = attrs.field(default=50_000, validator=number(1))
+    max_observation_bytes_per_client: int = attrs.field(default=67_108_864, validator=number(1))
+    scan: ScanLimits = attrs.field(factory=ScanLimits, validator=required(kind(ScanLimits)))
+
+
+@attrs.frozen
+class StoreUsage:
+    """What the quota is compared with, and the quota. ``unlisted_keys`` are those that are not UTF-8: no SCAN lists
+    them.
+    """
+
+    keys: int
+    unlisted_keys: int
+    bytes: int
+    observations: int
+    observation_bytes: int
+    limits: StoreLimits
+
+
+@hot_value
+class Change:
+    """One observer is to be told that ``key`` changed."""
+
+    client_id: str
+    key: bytes
+    notification: Notification
+    version: HlcTimestamp
+
+
+@hot_value
+class Outcome:
+    """What a command came to. ``changes`` are in the order in which they happened, and to be sent in that order.
+
+    ``version`` belongs into the reply's ``__ts``; None where no version exists: GET and deletion of a missing key,
+    KEYNOTIFY, SCAN, and every refusal. ``is_kept``: what was changed is there after a restart, so the answer must be.
+    """
+
+    reply: Reply
+    version: HlcTimestamp | None = None
+    changes: tuple[Change, ...] = ()
+    is_kept: bool = True
+
+
+@hot_value
+class RequestContext:
+    """What came with the command."""
+
+    client_id: str
+    timestamp: HlcTimestamp | None
+    fencing_token: HlcTimestamp | None
+    now: Instant
+    user: str | None = None  # whose client it is, None for nobody's in particular
+
+
+# -- observers ---------------------------------------------------------------------------------------------------------
+#
+# Which clients observe which keys.
+#
+# Source: state store protocol, "KEYNOTIFY request messages" and "KEYNOTIFY notification topics and lifecycle": one
+# observation per client and key, forgotten when the client disconnects. They have quotas of their own, and take nothing
+# of what there is for keys.
+
+
+#: What an observation costs beside the bytes of its key: two dictionary slots, and mostly their dictionaries.
+OBSERVATION_OVERHEAD_BYTES: Final = 256
+
+#: What the names of quotas of one client end with.
+PER_CLIENT: Final = "-per-client"
+
+_Ordered = dict[str, None]  # a set that remembers the order, so that equal inputs give equal outputs
+
+
+class Observers:
+    """Invariant: both directions hold the same pairs; ``number`` and ``bytes`` are how many there are and what they
+    cost, each pair for the user that its client had when it first observed something. (A client that comes back as
+    another user has been disconnected.)
+    """
+
+    __slots__ = ("_by_client", "_by_key", "_bytes_of", "_limits", "_user_of", "bytes", "number")
+
+    def __init__(self, limits: StoreLimits) -> None:
+        self._limits = limits
+        self.number: Final = Shares("observations", limits.max_observations, limits.max_observations_per_user)
+        self.bytes: Final = Shares(
+            "observation-bytes", limits.max_observation_bytes, limits.max_observation_bytes_per_user
+        )
+        self._by_key: dict[bytes, _Ordered] = {}
+        self._by_client: dict[str, dict[bytes, None]] = {}
+        self._bytes_of: dict[str, int] = {}  # for each client what its pairs cost
+        self._user_of: dict[str, str | None] = {}  # of each client
+
+    def lacking(self, client_id: str, key: bytes, user: str | None) -> str | None:
+        """The name of the quota that does not allow this observation; None if all do, or if it is there already."""
+        if self.has(client_id, key):
+            return None
+        cost, limits = len(key) + OBSERVATION_OVERHEAD_BYTES, self._limits
+        if len(self._by_client.get(client_id, ())) >= limits.max_observations_per_client:
+            return self.number.name + PER_CLIENT
+        if self._bytes_of.get(client_id, 0) + cost > limits.max_observation_bytes_per_client:
+            return self.bytes.name + PER_CLIENT
+        user = self._user_of.get(client_id, user)
+        return self.number.lacking(user, 1, 1) or self.bytes.lacking(user, cost, cost)
+
+    def clients(self) -> Iterable[tuple[str, Collection[bytes]]]:
+        """Each client that observes something, and what. Do not change them while iterating."""
+        return self._by_client.items()
+
+    def of(self, key: bytes) -> Iterable[str]:
+        """The clients that observe the key, in the order in which they started to."""
+        return self._by_key.get(key, ())
+
+    def has(self, client_id: str, key: bytes) -> bool:
+        """Whether the client observes the key."""
+        return client_id in self._by_key.get(key, ())
+
+    def add(self, client_id: str, key: bytes, user: str | None = None) -> None:
+        """Start observing. Again for the same key changes nothing."""
+        if not self.has(client_id, key):
+            self._by_key.setdefault(key, {})[client_id] = None
+            self._by_client.setdefault(client_id, {})[key] = None
+            self._count(client_id, self._user_of.setdefault(client_id, user), key, 1)
+
+    def remove(self, client_id: str, key: bytes) -> bool:
+        """Stop observing; False when the client did not observe the key."""
+        keys = self._by_client.get(client_id)
+        if keys is None or key not in keys:
+            return False
+        del keys[key]
+        self._forget(client_id, key)
+        if not keys:
+            del self._by_client[client_id], self._bytes_of[client_id], self._user_of[client_id]
+        return True
+
+    def remove_client(self, client_id: str) -> None:
+        """Forget everything that the client observes."""
+        for key in self._by_client.pop(client_id, ()):
+            self._forget(client_id, key)
+        self._bytes_of.pop(client_id, None)
+        self._user_of.pop(client_id, None)
+
+    def _forget(self, client_id: str, key: bytes) -> None:
+        clients = self._by_key[key]
+        del clients[client_id]
+        if not clients:
+            del self._by_key[key]
+        self._count(client_id, self._user_of[client_id], key, -1)
+
+    def _count(self, client_id: str, user: str | None, key: bytes, sign: int) -> None:
+        cost = sign * (len(key) + OBSERVATION_OVERHEAD_BYTES)
+        self.number.add(user, sign)
+        self.bytes.add(user, cost)
+        self._bytes_of[client_id] = self._bytes_of.get(client_id, 0) + cost
+
+
+# -- keyspace ----------------------------------------------------------------------------------------------------------
+
 
 #: What a key costs beside its own bytes and its value's: the entry, its version, and two index slots.
 KEY_OVERHEAD_BYTES: Final = 320
+
+
+class Kept(IntEnum):
+    """What the disk has of a key."""
+
+    NOTHING = 0
+    MARK = 1
+    VALUE = 2
 
 
 class Entry:

@@ -15,29 +15,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import RequestSyntaxError
-from statestore_client.server.checks import number
 from statestore_client.server.store.glob import Glob, Progress, compile_glob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from statestore_client.server.store.keyspace import Keyspace
+    from statestore_client.server.store.keyspace import Keyspace, ScanLimits
 
-__all__ = ["ScanLimits", "scan"]
-
-
-@attrs.frozen
-class ScanLimits:
-    """What one page may cost. A page stops at whichever comes first. It may be empty, and have a successor."""
-
-    # Keys looked at: about two milliseconds during which nobody else is served.
-    max_examined: int = attrs.field(default=5_000, validator=number(1))
-    max_keys: int = attrs.field(default=1_000, validator=number(1))
-    max_bytes: int = attrs.field(default=262_144, validator=number(1))  # of keys; a longer one is returned alone
-    # Of keys looked at: those that are long take longer.
-    max_examined_bytes: int = attrs.field(default=1_048_576, validator=number(1))
-    # Of matching: about ten milliseconds if all have to be taken, which is rare.
-    max_steps: int = attrs.field(default=3_000_000, validator=number(1))
+__all__ = ["scan"]
 
 
 @attrs.frozen
@@ -55,7 +40,7 @@ def scan(
     keyspace: Keyspace, pattern: bytes, token: bytes | None, *, is_live: Callable[[bytes], bool], limits: ScanLimits
 ) -> tuple[tuple[bytes, ...], bytes | None]:
     """One page of live keys that match, and the token for the next, None after the last. A token tells a key, and is
-    believed: clients get it sealed (:mod:`~statestore_client.server.service.scan_tokens`).
+    believed: clients get it sealed (:mod:`~statestore_client.server.service.service`).
 
     Raises RequestSyntaxError for a bad pattern, and for what is no token.
     """

@@ -12,7 +12,7 @@ hears of the first):
 7. the quotas allow it                                  ``the quota has been exceeded``
 
 Checks 3 and 4 hold for every command that carries a timestamp or a token. (*) Of the
-:class:`~statestore_client.server.store.localclock.LocalClock`; what is not later than the last version that was given
+:class:`~statestore_client.server.store.durability.LocalClock`; what is not later than the last version that was given
 out is never too far in the future. Invariant: versions are at most a minute ahead of the local clock. Invariant: a
 command that fails any check changes neither keys, marks, expiries and observers nor the clock.
 
@@ -25,26 +25,39 @@ Source: state store protocol, all of it. Section names stand at the methods.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from statestore_client.errors import (
     EmptyKeyError,
     FencingTokenClockSkewError,
+    FencingTokenRequiredError,
+    FencingTokenTooOldError,
     MissingTimestampError,
     QuotaExceededError,
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.store.fencing import pass_fence
-from statestore_client.server.store.keyspace import Entry, Keyspace
-from statestore_client.server.store.localclock import LocalClock
-from statestore_client.server.store.observers import Observers
-from statestore_client.server.store.persistence import KEEP_ALL, Persistence
-from statestore_client.server.store.records import KeyRecord
-from statestore_client.server.store.recovery import StoreRecovery
+from statestore_client.server.store.durability import (
+    KEEP_ALL,
+    KeyRecord,
+    LocalClock,
+    Mark,
+    Persistence,
+    StoreRecovery,
+    Survival,
+)
+from statestore_client.server.store.keyspace import (
+    Change,
+    Entry,
+    Kept,
+    Keyspace,
+    Observers,
+    Outcome,
+    RequestContext,
+    StoreLimits,
+    StoreUsage,
+)
 from statestore_client.server.store.scan import scan
-from statestore_client.server.store.survival import Mark, Survival
-from statestore_client.server.store.values import Change, Outcome, RequestContext, StoreLimits, StoreUsage
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
@@ -59,7 +72,37 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Answer", "StateStore", "StoreObserver"]
+# -- fencing -----------------------------------------------------------------------------------------------------------
+#
+# The fencing token algorithm.
+#
+# ========  =============  =============================================
+# mark      request token  result
+# ========  =============  =============================================
+# none      none           accepted; the key stays unmarked
+# none      T              accepted; the key is marked with T
+# M         none           refused: a fencing token is required
+# M         T < M          refused: a lower version than the mark
+# M         T >= M         accepted; the key is marked with T
+# ========  =============  =============================================
+#
+# SET stores the resulting mark. DEL and VDEL are checked the same way, and the mark disappears with the key. Source:
+# state store protocol, "Fencing Token Algorithm".
+
+
+def pass_fence(mark: HlcTimestamp | None, token: HlcTimestamp | None) -> HlcTimestamp | None:
+    """The mark of the key after a request with ``token``. Raises a FencingError when the request must be refused."""
+    if mark is None:
+        return token
+    if token is None:
+        raise FencingTokenRequiredError
+    if token is not mark and token < mark:
+        raise FencingTokenTooOldError
+    return token
+
+
+# -- store -------------------------------------------------------------------------------------------------------------
+
 
 #: "The state store rejects a __ts (and also a __ft) that is more than a minute ahead of the state store's local clock."
 MAX_SKEW_MS: Final = 60_000
@@ -410,3 +453,86 @@ def _condition_holds(command: Set, entry: Entry) -> bool:
     if command.condition is Condition.NX:
         return False
     return entry.value == (command.value if command.expected is None else command.expected)
+
+
+# -- site store --------------------------------------------------------------------------------------------------------
+#
+# The store of a server whose keys cross to other sites: it tells what changes, and takes what other sites have.
+#
+# What another site has is an *import*: a key that no command of a client has set. It has no expiry, no mark and no user
+# here, and nothing of it is on the disk: after a restart it comes again from the other sites. Clients read, scan and
+# observe it as any key. Refusing their writes is the service's part.
+
+
+#: Imports come and go for nobody in particular.
+_NOBODY: Final = ""
+_NOBODYS: Final = None
+
+
+class SiteStore(StateStore):
+    """``on_change(key, entry)`` hears of each SET that was applied, and of each key that was deleted: None. It must not
+    change the store. A key that may expire has been heard of when it got its expiry, and is not heard of again.
+    """
+
+    __slots__ = ("on_change",)
+
+    def __init__(self, **options: Any) -> None:
+        """``options`` are those of :class:`StateStore`."""
+        super().__init__(**options)
+        self.on_change: Callable[[bytes, Entry | None], object] = _ignore
+
+    # -- imports -------------------------------------------------------------------------------------------------------
+
+    def put_import(self, key: bytes, value: bytes, now: Instant) -> bool:
+        """Another site has this value. False, and nothing has changed, if the quota does not allow it.
+
+        A value that a client has set under this key, before the server became a site, is replaced, also on the disk.
+        Call :meth:`take_changes` after some of these.
+        """
+        self._local_clock.read(now)
+        entry = self._keyspace.get(key)
+        try:
+            self._check_quota(Set(key, value), entry, _NOBODYS, now)
+        except QuotaExceededError:
+            return False
+        version = self._clock.tick(now.wall_ms)
+        if entry is None:
+            entry = Entry(value, version, None, None, Kept.NOTHING)
+            replaced = self._survival.take_mark(key, Kept.NOTHING)
+            self._keyspace.add(key, entry)
+        else:
+            replaced = entry.expires_at
+        self._survival.removed(key, entry)  # nothing is kept of it, but its version never comes again
+        self._keyspace.replace_value(key, entry, value, _NOBODYS)
+        entry.version, entry.fence, entry.expires_at, entry.kept = version, None, None, Kept.NOTHING
+        self._reschedule(key, replaced, None)
+        self._notify(key, Notification(Operation.SET, value), version)
+        return True
+
+    def drop_import(self, key: bytes, now: Instant) -> None:
+        """The other site has it no longer. Call :meth:`take_changes` after some of these."""
+        entry = self._keyspace.get(key)
+        if entry is not None:
+            self._local_clock.read(now)
+            self._remove(key, entry, RequestContext(_NOBODY, None, None, now))
+
+    def take_changes(self) -> tuple[Change, ...]:
+        """What observers are to be told of the imports since the last call."""
+        return self._take_changes()
+
+    # -- what changes --------------------------------------------------------------------------------------------------
+
+    def _set(self, command: Set, request: RequestContext) -> Answer:
+        answer = super()._set(command, request)
+        if answer[0] is OK:
+            self.on_change(command.key, self._keyspace.get(command.key))
+        return answer
+
+    def _remove(self, key: bytes, entry: Entry, request: RequestContext) -> HlcTimestamp:
+        version = super()._remove(key, entry, request)
+        self.on_change(key, None)
+        return version
+
+
+def _ignore(key: bytes, entry: Entry | None) -> None:
+    """Nobody wants to know."""

@@ -7,29 +7,31 @@ Any thread may call these. In the thread of the server's own event loop (``async
 from __future__ import annotations
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, encode, validate_topic_name
 from statestore_client.server.checks import LONGEST_S, check_flag, check_kind, check_number, check_seconds
-from statestore_client.server.testing.fault_injector import FaultInjection
+from statestore_client.server.runtime.broker_driver import BrokerDriver
+from statestore_client.server.runtime.server import Server
+from statestore_client.server.testing.fault_injector import FaultInjection, FaultyConnection
 from statestore_client.server.testing.fault_requests import FaultRequests
 from statestore_client.server.testing.faults import Faults
-from statestore_client.server.testing.hooks import EventDispatcher, Hooks
-from statestore_client.server.testing.recording import PublishedMessage, Recorder
+from statestore_client.server.testing.recording import EventDispatcher, Hooks, PublishedMessage, Recorder
 from statestore_client.server.testing.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.broker import SessionView
-    from statestore_client.server.testing.controlled_server import ControlledServer
-
-__all__ = ["Controls", "ServerClock"]
+    from statestore_client.server.broker import Broker, SessionView
+    from statestore_client.server.runtime.storage import GroupCommit
+    from statestore_client.server.runtime.transport.connection import ServerConnection
 
 #: Of all recorded messages; the number is the user's to choose.
 _MOST_RECORDED_BYTES: Final = 64 * 1024 * 1024
@@ -273,3 +275,157 @@ def _checked_user_properties(user_properties: Iterable[tuple[str, str]]) -> tupl
                 f'user_properties must be pairs of texts, like [("name", "value")], not {pair!r}'
             )
     return found
+
+
+# -- controlled driver -------------------------------------------------------------------------------------------------
+#
+# A broker's driver that tests handle from outside: everything due at once, and another broker.
+
+
+class ControlledDriver(BrokerDriver):
+    """Belongs to the thread of its event loop."""
+
+    def catch_up(self) -> None:
+        """Do all that is due by now, and all the work that follows from it, in one go."""
+        broker = self._broker
+        while not self._is_closing:
+            while broker.has_work:
+                broker.work(self._clock())
+                self.flush()
+            deadline = broker.next_deadline()
+            if deadline is None or deadline > self._clock().monotonic:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tick()
+
+    def start_anew(self, broker: Broker, *, tell: bool) -> None:
+        """Go on with another broker. Connections end, with a DISCONNECT if ``tell``. There must be no group commit."""
+        if tell:
+            self._broker.shut_down()
+            self.flush()
+        for connection, link in self._links.items():
+            if connection.outbox or not tell:
+                link.abort()
+        self.replace_broker(broker)
+
+
+# -- controlled server -------------------------------------------------------------------------------------------------
+#
+# A server that tests handle from outside: its time, its state, and messages of its own.
+
+
+T = TypeVar("T")
+
+#: How long another thread waits for the server's to do something. It is never busy for that long.
+_CALL_TIMEOUT_S: Final = 60.0
+
+
+#: For clients to take their DISCONNECT. They are in the same process or beside it, and a test that stops its server
+#: does not want to wait for those that never read.
+_GRACE_S: Final = 0.02
+
+
+class ControlledServer(Server):
+    """Everything but :meth:`call` and :attr:`is_here` belongs to the thread of the server's event loop."""
+
+    _grace_s = _GRACE_S
+
+    def __init__(
+        self,
+        *,
+        virtual_clock: VirtualClock,
+        dispatcher: EventDispatcher,
+        injection: FaultInjection | None = None,
+        **options: Any,
+    ) -> None:
+        """``options`` are those of :class:`Server`."""
+        self._injection = injection
+        self._virtual_clock = virtual_clock
+        self._dispatcher = dispatcher
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        super().__init__(clock=virtual_clock, events=dispatcher, **options)
+
+    def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> ControlledDriver:
+        self._loop = loop
+        self._thread_id = threading.get_ident()
+        return ControlledDriver(
+            self._broker,
+            self._clock,
+            loop,
+            verify=self._security.verify,
+            group_commit=group_commit,
+            call_at=self._call_at or self._virtual_clock.call_at,
+        )
+
+    def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
+        return super()._new_connection(driver) if self._injection is None else FaultyConnection(driver, self._injection)
+
+    def _running(self) -> ControlledDriver:
+        if not isinstance(self._driver, ControlledDriver):
+            raise RuntimeError("this server is not running")
+        return self._driver
+
+    @property
+    def broker(self) -> Broker:
+        return self._broker
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in the thread of the server's event loop."""
+        return self._thread_id == threading.get_ident()
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Do something in the thread of the server's event loop. The result, or the error, is the caller's."""
+        loop = self._loop
+        self._running()
+        if self.is_here or loop is None:
+            return action()
+        done: Future[T] = Future()
+
+        def act() -> None:
+            try:
+                done.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+                done.set_exception(error)
+
+        loop.call_soon_threadsafe(act)
+        return done.result(_CALL_TIMEOUT_S)
+
+    def publish(self, packet: Publish) -> None:
+        """Publish a message of the server's own."""
+        self._dispatcher.published("", packet)
+        self._broker.publish(packet, self._clock())
+        self._running().flush()
+
+    def advance(self, seconds: float, *, keep_alive: bool) -> None:
+        """Let the clock jump, and do all that is due by then. Without ``keep_alive``, no client is held to have been
+        silent meanwhile.
+        """
+        self._check_alone()
+        driver, clock = self._running(), self._virtual_clock
+
+        def catch_up() -> None:
+            if not keep_alive:
+                self._broker.restart_keep_alives(clock())
+            driver.catch_up()
+
+        clock.advance(seconds, catch_up)
+
+    def restart(self) -> None:
+        """As if the server had been stopped and started, with all that it knows."""
+        self._broker.disconnect_all(self._clock())
+        self._running().flush()
+
+    def start_anew(self, *, tell: bool) -> None:
+        """As if the server had been stopped and started, empty. Clients get a DISCONNECT if ``tell``."""
+        self._check_alone()
+        self._service, self._broker = self.new_machines(None)
+        driver = self._running()
+        driver.start_anew(self._broker, tell=tell)
+        self._open_bridge(driver)
+
+    def _check_alone(self) -> None:
+        if self.replication is not None:
+            raise RuntimeError("a server with a log has its time and its state from there: neither can be set here")

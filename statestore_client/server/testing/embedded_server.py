@@ -30,8 +30,7 @@ from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
-from statestore_client.server.testing.controlled_server import ControlledServer
-from statestore_client.server.testing.controls import Controls
+from statestore_client.server.testing.controls import ControlledServer, Controls
 from statestore_client.wire.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker import Counters
     from statestore_client.server.runtime.security.security import TokenVerifier
     from statestore_client.server.service.service import Authorizer
-    from statestore_client.server.testing.hooks import Hooks
+    from statestore_client.server.testing.recording import Hooks
 
 __all__ = ["AccessOptions", "EmbeddedServer"]
 

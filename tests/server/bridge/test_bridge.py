@@ -10,8 +10,8 @@ from statestore_client.server.bridge.bridge import Bridge, BridgeEvent, BridgeOp
 from statestore_client.server.bridge.exports import NotExported
 from statestore_client.server.bridge.imports import ImportQuota, NotImported
 from statestore_client.server.bridge.names import exported_name, key_under, owner_of, version_of
-from statestore_client.server.kvstore.admission import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS
 from statestore_client.server.store import Change, RequestContext, SiteStore, StoreLimits
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES

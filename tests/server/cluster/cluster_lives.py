@@ -9,8 +9,7 @@ from statestore_client.server.cluster.entries import Life, LogEntry
 from statestore_client.server.cluster.events import Append
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import Stream
+from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
 from statestore_client.wire.instant import Instant
 
 _Event = TypeVar("_Event")

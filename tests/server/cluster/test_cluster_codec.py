@@ -30,8 +30,7 @@ from statestore_client.server.cluster.entries import (
     Renewal,
     Snapshot,
 )
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import ALL_STREAMS, Stream
+from statestore_client.server.journal.journal import ALL_STREAMS, Changes, Stream, WriteBatch
 
 A = Life("a", 2**63)
 

@@ -18,8 +18,7 @@ from statestore_client.server.cluster.events import (
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import Stream
+from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
 
 Rows = dict[object, bytes]
 

@@ -26,7 +26,7 @@ import attrs
 from own_key_sites import KEY_TTL_MS, Mesh
 
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.own_key import KeyContested, KeyLost, OwnNameInUse
+from statestore_client.server.kvstore.own_keys import KeyContested, KeyLost, OwnNameInUse
 from statestore_client.wire.kvstore.value import Value
 
 KEY: Final = "key"

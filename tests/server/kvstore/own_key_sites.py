@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.slices import slices
+from statestore_client.server.kvstore.area_store import slices
 from statestore_client.wire.kvstore.value import Value
 
 KEY_TTL_MS = 8000

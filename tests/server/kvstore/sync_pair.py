@@ -6,10 +6,8 @@ from itertools import count
 
 import attrs
 
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.store import AreaStore
-from statestore_client.server.kvstore.sync_answers import answer_comparison, answer_sync
-from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.server.kvstore.area_store import AreaStore
+from statestore_client.server.kvstore.sync import Phase, RangeSums, SyncSession, answer_comparison, answer_sync
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,

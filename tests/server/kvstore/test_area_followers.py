@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
-from statestore_client.server.kvstore.slices import PART_BYTES, page, slices
-from statestore_client.server.kvstore.subscribers import (
+from statestore_client.server.kvstore.area import (
     KEPT_S,
+    Area,
     AreaSubscribers,
     AreaSubscription,
     HistoryLimits,
     SubscriberOptions,
 )
+from statestore_client.server.kvstore.area_store import PART_BYTES, page, slices
+from statestore_client.server.kvstore.patterns import ALL_KEYS, KeyFilter
 from statestore_client.wire.kvstore.value import MAX_VALUE_BYTES, Publication, Value, hash_of
 
 EVERYTHING = SubscriberOptions(ignore_ttl=False)
@@ -212,8 +212,8 @@ def test_a_page_of_hashes_has_no_values(area: Area) -> None:
 
 def test_one_entry_that_is_larger_than_a_part_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices make progress whatever the sizes are, in order, and lose nothing."""
-    monkeypatch.setattr("statestore_client.server.kvstore.slices._SLICE", 2)
-    monkeypatch.setattr("statestore_client.server.kvstore.slices.PART_BYTES", 1000)
+    monkeypatch.setattr("statestore_client.server.kvstore.area_store._SLICE", 2)
+    monkeypatch.setattr("statestore_client.server.kvstore.area_store.PART_BYTES", 1000)
     entries = {str(n): Value(1, "a", b"x" * size) for n, size in enumerate([5000, 10, 5000, 10, 10, 10])}
     found = list(slices(entries))
     assert [list(part) for part in found] == [["0"], ["1"], ["2"], ["3", "4"], ["5"]]

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from statestore_client.server.kvstore.admission import AreaLimits, OriginatorNames
-from statestore_client.server.kvstore.store import EXPIRY_SLICE, LEAST_TTL_MS, AreaStore, AreaSummary
+from statestore_client.server.kvstore.area_store import (
+    EXPIRY_SLICE,
+    LEAST_TTL_MS,
+    AreaLimits,
+    AreaStore,
+    AreaSummary,
+    OriginatorNames,
+)
 from statestore_client.wire.kvstore.value import (
     INFINITE_TTL_MS,
     MAX_KEY_BYTES,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from site_pair import AREA, OneSite, Pair
 
-from statestore_client.server.kvstore import keys_without_room
-from statestore_client.server.kvstore.admission import AreaLimits
-from statestore_client.server.kvstore.events import AreaFull
-from statestore_client.server.kvstore.keys_without_room import FULL_S
-from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.replica import CHECK_S
+from statestore_client.server.kvstore import replica
+from statestore_client.server.kvstore.area_store import AreaLimits
+from statestore_client.server.kvstore.peers import AreaFull, PeerState
+from statestore_client.server.kvstore.replica import CHECK_S, FULL_S
 from statestore_client.wire.kvstore.messages import Finalize, SyncReply
 
 KEYS = 40
@@ -108,7 +106,7 @@ def test_a_key_that_was_missed_is_not_taken_for_one_without_room(capabilities: t
 
 def test_more_keys_than_can_be_remembered_cost_no_syncs_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is made of refreshes then."""
-    monkeypatch.setattr(keys_without_room, "_MOST", 8)
+    monkeypatch.setattr(replica, "_MOST", 8)
     pair = full_pair(AreaLimits(max_keys=10))
     begun = sum(syncs(pair))
     run(pair, 2 * CHECK_S)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from sync_pair import Cost, SummedStore, full_sync, store_of
 
 from statestore_client.errors import RemoteProtocolError
-from statestore_client.server.kvstore import sync_answers, sync_session
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.sync_session import SyncSession
+from statestore_client.server.kvstore import sync
+from statestore_client.server.kvstore.sync import RangeSums, SyncSession
 from statestore_client.wire.kvstore.messages import MAX_MESSAGE, Finalize, RangeSumsReply, SetResult, Sync, SyncReply
 from statestore_client.wire.kvstore.value import Value
 
@@ -136,8 +135,7 @@ def test_any_two_stores_are_equal_after_a_sync(
 ) -> None:
     """Whatever two stores have, one sync makes them equal, in parts of any size."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (sync_answers, sync_session):
-            patch.setattr(module, "SYNC_BYTES", part_bytes)
+        patch.setattr(sync, "SYNC_BYTES", part_bytes)
         a, b = SummedStore(), SummedStore()
         a.merge(first, None, 0.0)
         b.merge(second, None, 0.0)

@@ -7,9 +7,9 @@ from typing import TypeVar
 import pytest
 from site_pair import AREA, OneSite, failed
 
-from statestore_client.server.kvstore.events import PeerWanted
-from statestore_client.server.kvstore.held_requests import MAX_HELD, MAX_HELD_OF_LINK
-from statestore_client.server.kvstore.subscribers import AreaSubscribers, HistoryLimits
+from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
+from statestore_client.server.kvstore.peers import PeerWanted
+from statestore_client.server.kvstore.requests import MAX_HELD, MAX_HELD_OF_LINK
 from statestore_client.wire.kvstore.client_messages import (
     MAX_HOLD_MS,
     ChangePeer,

@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.key_filter import ALL_KEYS, KeyFilter
-from statestore_client.server.kvstore.pattern import MAX_PATTERNS, MAX_POSITIONS, Patterns
-from statestore_client.server.kvstore.pattern_syntax import MAX_PATTERN
+from statestore_client.server.kvstore.patterns import (
+    ALL_KEYS,
+    MAX_PATTERN,
+    MAX_PATTERNS,
+    MAX_POSITIONS,
+    KeyFilter,
+    Patterns,
+)
 from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, Value
 
 ATOMS = st.sampled_from(

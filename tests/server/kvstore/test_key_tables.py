@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.server.kvstore.key_deadlines import KeyDeadlines
-from statestore_client.server.kvstore.pending_keys import PendingKeys
+from statestore_client.server.kvstore.area_store import KeyDeadlines
+from statestore_client.server.kvstore.sync import PendingKeys
 
 STEPS = st.lists(
     st.one_of(

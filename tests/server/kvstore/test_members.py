@@ -9,10 +9,9 @@ import pytest
 from site_pair import AREA, OneSite, Pair
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore import links
-from statestore_client.server.kvstore.events import HelloRefused, PeerChanged, Synced
-from statestore_client.server.kvstore.links import DOWN_S
-from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore import members
+from statestore_client.server.kvstore.members import DOWN_S
+from statestore_client.server.kvstore.peers import HelloRefused, PeerChanged, PeerState, Synced
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,
     Flood,
@@ -216,7 +215,7 @@ def test_a_site_that_hangs_up_before_it_was_answered_is_forgotten() -> None:
 
 def test_names_that_are_fought_over_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two connections that take ever new names, each in another incarnation."""
-    monkeypatch.setattr(links, "MAX_LINKS", 10)
+    monkeypatch.setattr(members, "MAX_LINKS", 10)
     one = OneSite()
     for number in range(100):
         one.hear_hello(f"rome{number}", 1, "first")

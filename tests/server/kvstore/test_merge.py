@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore_client.server.kvstore.merge import Decision, Update, decide
-from statestore_client.server.kvstore.store import LEAST_TTL_MS, AreaStore
+from statestore_client.server.kvstore.area_store import LEAST_TTL_MS, AreaStore, Decision, Update, decide
 from statestore_client.wire.kvstore.comparison import Comparison, compare
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value, hash_of
 

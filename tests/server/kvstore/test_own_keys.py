@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from own_key_sites import KEY_TTL_MS, Mesh
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.admission import AreaLimits
-from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.own_key import KeyLost
-from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS
-from statestore_client.server.kvstore.subscribers import SubscriberOptions
+from statestore_client.server.kvstore.area import Area, SubscriberOptions
+from statestore_client.server.kvstore.area_store import AreaLimits
+from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS, KeyLost
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value
 
 

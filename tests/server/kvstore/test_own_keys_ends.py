@@ -10,8 +10,7 @@ import pytest
 from own_key_sites import KEY_TTL_MS, Mesh
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.own_key import KeyContested
-from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS
+from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS, KeyContested
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value
 
 

@@ -11,9 +11,8 @@ import pytest
 from own_key_model import STEPS, STEPS_OF_ONE, every_order, random_steps, random_violations, violations
 from support.schedules import SCALE, Mutants, run_schedules
 
-from statestore_client.server.kvstore import own_key as own_key_module
-from statestore_client.server.kvstore.own_key import OwnKey
-from statestore_client.server.kvstore.own_keys import OwnKeys
+from statestore_client.server.kvstore import own_keys
+from statestore_client.server.kvstore.own_keys import OwnKey, OwnKeys
 from statestore_client.wire.kvstore.value import Value
 
 #: Steps of the orders that are all tried.
@@ -106,7 +105,7 @@ def keys_are_refreshed_when_their_time_is_over(schedule: Any, keys: OwnKeys, key
 
 MUTANTS.replace("a_last_word_is_said_once", OwnKeys, "minds", OwnKeys.guards)
 MUTANTS.replace("an_override_is_not_answered", OwnKeys, "_pend", lambda *_: None)
-MUTANTS.replace("a_wrong_clock_is_taken_for_another_site", own_key_module, "_NAMESAKE_ANSWERS", 1)
+MUTANTS.replace("a_wrong_clock_is_taken_for_another_site", own_keys, "_NAMESAKE_ANSWERS", 1)
 
 
 def _found() -> Iterator[list[str]]:

@@ -7,9 +7,8 @@ from random import Random
 import pytest
 from site_pair import AREA, OneSite, Pair
 
-from statestore_client.server.kvstore.events import PeerChanged
-from statestore_client.server.kvstore.peer_states import PeerEvent, PeerState, PeerStatus, SyncBackoff
-from statestore_client.server.kvstore.sync_session import SyncSession
+from statestore_client.server.kvstore.peers import PeerChanged, PeerEvent, PeerState, PeerStatus, SyncBackoff
+from statestore_client.server.kvstore.sync import SyncSession
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,
     Finalize,

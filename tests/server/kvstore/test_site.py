@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 from site_pair import AREA, OneSite, Pair, failed
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore import links, members
-from statestore_client.server.kvstore.events import HelloRefused, MalformedMessage, NameInUse, PeerChanged, Synced
-from statestore_client.server.kvstore.peer_states import PeerState
+from statestore_client.server.kvstore import members
+from statestore_client.server.kvstore.peers import (
+    HelloRefused,
+    MalformedMessage,
+    NameInUse,
+    PeerChanged,
+    PeerState,
+    Synced,
+)
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_ITEMS,
@@ -160,7 +166,7 @@ def test_a_newer_version_and_unknown_capabilities_are_taken() -> None:
 
 def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others can make a site remember is limited."""
-    monkeypatch.setattr(links, "MAX_LINKS", 2)
+    monkeypatch.setattr(members, "MAX_LINKS", 2)
     one = OneSite()
     one.hear_hello("a", 1, "first")
     one.hear_hello("b", 2, "second")

@@ -11,11 +11,10 @@ import pytest
 from site_pair import AREA, OneSite
 from sync_pair import SummedStore, answer, full_sync, store_of
 
-from statestore_client.server.kvstore import range_sums, sync_answers, sync_session
-from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.slices import SYNC_BYTES, SYNC_KEYS
-from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.server.kvstore import sync
+from statestore_client.server.kvstore.area_store import SYNC_BYTES, SYNC_KEYS
+from statestore_client.server.kvstore.peers import PeerState
+from statestore_client.server.kvstore.sync import Phase, RangeSums, SyncSession
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_PREFIXES,
@@ -76,7 +75,7 @@ def _count_looks(monkeypatch: pytest.MonkeyPatch) -> _Looks:
             return int(self) < int(other)
 
     def positions_of(level: int, prefix: int) -> tuple[int, int]:
-        first, last = range_sums.positions_of(level, prefix)
+        first, last = inner_positions(level, prefix)
         return Position(first), last
 
     def sums_below(sums: RangeSums, level: int, prefixes: Iterable[int]) -> tuple[int, ...]:
@@ -93,8 +92,9 @@ def _count_looks(monkeypatch: pytest.MonkeyPatch) -> _Looks:
         looks.number += 1
         return inner_get(store, key)
 
+    inner_positions = sync.positions_of
     inner_sums, inner_keys, inner_get = RangeSums.sums_below, RangeSums.keys_in, SummedStore.get
-    monkeypatch.setattr(sync_session, "positions_of", positions_of)
+    monkeypatch.setattr(sync, "positions_of", positions_of)
     monkeypatch.setattr(RangeSums, "sums_below", sums_below)
     monkeypatch.setattr(RangeSums, "keys_in", keys_in)
     monkeypatch.setattr(SummedStore, "get", get)
@@ -212,8 +212,7 @@ class _Wire:
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_missed_that_is_written_between_two_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sites write while they sync, a few keys at a time; both are equal when it is calm, without another sync."""
-    for module in (sync_answers, sync_session):
-        monkeypatch.setattr(module, "SYNC_KEYS", 5)
+    monkeypatch.setattr(sync, "SYNC_KEYS", 5)
     wire = _Wire(seed)
     for _ in range(2_000):
         wire.step(with_changes=True)

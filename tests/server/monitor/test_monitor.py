@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.server.monitor.changes import ChangeLog
-from statestore_client.server.monitor.latencies import Latencies
 from statestore_client.server.monitor.locks import LockTimeline, RefusedWrite
-from statestore_client.server.monitor.text import shown
+from statestore_client.server.monitor.samples import ChangeLog, Latencies, shown
 from statestore_client.wire.hlc import HlcTimestamp
 
 LOCK = b"jobs/compact"

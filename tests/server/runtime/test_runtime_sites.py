@@ -30,9 +30,8 @@ from support.waiting import eventually, until
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.kvstore import SiteClient
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.links import DOWN_S
+from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
 from statestore_client.server.kvstore.replica import Replica
-from statestore_client.server.kvstore.site import SiteSettings
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.security import site_keys
 from statestore_client.server.runtime.security.site_keys import SiteKeys

@@ -23,7 +23,7 @@ from statestore_client.server.journal import (
     unseal,
 )
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore
-from statestore_client.server.store.records import KeyRecord
+from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp

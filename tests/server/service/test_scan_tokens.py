@@ -11,9 +11,9 @@ from support.durable_store import Follower, ServedWorld, batch_of
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.journal import DamagedRecordError, Stream
-from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES, ScanTokens
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, ScanTokens
 from statestore_client.server.store import KEEP_ALL, StoreLimits
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.commands import Command, Scan, Set
 from statestore_client.wire.replies import Keys, Refused, Reply, decode_reply
 

@@ -11,7 +11,7 @@ from store_life import WALL_MS, living, refusal, value
 
 from statestore_client.errors import FencingTokenRequiredError, FencingTokenTooOldError, InvalidArgumentError
 from statestore_client.server.store import KEEP_ALL, Persistence
-from statestore_client.server.store.survival import MARK_LASTS_S
+from statestore_client.server.store.durability import MARK_LASTS_S
 from statestore_client.wire.commands import Del, Get, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import COUNT_0, COUNT_1, OK, Found

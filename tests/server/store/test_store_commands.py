@@ -8,8 +8,8 @@ from store_driver import NEX, NX, WALL, Driver, refusal
 from statestore_client import errors
 from statestore_client.errors import FencingTokenClockSkewError, QuotaExceededError, RequestClockSkewError
 from statestore_client.server.store import StoreLimits
+from statestore_client.server.store.durability import MAX_AHEAD_MS
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
-from statestore_client.server.store.localclock import MAX_AHEAD_MS
 from statestore_client.server.store.store import EXPIRIES_PER_SET
 from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp

@@ -6,7 +6,7 @@ import pytest
 from store_driver import NEX, NX, WALL, Driver, refusal
 
 from statestore_client.errors import FencingTokenRequiredError, FencingTokenTooOldError
-from statestore_client.server.store.fencing import pass_fence
+from statestore_client.server.store.store import pass_fence
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import COUNT_0, COUNT_1, NOT_APPLIED, OK, Found
 

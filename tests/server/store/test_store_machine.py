@@ -12,8 +12,7 @@ from store_driver import NEX, NX, Driver
 from support.schedules import scaled
 
 from statestore_client.server.store import Outcome, StoreLimits
-from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
-from statestore_client.server.store.observers import OBSERVATION_OVERHEAD_BYTES
+from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, OBSERVATION_OVERHEAD_BYTES
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.notifications import Operation

@@ -17,7 +17,7 @@ from store_driver import Driver, refusal
 from statestore_client.errors import RequestSyntaxError
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.glob import Glob, Progress, compile_glob
-from statestore_client.server.store.scan import ScanLimits
+from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.replies import Keys
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
-from statestore_client.server.kvstore.store import AreaStore
+from statestore_client.server.kvstore.area_store import AreaStore
 from statestore_client.wire.kvstore import codec
 from statestore_client.wire.kvstore.client_messages import (
     ChangeOwnKey,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.monitor.text import shown
+from statestore_client.server.monitor.samples import shown
 from statestore_client.server.runtime.observability.event_log import log_event
 from statestore_client.server.store import RequestContext
 from statestore_client.wire.commands import Del

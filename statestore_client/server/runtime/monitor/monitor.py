@@ -23,7 +23,7 @@ from statestore_client.server.runtime.observability.http_endpoint import HttpRes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.monitor.latencies import Latencies
+    from statestore_client.server.monitor.samples import Latencies
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.monitor.tap import Tap

@@ -15,11 +15,11 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import topic_filter_problem
-from statestore_client.server.monitor.text import shown
+from statestore_client.server.monitor.samples import shown
 
 if TYPE_CHECKING:
     from statestore_client.server.broker import Broker
-    from statestore_client.server.monitor.changes import ChangeLog
+    from statestore_client.server.monitor.samples import ChangeLog
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.replication.log_peers import LogPeer

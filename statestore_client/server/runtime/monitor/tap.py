@@ -14,10 +14,8 @@ from statestore_client.errors import (
     FencingTokenTooOldError,
     ServerError,
 )
-from statestore_client.server.monitor.changes import ChangeLog
-from statestore_client.server.monitor.latencies import Latencies
 from statestore_client.server.monitor.locks import LockTimeline, RefusedWrite
-from statestore_client.server.monitor.text import shown
+from statestore_client.server.monitor.samples import ChangeLog, Latencies, shown
 from statestore_client.wire.commands import Del, Set, VDel
 from statestore_client.wire.replies import COUNT_0, NOT_APPLIED, Refused
 

@@ -10,8 +10,8 @@ import attrs
 
 from statestore_client.clocks import monotonic
 from statestore_client.server.cluster.roles import Role
-from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.site_summary import figures_of
+from statestore_client.server.kvstore.peers import PeerState
+from statestore_client.server.kvstore.site import figures_of
 from statestore_client.server.shares import PER_USER
 
 if TYPE_CHECKING:

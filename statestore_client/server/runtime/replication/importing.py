@@ -32,7 +32,7 @@ from statestore_client.server.cluster.entries import (
 from statestore_client.server.cluster.fence import Fence
 from statestore_client.server.cluster.observed_time import log_time
 from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, Timeline, TimeRecord, WriteBatch
-from statestore_client.server.journal.timeline import TIME
+from statestore_client.server.journal.journal import TIME
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
 from statestore_client.server.runtime.replication.log_base import entries_of_servers
 from statestore_client.server.runtime.storage.directory import refusals

@@ -25,8 +25,7 @@ from statestore_client.server.runtime.storage.filesystem import SystemFolder
 from statestore_client.server.runtime.storage.frames import sound_frames, unpack
 from statestore_client.server.runtime.storage.log import LOG_MAGIC, log_start, note
 from statestore_client.server.runtime.storage.log_store import records_of
-from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
-from statestore_client.server.service.service import StateStoreService
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.hlc import HybridLogicalClock
 

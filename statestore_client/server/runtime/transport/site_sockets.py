@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
-    from statestore_client.server.kvstore.links import LinkId
+    from statestore_client.server.kvstore.peers import LinkId
     from statestore_client.server.runtime.security.site_keys import SiteKeys
 
 __all__ = ["Came", "ConnectionChanged", "SiteSockets"]

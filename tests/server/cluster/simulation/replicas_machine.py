@@ -15,8 +15,7 @@ import attrs
 import msgpack
 
 from statestore_client.server.cluster import fence
-from statestore_client.server.journal.storage import Changes, WriteBatch
-from statestore_client.server.journal.streams import Stream
+from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
 
 Rows: TypeAlias = dict[tuple[Stream, str], bytes]
 _CLOCK = (Stream.CLOCK, "versions")

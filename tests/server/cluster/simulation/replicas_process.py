@@ -23,9 +23,7 @@ from statestore_client.server.cluster.events import (
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
-from statestore_client.server.journal.storage import WriteBatch
-from statestore_client.server.journal.streams import Stream
-from statestore_client.server.journal.timeline import Timeline
+from statestore_client.server.journal.journal import Stream, Timeline, WriteBatch
 
 #: A client that was connected when its server went away has this time to return before its will is sent.
 GRACE_S = 1.5

@@ -29,9 +29,7 @@ from statestore_client.server.cluster.observed_time import ObservedTime
 from statestore_client.server.cluster.ownership import Ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader
-from statestore_client.server.journal.storage import WriteBatch
-from statestore_client.server.journal.streams import Stream
-from statestore_client.server.journal.timeline import Timeline
+from statestore_client.server.journal.journal import Stream, Timeline, WriteBatch
 from statestore_client.wire.instant import Instant
 
 Patch = pytest.MonkeyPatch

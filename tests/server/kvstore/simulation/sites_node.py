@@ -8,12 +8,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.events import MalformedMessage, NameInUse
-from statestore_client.server.kvstore.flood import FloodRate
-from statestore_client.server.kvstore.links import DOWN_S
-from statestore_client.server.kvstore.own_key import OwnNameInUse
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
+from statestore_client.server.kvstore.own_keys import OwnNameInUse
+from statestore_client.server.kvstore.peers import MalformedMessage, NameInUse
+from statestore_client.server.kvstore.replica import FloodRate
+from statestore_client.server.kvstore.site import Site
+from statestore_client.server.kvstore.sync import RangeSums
 from statestore_client.wire.kvstore.codec import decode
 from statestore_client.wire.kvstore.messages import Flood
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value

@@ -12,10 +12,10 @@ import pytest
 from sites_node import AREA, Node
 from sites_world import Edge, World
 
-from statestore_client.server.kvstore import sync_answers, sync_session
-from statestore_client.server.kvstore.flood import FloodRate
-from statestore_client.server.kvstore.peer_states import PeerState
-from statestore_client.server.kvstore.slices import SYNC_BYTES
+from statestore_client.server.kvstore import sync
+from statestore_client.server.kvstore.area_store import SYNC_BYTES
+from statestore_client.server.kvstore.peers import PeerState
+from statestore_client.server.kvstore.replica import FloodRate
 
 #: Seconds until stores that can reach each other are equal, when nothing fails any more. It is less than the time after
 #: which stores are compared in any case, so that nothing hides behind that; four errors in a row cost 32 s.
@@ -305,8 +305,7 @@ def run_schedule(seed: int, size: int | None = None) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         # Parts of a few entries, so that syncs have many of them.
         part_bytes = Random(seed).choice([150, 400, SYNC_BYTES])
-        for module in (sync_answers, sync_session):
-            patch.setattr(module, "SYNC_BYTES", part_bytes)
+        patch.setattr(sync, "SYNC_BYTES", part_bytes)
         return _run(Schedule(seed, size), seed)
 
 

@@ -13,7 +13,8 @@ from sites_node import AREA, FLOOD_CODE, Member
 from sites_world import Edge, World
 
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.site import Site, SiteSettings
+from statestore_client.server.kvstore.members import SiteSettings
+from statestore_client.server.kvstore.site import Site
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 
 #: Seconds in which peers say hello and compare their empty stores.

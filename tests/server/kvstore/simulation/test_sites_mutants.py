@@ -10,19 +10,14 @@ import pytest
 from sites_schedule import run_schedule
 from support.schedules import Mutants, seeds_near
 
-from statestore_client.server.kvstore import links as links_module
-from statestore_client.server.kvstore import replica as replica_module
-from statestore_client.server.kvstore import store as store_module
+from statestore_client.server.kvstore import area_store, members, replica
 from statestore_client.server.kvstore.area import Area
-from statestore_client.server.kvstore.flood import FloodLimiter, Path
+from statestore_client.server.kvstore.area_store import MergeResult
 from statestore_client.server.kvstore.members import Members
-from statestore_client.server.kvstore.own_key import OwnKey
-from statestore_client.server.kvstore.own_keys import OwnKeys
-from statestore_client.server.kvstore.range_sums import RangeSums
-from statestore_client.server.kvstore.replica import Replica
+from statestore_client.server.kvstore.own_keys import OwnKey, OwnKeys
+from statestore_client.server.kvstore.replica import FloodLimiter, Path, Replica
 from statestore_client.server.kvstore.site import Site
-from statestore_client.server.kvstore.store import MergeResult
-from statestore_client.server.kvstore.sync_session import Phase, SyncSession
+from statestore_client.server.kvstore.sync import Phase, RangeSums, SyncSession
 from statestore_client.wire.kvstore.messages import Hello
 from statestore_client.wire.kvstore.value import NoMergeReason, Value
 
@@ -61,7 +56,7 @@ def sums_of_entries_that_have_expired(change: Any, sums: RangeSums, key: str, en
         change(sums, key, entry)
 
 
-@MUTANTS.instead(store_module, "decide", (CALM, 0))
+@MUTANTS.instead(area_store, "decide", (CALM, 0))
 def of_equal_versions_the_first_one_stays(decide: Any, entry: Value, current: Value | None, sender: str | None) -> Any:
     if current is not None and entry.version == current.version and entry.originator != current.originator:
         return NoMergeReason.NO_NEED_TO_UPDATE
@@ -118,8 +113,8 @@ MUTANTS.replace("lost_floods_are_not_repaired", Replica, "missed", lambda *_: No
 MUTANTS.replace(
     "no_split_horizon", Replica, "_targets", lambda replica, _: list(replica.peers.values()), ("back to", 0)
 )
-MUTANTS.replace("a_peer_is_never_down", links_module, "DOWN_S", 1e9, (CALM, 0))
-MUTANTS.replace("stores_are_compared_once", replica_module, "CHECK_S", 1e9, (CALM, 12))
+MUTANTS.replace("a_peer_is_never_down", members, "DOWN_S", 1e9, (CALM, 0))
+MUTANTS.replace("stores_are_compared_once", replica, "CHECK_S", 1e9, (CALM, 12))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

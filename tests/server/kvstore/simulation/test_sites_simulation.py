@@ -19,8 +19,8 @@ from sites_wide_mesh import WideMesh
 from sites_world import Edge, World
 from support.schedules import SCALE, SEED, printed_by_two_processes, run_schedules, scaled
 
-from statestore_client.server.kvstore.own_key import OwnNameInUse
-from statestore_client.server.kvstore.slices import packed_bytes
+from statestore_client.server.kvstore.area_store import packed_bytes
+from statestore_client.server.kvstore.own_keys import OwnNameInUse
 
 _TTL_MS = 300_000  # as a site has it
 _PEERS = 40

@@ -16,7 +16,7 @@ from support.waiting import eventually
 from statestore_client.mqtt.packets import Connect, ConnectProperties, Disconnect
 from statestore_client.server import BrokerLimits, EmbeddedServer
 from statestore_client.server.store import RequestContext
-from statestore_client.server.testing.controlled_server import ControlledServer
+from statestore_client.server.testing.controls import ControlledServer
 from statestore_client.wire.commands import KeyNotify, Set
 from statestore_client.wire.hlc import HlcTimestamp
 

@@ -39,7 +39,7 @@ from statestore_client.server.journal import (
     seal,
 )
 from statestore_client.server.store import KEEP_ALL, Persistence
-from statestore_client.server.store.records import KeyRecord
+from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
 

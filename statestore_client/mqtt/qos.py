@@ -1,6 +1,6 @@
 """What both ends of a connection need for QoS 1 and 2: packet identifiers, acknowledgements, and the receiver.
 
-How they send differs: the broker has a queue (``server/broker/session/qos_sender``); the client publishes what ``core``
+How they send differs: the broker has a queue (``server/broker/outbound``); the client publishes what ``core``
 wants (:mod:`~statestore_client.mqtt.session`). Source: MQTT 5.0, sections 2.2.1, 4.3.
 """
 

@@ -22,8 +22,8 @@ from measure import Options, Report
 from statestore_client.cli.workloads import served
 from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.server.broker.message import Message
-from statestore_client.server.broker.persistence.records import GrantRecord, MessageRecord, SessionRecord
-from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
+from statestore_client.server.broker.records import GrantRecord, MessageRecord, SessionRecord
+from statestore_client.server.broker.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Journal, Stream
 from statestore_client.server.runtime.clock import system_clock
 from statestore_client.server.runtime.storage import DiskStorage

@@ -33,9 +33,9 @@ from statestore_client.mqtt.packets import (
     Will,
 )
 from statestore_client.server.broker import Broker, BrokerLimits, Connection
-from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.broker.persistence.records import GrantRecord, SessionRecord
-from statestore_client.server.broker.routing.subscriptions import GrantedSubscription
+from statestore_client.server.broker.records import GrantRecord, SessionRecord
+from statestore_client.server.broker.session import OutputCommitConnection
+from statestore_client.server.broker.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Changes, Journal, Record, Stream, Subject, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService

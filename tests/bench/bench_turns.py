@@ -21,7 +21,7 @@ from measure import Options, Report
 
 from statestore_client.mqtt.packets import Connect, ConnectProperties, Packet, Publish, Subscribe, Subscription
 from statestore_client.server.broker import Broker, BrokerLimits, Connection
-from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.journal import Journal
 from statestore_client.wire.instant import Instant
 

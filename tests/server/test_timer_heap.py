@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statestore_client.server
-from statestore_client.server.broker.timers import Timers
+from statestore_client.server.broker.scheduling import Timers
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.instant import Instant
 

@@ -28,11 +28,10 @@ from statestore_client.mqtt.packets import (
     WillProperties,
 )
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
+from statestore_client.server.broker.lifecycle import GRACE_S
 from statestore_client.server.broker.message import Message
-from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.broker.session.awaited import GRACE_S
-from statestore_client.server.broker.session.inflight import MessageDelivery
-from statestore_client.server.broker.session.session import Session
+from statestore_client.server.broker.outbound import MessageDelivery
+from statestore_client.server.broker.session import OutputCommitConnection, Session
 from statestore_client.server.journal import TIME, Done, Journal, StreamTables, WriteBatch
 from statestore_client.wire.instant import Instant
 from support.broker_driver import Client, World

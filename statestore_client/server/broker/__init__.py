@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from statestore_client.server.broker.admission import (
-    Admitted,
-    Credentials,
-    Gatekeeper,
-    Permissions,
-    Refusal,
-    Verdict,
-    Verification,
-)
+from statestore_client.server.broker.admission import Admitted, Credentials, Gatekeeper, Permissions, Refusal, Verdict
 from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
 from statestore_client.server.broker.broker import Broker
-from statestore_client.server.broker.connection import Connection, Ending
-from statestore_client.server.broker.counters import Counters
-from statestore_client.server.broker.events import BrokerEvents
 from statestore_client.server.broker.limits import WHEN_FULL, BrokerLimits
-from statestore_client.server.broker.session.view import SessionView
+from statestore_client.server.broker.reports import BrokerEvents, Counters
+from statestore_client.server.broker.session import Connection, Ending, SessionView, Verification
 
 __all__ = [
     "WHEN_FULL",

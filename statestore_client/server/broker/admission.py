@@ -7,15 +7,16 @@ runtime finds it out, without the event loop waiting, and brings it with :meth:`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 
-if TYPE_CHECKING:
-    from statestore_client.mqtt.packets import Connect, Packet
-    from statestore_client.server.broker.connection import Connection
+from statestore_client.mqtt.packets import MQTT_5_0, ReasonCode
+from statestore_client.server.broker.topic_tree import FilterTree, has_wildcard, share_of
 
-__all__ = ["Admitted", "Credentials", "Gatekeeper", "Permissions", "Refusal", "Verdict", "Verification"]
+if TYPE_CHECKING:
+    from statestore_client.mqtt.packets import ConnackProperties, Publish, Subscribe, Subscription, Will
+    from statestore_client.server.broker.limits import BrokerLimits
 
 
 @attrs.frozen
@@ -80,20 +81,91 @@ class Gatekeeper(Protocol):
         """Where the permissions come from: another object when they are others."""
 
 
-@attrs.define(eq=False)
-class Verification:
-    """A verdict that is being waited for.
+# -- capabilities ------------------------------------------------------------------------------------------------------
+#
+# What a server need not offer, and what becomes of clients that ask for it all the same (MQTT 5.0, 3.2.2.3).
+#
+# MQTT 5.0 clients have read CONNACK: asking is a mistake of theirs, and ends the connection. 3.1.1 clients could not
+# know, and hear of it where their version has a word for it (SUBACK 0x80).
 
-    ``packet`` is the CONNECT, None when a client that is in shows another token. ``held`` is what came behind the
-    CONNECT meanwhile: clients need not wait for CONNACK (MQTT 5.0, 3.1.4).
+
+_QOS: Final = Refusal(ReasonCode.QOS_NOT_SUPPORTED, "this QoS is not supported")
+_RETAIN: Final = Refusal(ReasonCode.RETAIN_NOT_SUPPORTED, "retained messages are not supported")
+_WILDCARDS: Final = Refusal(ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED, "wildcards are not supported")
+_SHARES: Final = Refusal(ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED, "shared subscriptions are not supported")
+_IDS: Final = Refusal(ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are not supported")
+
+
+@attrs.define(eq=False)
+class Capabilities:
+    """Judges by the limits. Nothing here is asked for a message as long as everything is offered, and the rest is quick
+    then.
     """
 
-    connection: Connection
-    credentials: Credentials
-    packet: Connect | None
-    held: list[Packet] = attrs.Factory(list)
+    _limits: BrokerLimits
+    _refused: FilterTree[bool] = attrs.Factory(FilterTree)
+    _has_all: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits = self._limits
+        self._has_all = (
+            self.has_all_messages
+            and limits.wildcards_available
+            and limits.shared_subscriptions_available
+            and limits.subscription_ids_available
+            and not limits.refused_filters
+        )
+        for topic_filter in dict.fromkeys(self._limits.refused_filters):
+            self._refused.insert(topic_filter, True)
 
     @property
-    def is_current(self) -> bool:
-        """Whether anybody still wants to know."""
-        return self.connection.verification is self and self.connection.ending is None
+    def has_all_messages(self) -> bool:
+        """Whether clients may publish with any QoS, retained or not."""
+        return self._limits.maximum_qos == 2 and self._limits.retain_available
+
+    def refuse_message(self, message: Publish | Will) -> Refusal | None:
+        """MQTT-3.2.2-11, -12, -13, -14."""
+        if message.qos > self._limits.maximum_qos:
+            return _QOS
+        return _RETAIN if message.retain and not self._limits.retain_available else None
+
+    def refuse_subscribe(self, packet: Subscribe, version: int) -> Refusal | None:
+        """Why the connection of a SUBSCRIBE ends (MQTT 5.0, 3.2.2.3.11 to 13)."""
+        if self._has_all or version != MQTT_5_0:
+            return None
+        if packet.properties.subscription_id is not None and not self._limits.subscription_ids_available:
+            return _IDS
+        return next(filter(None, map(self._missing, packet.subscriptions)), None)
+
+    def refuse_filter(self, subscription: Subscription) -> int | None:
+        """The reason code of SUBACK for a filter that this server refuses, or that needs what it has not."""
+        if subscription.topic_filter == self._limits.unsubscribable:
+            return ReasonCode.UNSPECIFIED_ERROR
+        if self._has_all:
+            return None
+        missing = self._missing(subscription)
+        if missing is not None:
+            return missing.reason_code
+        is_refused = bool(self._refused) and bool(self._refused.match(share_of(subscription.topic_filter)[1]))
+        return ReasonCode.NOT_AUTHORIZED if is_refused else None
+
+    def _missing(self, subscription: Subscription) -> Refusal | None:
+        limits = self._limits
+        share, topic_filter = share_of(subscription.topic_filter)
+        if share and not limits.shared_subscriptions_available:
+            return _SHARES
+        return _WILDCARDS if not limits.wildcards_available and has_wildcard(topic_filter) else None
+
+    def announce(self, properties: ConnackProperties) -> ConnackProperties:
+        """CONNACK says what is missing; what it does not mention is there."""
+        if self._has_all:
+            return properties
+        limits = self._limits
+        return attrs.evolve(
+            properties,
+            maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
+            retain_available=None if limits.retain_available else 0,
+            wildcard_subscription_available=None if limits.wildcards_available else 0,
+            subscription_ids_available=None if limits.subscription_ids_available else 0,
+            shared_subscription_available=None if limits.shared_subscriptions_available else 0,
+        )

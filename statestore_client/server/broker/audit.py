@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from statestore_client.server.broker.quotas.backpressure import waiting_bytes
-from statestore_client.server.broker.quotas.memory_budget import DELIVERY_BYTES, LARGE_BYTES, UNRELEASED_BYTES
-from statestore_client.server.broker.routing.subscriptions import subscription_cost
-from statestore_client.server.broker.session.session import name_bytes
-from statestore_client.server.broker.session.wills import will_bytes
+from statestore_client.server.broker.memory import DELIVERY_BYTES, UNRELEASED_BYTES
+from statestore_client.server.broker.message import LARGE_BYTES, will_bytes
+from statestore_client.server.broker.overflow import waiting_bytes
+from statestore_client.server.broker.session import name_bytes
+from statestore_client.server.broker.subscriptions import subscription_cost
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.session.inflight import BoundedOutbound, MessageQueue
-    from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.outbound import BoundedOutbound, MessageQueue
+    from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
 
 __all__ = ["violations"]
@@ -91,7 +90,7 @@ def _of_outbound(outbound: BoundedOutbound) -> Iterator[str]:
 
 
 def _of_queue(queue: MessageQueue, session: Session) -> Iterator[str]:
-    if queue.owner is not session:
+    if queue.owner != session.client_id:
         yield "a queue belongs to another session"
     yield from _at_most("queued messages", len(queue.items), queue.max_messages)
     yield from _equal("queued bytes", queue.bytes, sum(delivery.message.size for delivery in queue.items))

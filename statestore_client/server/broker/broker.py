@@ -37,40 +37,43 @@ from statestore_client.mqtt.packets import (
 from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.audit import violations
-from statestore_client.server.broker.connection import Connection, Ending
+from statestore_client.server.broker.connect import AuthHandler, ConnectHandler, DisconnectHandler
 from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.effects import EffectRunner
+from statestore_client.server.broker.lifecycle import (
+    AwaitedClients,
+    SessionLifecycle,
+    SessionPermissions,
+    SessionTakeover,
+    Wills,
+)
 from statestore_client.server.broker.limits import BrokerLimits
-from statestore_client.server.broker.packets.acknowledgements import AcknowledgementHandler
-from statestore_client.server.broker.packets.auth import AuthHandler
-from statestore_client.server.broker.packets.connect import ConnectHandler
-from statestore_client.server.broker.packets.disconnect import DisconnectHandler
-from statestore_client.server.broker.packets.publish import PublishHandler
-from statestore_client.server.broker.packets.subscribe import SubscribeHandler
-from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
-from statestore_client.server.broker.persistence.recovery import Recovery
-from statestore_client.server.broker.quotas.backpressure import Backpressure
-from statestore_client.server.broker.quotas.overflow import OverflowPolicy
-from statestore_client.server.broker.routing.router import Router
-from statestore_client.server.broker.session.awaited import AwaitedClients
-from statestore_client.server.broker.session.lifecycle import SessionLifecycle
-from statestore_client.server.broker.session.permissions import SessionPermissions
-from statestore_client.server.broker.session.session import Session
-from statestore_client.server.broker.session.takeover import SessionTakeover
-from statestore_client.server.broker.session.view import SessionView, view_of
-from statestore_client.server.broker.session.wills import Wills
+from statestore_client.server.broker.overflow import Backpressure, OverflowPolicy
+from statestore_client.server.broker.publish import AcknowledgementHandler, PublishHandler
+from statestore_client.server.broker.recovery import Recovery
+from statestore_client.server.broker.reports import BrokerUsage
+from statestore_client.server.broker.router import Router
+from statestore_client.server.broker.session import (
+    Connection,
+    Ending,
+    OutputCommitConnection,
+    Session,
+    SessionView,
+    view_of,
+)
 from statestore_client.server.broker.state import State
+from statestore_client.server.broker.subscribe import SubscribeHandler
 from statestore_client.server.broker.sys_topics import SysTopics
-from statestore_client.server.broker.usage import BrokerUsage, usage_of
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from random import Random
 
-    from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict, Verification
+    from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict
     from statestore_client.server.broker.application import Application, Effect
-    from statestore_client.server.broker.events import BrokerEvents
+    from statestore_client.server.broker.reports import BrokerEvents
+    from statestore_client.server.broker.session import Verification
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.shares import Shares
 
@@ -112,16 +115,16 @@ class Broker:
         self.quota_refusals: Final[Mapping[str, int]] = state.quota_refusals
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
-        self._effects = EffectRunner(state, self._router)
-        self._sys_topics = SysTopics(state, self._effects.send)
-        wills = Wills(state, lambda *will: self._publish_handler.publish_will(*will))
+        self._effects = EffectRunner(state, self._router, application, events)
+        self._sys_topics = SysTopics(state, self._effects)
+        wills = Wills(state, self._effects)
         self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
         self._backpressure = Backpressure(state, overflow)
         self._publish_handler = PublishHandler(
             state, self._router, self._lifecycle, application, self._backpressure, self._effects, events
         )
         self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
-        self._permissions = SessionPermissions(state, gatekeeper, self._subscribe_handler, wills)
+        self._permissions = SessionPermissions(state, gatekeeper, wills)
         self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
         self._awaited = awaited = AwaitedClients(state, self._lifecycle, self._permissions)
         takeover = SessionTakeover(state, self._lifecycle, awaited)
@@ -147,7 +150,7 @@ class Broker:
     @property
     def usage(self) -> BrokerUsage:
         """What it holds now."""
-        return usage_of(self._state)
+        return self._state.usage
 
     @property
     def shares(self) -> tuple[Shares, ...]:

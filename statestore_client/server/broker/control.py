@@ -14,7 +14,7 @@ import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.routing.retained import Walk
+from statestore_client.server.broker.retained import Walk
 from statestore_client.server.broker.state import Expulsion
 from statestore_client.wire.administration import RetainedInfo, SessionInfo
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.session.session import Session
+    from statestore_client.server.broker.session import Session
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -10,18 +11,25 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt.packets import Disconnect, Publish, ReasonCode, encode
-from statestore_client.server.broker.application import Deliver, Deny, Drop, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
 from statestore_client.server.broker.message import message_of
-from statestore_client.server.broker.routing.fan_out import Acceptance
+from statestore_client.server.broker.router import Acceptance
 from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.connection import Connection
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.routing.router import Router
+    from statestore_client.server.broker.reports import BrokerEvents
+    from statestore_client.server.broker.router import Router
+    from statestore_client.server.broker.session import Connection
     from statestore_client.wire.instant import Instant
 
-__all__ = ["EffectRunner"]
+__all__ = ["EffectRunner", "is_reserved"]
+
+#: What servers say of themselves (MQTT 5.0, 4.7.2), and what is a filter, not a topic.
+_RESERVED: Final = ("$SYS/", "$share/")
+
+#: Where a bridge of another broker tells whether it is connected: the one topic below $SYS that is its clients'.
+_BRIDGE_STATE: Final = re.compile(r"\$SYS/broker/connection/[^/]+/state")
 
 #: Effects of a series in one turn.
 _AT_ONCE: Final = 64
@@ -33,6 +41,8 @@ class EffectRunner:
 
     _state: State
     _router: Router
+    _application: Application | None = None
+    _events: BrokerEvents | None = None
 
     def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
         """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
@@ -117,3 +127,40 @@ class EffectRunner:
         session = self._state.sessions.get(effect.client_id)
         if session is not None and session.connection is not None:
             self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
+
+    # -- from clients ---
+
+    def handled(
+        self, application: Application, client_id: str, packet: Publish, now: Instant
+    ) -> Sequence[Effect] | None:
+        """What the application wants done; None if it failed."""
+        try:
+            return application.handle(client_id, packet, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.reports.note_fault(error)
+            return None
+
+    # -- wills --------------------------------------------------------------------------------------------------------
+
+    def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
+        """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
+        application = self._application
+        if application is not None and application.handles(packet.topic):
+            effects = self.handled(application, client_id, packet, now)
+            if effects is not None:
+                self.perform(effects, now)
+                if self._events is not None:
+                    self._events.published(client_id, packet)
+            return
+        session = self._state.sessions.get(client_id)
+        is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
+        if is_permitted and not is_reserved(packet.topic):
+            self.send(packet, client_id, now)
+            if self._events is not None:
+                self._events.published(client_id, packet)
+        elif session is not None:
+            self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
+
+
+def is_reserved(topic: str) -> bool:
+    return topic.startswith(_RESERVED) and not _BRIDGE_STATE.fullmatch(topic)

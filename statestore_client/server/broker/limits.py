@@ -20,7 +20,7 @@ LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
 #: Session expiry interval that means "never" (MQTT 5.0, 3.1.2.11.2).
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
-#: What becomes of messages for a session that takes no more; see quotas/overflow.py.
+#: What becomes of messages for a session that takes no more; see overflow.py.
 WHEN_FULL: Final = ("drop-new", "drop-old", "end-session", "refuse")
 
 
@@ -69,7 +69,7 @@ class BrokerLimits:
     # Messages waiting behind those, per session. Beyond it, ``when_full`` says what happens.
     queued_messages: int = attrs.field(default=65_536, validator=number(1))
     queued_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=number(1))
-    # The client that does not read bears it, unless its publishers are to ("refuse"). See quotas/overflow.py.
+    # The client that does not read bears it, unless its publishers are to ("refuse"). See overflow.py.
     when_full: str = attrs.field(default="drop-new", validator=choice(*WHEN_FULL))
     # All sessions together: messages that wait or are in flight, wills, topic aliases, unreleased QoS 2. Over it, the
     # queue that holds most gives room; what finds none even so is refused (0x97, wills in CONNACK).
@@ -125,7 +125,7 @@ class BrokerLimits:
     # Sessions that last for ever fill any server: those of clients that have been away for this long end when room is
     # short, with the messages in them (docs/decisions/0012-bounds-and-turns.md).
     evict_after_s: int = attrs.field(default=24 * 60 * 60, validator=seconds())
-    # What a server need not offer; see quotas/capabilities.py. CONNACK tells MQTT 5.0 clients what is missing.
+    # What a server need not offer; see Capabilities in admission.py. CONNACK tells MQTT 5.0 clients what is missing.
     maximum_qos: int = attrs.field(default=2, validator=number(0, 2))
     retain_available: bool = attrs.field(default=True, validator=flag)
     wildcards_available: bool = attrs.field(default=True, validator=flag)

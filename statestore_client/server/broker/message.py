@@ -13,13 +13,26 @@ import attrs
 
 from statestore_client.mqtt.packets import MQTT_5_0, Publish, PublishProperties, encode_message
 from statestore_client.mqtt.packets.primitives import encode_variable
-from statestore_client.server.broker.quotas.memory_budget import LARGE_BYTES
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.session.aliases import Alias
+    from statestore_client.mqtt.packets import Will
     from statestore_client.wire.instant import Instant
 
-__all__ = ["OVERHEAD_BYTES", "Message", "forwarded_properties", "message_of", "property_bytes"]
+__all__ = [
+    "LARGE_BYTES",
+    "OVERHEAD_BYTES",
+    "Delivery",
+    "Message",
+    "MessageDelivery",
+    "forwarded_properties",
+    "message_of",
+    "property_bytes",
+    "will_bytes",
+    "will_packet",
+]
+
+#: A payload from this size on is kept once, and written as it lies; smaller ones are copied into each frame.
+LARGE_BYTES: Final = 16 * 1024
 
 #: Version, QoS, RETAIN, subscription identifiers and expiry, and the bytes for them.
 _Encoded: TypeAlias = tuple[tuple[int, int, bool, tuple[int, ...], int | None], bytes]
@@ -102,13 +115,15 @@ class Message:
         properties = forwarded_properties(self.properties, ids, expiry)
         return self._frame(properties, version, 8 | qos << 1 | retain, packet_id)
 
-    def aliased(self, flags: int, ids: tuple[int, ...], packet_id: int, now: Instant, *, alias: Alias) -> bytes:
+    def aliased(
+        self, flags: int, ids: tuple[int, ...], packet_id: int, now: Instant, *, alias: int, topic: str
+    ) -> bytes:
         """The PUBLISH for a connection that takes topic aliases (MQTT 5.0, 3.3.2.3.4); ``flags`` are those of its first
-        byte. It is that connection's alone: nothing is remembered.
+        byte, ``topic`` is empty once the peer knows the alias. It is that connection's alone: nothing is remembered.
         """
         expiry = None if self.expires_at is None else remaining_s(self.expires_at, now)
-        properties = forwarded_properties(self.properties, ids, expiry, alias.number)
-        return self._frame(properties, MQTT_5_0, flags, packet_id, "" if alias.is_known else self.topic)
+        properties = forwarded_properties(self.properties, ids, expiry, alias)
+        return self._frame(properties, MQTT_5_0, flags, packet_id, topic)
 
     def _frame(
         self,
@@ -200,3 +215,49 @@ def _patched(frame: bytes, packet_id: int) -> bytes:
         at += 1
     at += 3 + int.from_bytes(frame[at + 1 : at + 3], "big")
     return b"".join((frame[:at], packet_id.to_bytes(2, "big"), frame[at + 2 :]))
+
+
+@attrs.define(eq=False)
+class Delivery:
+    """One message on its way to the peer; what the message is, a subclass says.
+
+    The fields below ``qos`` are :class:`.Outbound`'s. ``packet_id`` is 0 until the delivery starts.
+    """
+
+    qos: int
+    packet_id: int = attrs.field(default=0, init=False)
+    is_released: bool = attrs.field(default=False, init=False)  # PUBREC came, PUBREL was sent
+    is_counted: bool = attrs.field(default=False, init=False)  # takes a place of this connection's receive maximum
+
+
+@attrs.define(eq=False)
+class MessageDelivery(Delivery):
+    """One message on its way to one client."""
+
+    message: Message
+    qos: int  # again, to stand behind the message
+    retain: bool
+    subscription_ids: tuple[int, ...]
+
+
+def will_packet(will: Will) -> Publish:
+    """The PUBLISH that a will stands for (MQTT 5.0, 3.1.3.2)."""
+    given = will.properties
+    properties = PublishProperties(
+        payload_format=given.payload_format,
+        message_expiry=given.message_expiry,
+        content_type=given.content_type,
+        response_topic=given.response_topic,
+        correlation_data=given.correlation_data,
+        user_properties=given.user_properties,
+    )
+    return Publish(will.topic, will.payload, will.qos, will.retain, properties=properties, block=will.block)
+
+
+def will_bytes(will: Will | None) -> int:
+    """What a will holds, roughly; its properties twice, as read and as they came."""
+    if will is None:
+        return 0
+    packet = will_packet(will)
+    block = will.block or b""
+    return len(packet.payload) + len(packet.topic) + OVERHEAD_BYTES + property_bytes(packet.properties) + len(block)

@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from statestore_client.server.broker.background_work import BackgroundWork
-from statestore_client.server.broker.counters import Counters
-from statestore_client.server.broker.persistence.durable_retained import RetainedPersister
-from statestore_client.server.broker.persistence.persister import BrokerPersistence
-from statestore_client.server.broker.quotas.capabilities import Capabilities
-from statestore_client.server.broker.quotas.connection_quotas import ConnectionQuotas
-from statestore_client.server.broker.quotas.dropped_messages import DroppedMessages
-from statestore_client.server.broker.quotas.flapping import Flapping
-from statestore_client.server.broker.quotas.memory_budget import MemoryBudget
-from statestore_client.server.broker.reports import Reports
-from statestore_client.server.broker.routing.retained import Retained
-from statestore_client.server.broker.routing.subscriptions import SubscriptionIndex
-from statestore_client.server.broker.session.awaited import Awaited
-from statestore_client.server.broker.session.session import Session, Sessions
-from statestore_client.server.broker.timers import Timers
+from statestore_client.server.broker.admission import Capabilities
+from statestore_client.server.broker.journal_writer import BrokerPersistence
+from statestore_client.server.broker.memory import MemoryBudget
+from statestore_client.server.broker.message import will_bytes
+from statestore_client.server.broker.quotas import ConnectionQuotas, Flapping
+from statestore_client.server.broker.reports import BrokerUsage, Counters, DroppedMessages, Reports
+from statestore_client.server.broker.retained import Retained, RetainedPersister
+from statestore_client.server.broker.scheduling import BackgroundWork, Timers
+from statestore_client.server.broker.session import Session, Sessions
+from statestore_client.server.broker.subscriptions import SubscriptionIndex
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.admission import Verdict, Verification
-    from statestore_client.server.broker.connection import Connection
+    from statestore_client.server.broker.admission import Verdict
     from statestore_client.server.broker.limits import BrokerLimits
+    from statestore_client.server.broker.records import WillRecord
+    from statestore_client.server.broker.session import Connection, Verification
     from statestore_client.server.journal import Journal
 
-__all__ = ["Expulsion", "State"]
+__all__ = ["Awaited", "Expulsion", "State"]
 
 
 @attrs.frozen(eq=False)
@@ -42,6 +38,21 @@ class Expulsion:
     reason_code: int
     reason: str
     ends_session: bool = False
+
+
+@attrs.define(eq=False)
+class Awaited:
+    """``sessions`` outlive their connections; some of them may have a client, or be over, by now.
+    ``wills`` by client identifier are what is left of other sessions: nothing else of them survives their server.
+    """
+
+    sessions: dict[Session, None] = attrs.Factory(dict)
+    wills: dict[str, WillRecord] = attrs.Factory(dict)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the ``wills`` count for; those of ``sessions`` are theirs."""
+        return sum(will_bytes(record.will) for record in self.wills.values())
 
 
 @attrs.define(eq=False)
@@ -90,6 +101,20 @@ class State:
             2 * len(self.sessions) >= limits.sessions
             or 2 * budget.total >= budget.limit
             or 2 * self.subscriptions.bytes >= limits.subscription_bytes
+        )
+
+    @property
+    def usage(self) -> BrokerUsage:
+        """What is held now."""
+        return BrokerUsage(
+            sessions=len(self.sessions),
+            clients=self.clients,
+            losing_clients=len(self.dropped_messages),
+            subscriptions=self.subscriptions.count,
+            subscription_bytes=self.subscriptions.bytes,
+            retained_messages=len(self.retained),
+            retained_bytes=self.retained.bytes,
+            held_bytes=self.budget.total,
         )
 
     @classmethod

@@ -8,24 +8,21 @@ published, with QoS 0: no queue of somebody who is away grows by it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.mqtt.packets import Publish
-from statestore_client.server.broker.routing.subscriptions import share_of
+from statestore_client.server.broker.retained import OWN
+from statestore_client.server.broker.topic_tree import share_of
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker.effects import EffectRunner
+    from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.state import State
-    from statestore_client.server.broker.timers import Timer
     from statestore_client.wire.instant import Instant
 
-__all__ = ["OWN", "SysTopics"]
-
-#: Topics that begin so are the broker's: nobody else can publish there.
-OWN: Final = "$SYS/broker/"
-
-_PublishOwn: TypeAlias = Callable[[Publish, str, "Instant"], None]
+__all__ = ["SysTopics"]
 
 _FIGURES: Final[dict[str, Callable[[State, Instant], int | str]]] = {
     "version": lambda state, _: f"statestore {state.version()}".strip(),
@@ -51,7 +48,7 @@ class SysTopics:
     """Publishes while somebody listens. Invariant: the timer is set exactly then."""
 
     _state: State
-    _publish: _PublishOwn
+    _effects: EffectRunner
     _timer: Timer | None = None
     _last: dict[str, str] = attrs.Factory(dict)
 
@@ -74,7 +71,7 @@ class SysTopics:
             text = str(figure(state, now))
             if last.get(name) != text:
                 last[name] = text
-                self._publish(Publish(f"{OWN}{name}", text.encode(), retain=True), "", now)
+                self._effects.send(Publish(f"{OWN}{name}", text.encode(), retain=True), "", now)
         self._timer = state.timers.add(now.monotonic + state.limits.sys_interval_s, self._look)
 
     def _look(self, now: Instant) -> None:

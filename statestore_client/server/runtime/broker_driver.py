@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
-from statestore_client.server.broker.persistence.output_commit import OutputCommitConnection
+from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.runtime.observability.connection_log import log_connected, log_gone
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.observability.refusal_log import RefusalLog

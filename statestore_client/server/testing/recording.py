@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import attrs
 
 from statestore_client.mqtt.packets import ReasonCode, split_shared_filter, validate_topic_filter
-from statestore_client.server.broker.routing.topic_tree import FilterTree
+from statestore_client.server.broker.topic_tree import FilterTree
 from statestore_client.server.checks import function
 from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.thread_locks import Mutex
@@ -82,7 +82,7 @@ _Call: TypeAlias = tuple[Callable[[Any], object], object]
 
 @attrs.define(eq=False)
 class EventDispatcher:
-    """Receives the events of a broker (:class:`~statestore_client.server.broker.events.BrokerEvents`).
+    """Receives the events of a broker (:class:`~statestore_client.server.broker.reports.BrokerEvents`).
 
     Notes are taken at once. Functions are called a moment later, when the broker is done with what it is at: they may
     make it do something else.

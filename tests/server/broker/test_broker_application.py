@@ -7,7 +7,7 @@ from support.broker_driver import Desk, World
 
 from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
 from statestore_client.server.broker import Deliver, Effect, Kick, Route
-from statestore_client.server.broker.routing.router import Router
+from statestore_client.server.broker.router import Router
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.broker_driver import World
 
-from statestore_client.server.broker.session.session import Session
+from statestore_client.server.broker.session import Session
 from statestore_client.server.broker.state import Expulsion, State
 
 

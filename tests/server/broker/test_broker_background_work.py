@@ -20,7 +20,7 @@ from statestore_client.mqtt.packets import (
     Pubrel,
     ReasonCode,
 )
-from statestore_client.server.broker.routing.blocks import BLOCK, Blocks
+from statestore_client.server.broker.subscriptions import BLOCK, Blocks
 
 #: Calls of functions in one turn, Python's and C's; about a millisecond.
 MOST_CALLS = 6_000

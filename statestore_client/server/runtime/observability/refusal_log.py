@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.broker.quotas.connection_quotas import network_of
+from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.runtime.observability.event_log import LONGEST, log_event, shortened
 from statestore_client.server.runtime.throttle import Throttle
 

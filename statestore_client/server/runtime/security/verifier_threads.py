@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker import Refusal
-from statestore_client.server.broker.quotas.connection_quotas import network_of
+from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.runtime.throttle import Throttle
 
 if TYPE_CHECKING:

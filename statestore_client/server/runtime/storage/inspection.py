@@ -12,14 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.persistence.records import (
-    DeliveryRecord,
-    GrantRecord,
-    MessageRecord,
-    SessionRecord,
-)
-from statestore_client.server.broker.routing.retained import sort_key
-from statestore_client.server.broker.routing.topic_tree import FilterTree
+from statestore_client.server.broker.records import DeliveryRecord, GrantRecord, MessageRecord, SessionRecord
+from statestore_client.server.broker.retained import sort_key
+from statestore_client.server.broker.topic_tree import FilterTree
 from statestore_client.server.journal import Changes, Stream, Timeline, TimeRecord, WriteBatch, load
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage

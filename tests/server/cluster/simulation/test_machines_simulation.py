@@ -14,8 +14,7 @@ import pytest
 from machines_schedule import run_machines
 from support.schedules import Mutants, printed_by_two_processes, run_schedules, seeds_near
 
-from statestore_client.server.broker.persistence.durable_session import SessionPersister
-from statestore_client.server.broker.persistence.persister import BrokerPersistence
+from statestore_client.server.broker.journal_writer import BrokerPersistence, SessionPersister
 from statestore_client.server.journal import Stream, Timeline, WriteBatch
 from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
@@ -88,7 +87,7 @@ def _a_deposed_server_keeps_its_clients(end_life: Any, lives: Lives) -> None:
 @MUTANTS.plant()
 def _clients_are_not_awaited(patch: Patch) -> None:
     """Each failover sends all wills."""
-    patch.setattr("statestore_client.server.broker.session.awaited.GRACE_S", 0.0)
+    patch.setattr("statestore_client.server.broker.lifecycle.GRACE_S", 0.0)
 
 
 def _but(stream: Stream) -> Any:

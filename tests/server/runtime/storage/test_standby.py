@@ -27,7 +27,7 @@ from support.durable_store import (
 )
 
 from statestore_client.mqtt.packets import Unsubscribe, Will
-from statestore_client.server.broker.session.awaited import GRACE_S
+from statestore_client.server.broker.lifecycle import GRACE_S
 from statestore_client.server.journal import (
     Changes,
     DamagedRecordError,

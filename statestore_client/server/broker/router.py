@@ -1,0 +1,496 @@
+"""From a message to its subscribers: who gets it and how.
+
+A subscriber with QoS 1 or 2 whose queue is full is the business of ``overflow``. QoS 0 is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from statestore_client.server.broker.memory import DELIVERY_BYTES
+from statestore_client.server.broker.message import MessageDelivery
+from statestore_client.server.broker.records import CopiesRecord
+from statestore_client.server.broker.session import Session
+from statestore_client.server.broker.subscriptions import BLOCK, caught_up
+from statestore_client.server.journal import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from statestore_client.server.broker.journal_writer import BrokerPersistence
+    from statestore_client.server.broker.message import Message
+    from statestore_client.server.broker.overflow import OverflowPolicy
+    from statestore_client.server.broker.session import Connection
+    from statestore_client.server.broker.state import State
+    from statestore_client.server.broker.subscriptions import Subscribers
+    from statestore_client.server.broker.topic_tree import GrantedSubscription
+    from statestore_client.wire.instant import Instant
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+#
+# Which clients get a message and how: copies for the subscribers of one filter, and of several that overlap.
+
+
+#: Session, QoS, RETAIN flag and subscription identifiers of one copy.
+Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
+
+
+def copies(block: Iterable[tuple[Session, GrantedSubscription]], message: Message) -> list[Target]:
+    """Those for some of the subscribers of one filter."""
+    qos, retain, publisher = message.qos, message.retain, message.publisher
+    targets: list[Target] = []
+    for session, grant in block:
+        if grant.no_local and session.client_id == publisher:
+            continue
+        granted = grant.qos
+        targets.append((session, qos if qos < granted else granted, retain and grant.retain_as_published, grant.ids))
+    return targets
+
+
+def copy(session: Session, grant: GrantedSubscription, message: Message) -> Target:
+    """The one for a member of a share."""
+    return (session, min(message.qos, grant.qos), message.retain and grant.retain_as_published, grant.ids)
+
+
+class MergedCopies:
+    """Overlapping filters: one copy per client at the highest QoS with all identifiers (MQTT 5.0, 3.3.4)."""
+
+    __slots__ = ("_ids", "_targets")
+
+    def __init__(self) -> None:
+        self._targets: dict[Session, Target] = {}
+        self._ids: dict[Session, list[int]] = {}  # adding tuples would take quadratic time
+
+    def add(self, targets: Iterable[Target]) -> None:
+        """Those of some subscribers of one filter."""
+        merged = self._targets
+        for target in targets:
+            session = target[0]
+            other = merged.get(session)
+            if other is None:
+                merged[session] = target
+                continue
+            self._ids.setdefault(session, [*other[3]]).extend(target[3])
+            merged[session] = (session, max(other[1], target[1]), other[2] or target[2], ())
+
+    def targets(self) -> Iterator[Target]:
+        """All of them, once nothing is added any more."""
+        for session, qos, retain, ids in self._targets.values():
+            found = self._ids.get(session)
+            yield (session, qos, retain, ids if found is None else tuple(found))
+
+
+# -- fan out -----------------------------------------------------------------------------------------------------------
+#
+# One message on its way to many: everything that takes long is done in slices, and a crash in between loses no copy.
+#
+# What is acknowledged to its publisher has to reach all who were subscribed at that moment. So the copies are planned
+# first, slice by slice, in memory. Then, in one step, the message is accepted: it is retained, acknowledged, and what
+# is still to be copied is written down, one record for each slice. Then the slices are delivered; the record of a slice
+# goes in the same step in which its copies are written down themselves. A server that comes back after a crash either
+# knows nothing of the message, and its publisher sends it again, or goes on with the slices that are left: each
+# subscriber with QoS 2 gets it once.
+#
+# Where nothing is written down and nobody can be refused, there is nothing to plan: the message is accepted at once.
+
+
+#: Less of large messages: each copy may be encoded.
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+_FEWEST: Final = 8
+
+
+def are_many(matches: Sequence[Subscribers]) -> bool:
+    """Whether these are too many for one turn."""
+    if len(matches) == 1:
+        only = matches[0]
+        return len(only.direct.blocks) > 1 or len(only.shared.blocks) > 1
+    count = len(matches)
+    for subscribers in matches:
+        if count > BLOCK:
+            break
+        count += len(subscribers.direct) + len(subscribers.shared)
+    return count > BLOCK
+
+
+@attrs.frozen
+class Acceptance:
+    """What to do when the copies are planned. ``accept`` says whether to go on. ``refuse``: somebody has no room, and
+    the publisher is to hear of it; None if nobody can be refused.
+    """
+
+    accept: Callable[[Instant], bool]
+    refuse: Callable[[Instant], None] | None = None
+
+
+class FanOut:
+    """A job: call it until it returns False. Subscribers are those of the moment in which it was made."""
+
+    __slots__ = (
+        "_acceptance",
+        "_at_once",
+        "_blocks",
+        "_message",
+        "_now",
+        "_persistence",
+        "_router",
+        "_shares",
+        "_steps",
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        persistence: BrokerPersistence | None,
+        message: Message,
+        matches: Sequence[Subscribers],
+        acceptance: Acceptance,
+    ) -> None:
+        self._router = router
+        self._persistence = persistence
+        self._message = message
+        self._acceptance = acceptance
+        self._at_once = max(_FEWEST, min(BLOCK, _BYTES_AT_ONCE // message.size))
+        self._blocks = [tuple(subscribers.direct.blocks) for subscribers in matches if subscribers.direct.blocks]
+        self._shares = [block for subscribers in matches for block in subscribers.shared.blocks]
+        self._now: Instant
+        self._steps = self._work()
+
+    def __call__(self, now: Instant) -> bool:
+        self._now = now
+        return next(self._steps, False)
+
+    def _work(self) -> Iterator[bool]:
+        """Yields True after each slice."""
+        router, acceptance = self._router, self._acceptance
+        is_promised = acceptance.refuse is not None
+        slices = self._plan()
+        records: list[CopiesRecord | None] = []
+        if self._persistence is not None or (is_promised and router.overflow.is_strict):
+            planned: list[list[Target]] = []
+            for targets in slices:
+                if acceptance.refuse is not None and not router.admits(targets, self._message, self._now):
+                    acceptance.refuse(self._now)
+                    return
+                planned.append(targets)
+                records.append(None if self._persistence is None else _record(targets))
+                yield True
+            slices = iter(planned)
+        if not acceptance.accept(self._now):
+            return
+        done = self._written(records)
+        for targets in slices:
+            some = [target for target in targets if not target[0].is_over]
+            router.deliver(some, self._message, self._now, is_promised=is_promised)
+            next(done, None)
+            yield True
+
+    def _written(self, records: Sequence[CopiesRecord | None]) -> Iterator[None]:
+        """Write down what is to be copied; each next() says that one slice has been. The first one was done already."""
+        persistence, message = self._persistence, self._message
+        if persistence is None:
+            return iter(())
+        stream = persistence.journal[Stream.COPIES]
+        numbers = [
+            None if record is None else stream.add(CopiesRecord(persistence.hold(message), record.groups))
+            for record in records
+        ]
+
+        def one_done() -> Iterator[None]:
+            for number in numbers:
+                if number is not None:
+                    stream.remove_lazily(number)
+                    persistence.release(message)
+                yield
+
+        return one_done()
+
+    # -- who gets it --------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> Iterator[list[Target]]:
+        """The copies, some at a time; an empty list for work that gave none yet."""
+        if len(self._blocks) == 1:
+            for block in self._blocks[0]:
+                yield from self._cut(copies(block, self._message))
+        elif self._blocks:
+            yield from self._merged()
+        has_room = partial(self._router.overflow.has_room_in_queue, message=self._message)
+        for shares in self._shares:
+            picked = [(group, group.pick(has_room)) for _, group in shares]
+            targets = [
+                copy(session, group.grants[session], self._message) for group, session in picked if session is not None
+            ]
+            yield from self._cut(targets)
+
+    def _merged(self) -> Iterator[list[Target]]:
+        """Overlapping filters: one copy for each client."""
+        merged = MergedCopies()
+        work = 0
+        for blocks in self._blocks:
+            for block in blocks:
+                merged.add(copies(block, self._message))
+                work += len(block)
+                if work >= BLOCK:
+                    work = 0
+                    yield []
+        targets: list[Target] = []
+        for target in merged.targets():
+            targets.append(target)
+            if len(targets) == self._at_once:
+                yield targets
+                targets = []
+        yield targets
+
+    def _cut(self, targets: list[Target]) -> Iterator[list[Target]]:
+        at_once = self._at_once
+        for start in range(0, len(targets), at_once):
+            yield targets[start : start + at_once]
+
+
+def _record(targets: Sequence[Target]) -> CopiesRecord | None:
+    """Of the copies for sessions that are written down, None if there are none. Its message comes later."""
+    groups: dict[tuple[int, bool, tuple[int, ...]], list[int]] = {}
+    for session, qos, retain, ids in targets:
+        if qos and session.persister is not None:
+            groups.setdefault((qos, retain, ids), []).append(session.persister.number)
+    if not groups:
+        return None
+    return CopiesRecord(0, tuple((*how, tuple(numbers)) for how, numbers in groups.items()))
+
+
+# -- router ------------------------------------------------------------------------------------------------------------
+
+
+#: Looks at retained messages in one turn: about a millisecond.
+_AT_ONCE: Final = 64
+
+
+@attrs.define(eq=False)
+class Router:
+    """Plans copies of a message and puts them on their way."""
+
+    _state: State
+    overflow: OverflowPolicy
+
+    # -- who gets it --------------------------------------------------------------------------------------------------
+
+    def has_to_wait(self, matches: Sequence[Subscribers], topic: str) -> bool:
+        """Whether a message is one for :meth:`fan_out`: for many, or behind one for many."""
+        return topic in self._state.background.queues or are_many(matches)
+
+    def plan(self, message: Message, matches: Sequence[Subscribers]) -> list[Target]:
+        """One copy for each subscribed client, and one for each share."""
+        if not matches:
+            return []
+        if len(matches) == 1 and not matches[0].shared.blocks:
+            return [target for block in matches[0].direct.blocks for target in copies(block, message)]
+        merging = MergedCopies()
+        for subscribers in matches:
+            for block in subscribers.direct.blocks:
+                merging.add(copies(block, message))
+        targets = [*merging.targets()]
+        has_room = partial(self.overflow.has_room_in_queue, message=message)
+        for subscribers in matches:
+            for shares in subscribers.shared.blocks:
+                for _, group in shares:
+                    session = group.pick(has_room)
+                    if session is not None:
+                        targets.append(copy(session, group.grants[session], message))
+        return targets
+
+    def admits(self, targets: Sequence[Target], message: Message, now: Instant) -> bool:
+        """Whether every subscriber can take its copy, now or in its queue; where publishers are never refused, yes."""
+        if not self.overflow.is_strict:
+            return True
+        for session, qos, _, _ in targets:
+            if qos and not self.overflow.has_room(session, message, now):
+                self._state.dropped_messages.note_refusal(session, now)
+                return False
+        return True
+
+    # -- on its way ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, targets: Sequence[Target], message: Message, now: Instant, *, is_promised: bool) -> None:
+        """Start or queue every copy. ``is_promised``: the caller asked :meth:`admits`, and its publisher was answered;
+        otherwise nobody can be refused.
+        """
+        budget = self._state.budget
+        for session, qos, retain, ids in targets:
+            if not qos:
+                self._deliver0(session, message, retain, ids, now)
+            elif (
+                budget.total + message.size <= budget.limit and not session.outbound.waiting.items
+            ) or self.overflow.accepts(session, message, now, is_promised=is_promised):
+                self._deliver(session, MessageDelivery(message, qos, retain, ids), now)
+
+    def fan_out(
+        self,
+        matches: Sequence[Subscribers],
+        message: Message,
+        acceptance: Acceptance,
+        cause: Connection | None,
+    ) -> None:
+        """Deliver to any number of subscribers, in slices; messages of one topic keep their order. ``cause`` is not
+        served before that is done.
+        """
+        fan_out = FanOut(self, self._state.persistence, message, matches, acceptance)
+        self._state.background.add(message.topic, fan_out, cause)
+
+    def retain(self, message: Message, now: Instant) -> bool:
+        """Keep a message for later subscribers; False if there is no room for it."""
+        retained = self._state.retained
+        if not retained.has_room(message, now):
+            self._state.counters.not_retained += 1
+            return False
+        retained.put(message)
+        return True
+
+    def _deliver(self, session: Session, delivery: MessageDelivery, now: Instant) -> None:
+        outbound = session.outbound
+        connection = session.connection
+        if connection is None or session.walks or not outbound.is_open or connection.is_full:
+            if connection is None and not outbound.waiting.items:
+                self._state.sessions.queue_filled(session)
+            outbound.waiting.push(delivery)
+            return
+        outbound.start(delivery)
+        self._put(session, connection, delivery, now)
+
+    def _put(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+        """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""
+        try:
+            was_sent = connection.publish(delivery, now)
+        except Exception as error:  # noqa: BLE001 - a message of the application that MQTT has no form for
+            self._state.reports.note_fault(error)
+            was_sent = False
+        if was_sent:
+            self._state.counters.sent_messages += 1
+        else:
+            self._state.counters.dropped_too_large += 1
+            if delivery.qos:
+                session.outbound.forget(delivery)
+
+    def _deliver0(self, session: Session, message: Message, retain: bool, ids: tuple[int, ...], now: Instant) -> None:
+        connection = session.connection
+        if connection is None:
+            return
+        waiting = session.waiting0
+        delivery = MessageDelivery(message, 0, retain, ids)
+        # Behind the retained messages, unless those wait for acknowledgements.
+        has_to_wait = waiting.items or connection.is_full or (session.walks and session.outbound.has_window)
+        if not has_to_wait and (not message.is_large or self._admits0(session, message, now)):
+            self._put(session, connection, delivery, now)
+        elif waiting.is_full(message) or not self._admits0(session, message, now):
+            self._state.counters.dropped_qos0 += 1
+        else:
+            waiting.push(delivery)
+
+    def _admits0(self, session: Session, message: Message, now: Instant) -> bool:
+        return self.overflow.admits(DELIVERY_BYTES if message.holders else message.size, session.held_bytes, now)
+
+    # -- what waited --------------------------------------------------------------------------------------------------
+
+    def pump(self, session: Session, now: Instant) -> None:
+        """Send what waits, as far as the client's window and its socket allow."""
+        connection = session.connection
+        if connection is None:
+            return
+        outbound = session.outbound
+        while outbound.resend and not connection.is_full and (delivery := outbound.next_ready()) is not None:
+            self._put_again(session, connection, delivery, now)
+        if not session.walks or not self._walks_on(session, now):
+            self._send_waiting(session, now)
+        if session.waits_in and session.is_flowing:
+            caught_up(session)
+
+    def _send_waiting(self, session: Session, now: Instant) -> None:
+        connection, outbound = session.connection, session.outbound
+        if connection is None:
+            return
+        while session.waiting0.items and not connection.is_full:
+            self._start(session, connection, session.waiting0.pop(), now)
+        while not connection.is_full and not session.walks and (delivery := outbound.next_ready()) is not None:
+            self._start(session, connection, delivery, now)
+
+    # -- retained messages --------------------------------------------------------------------------------------------
+
+    def _walks_on(self, session: Session, now: Instant) -> bool:
+        """Give out retained messages. New messages wait behind them; True if those of QoS 0 have to, as well: the rest
+        follows in slices. Where it has to wait for acknowledgements or for the socket, QoS 0 does not.
+        """
+        background = self._state.background
+        if session in background.queues:
+            return True
+        if not self._walk(session, now):
+            return False
+        background.add(session, partial(self._walk_slice, session))
+        return True
+
+    def _walk_slice(self, session: Session, now: Instant) -> bool:
+        has_more = self._walk(session, now)
+        if not has_more:
+            self._send_waiting(session, now)
+        return has_more
+
+    def _walk(self, session: Session, now: Instant) -> bool:
+        """Give out some retained messages, as far as the client takes them; True if it takes more. Otherwise
+        :meth:`pump` goes on when it does.
+        """
+        for _ in range(_AT_ONCE):
+            connection = session.connection
+            if not session.walks or connection is None or connection.is_full or not session.outbound.has_window:
+                return False
+            if self._state.expulsions:
+                return True  # perhaps its own: look again when they are carried out
+            walk = next(iter(session.walks.values()))
+            message = self._state.retained.advance(walk, now)
+            if walk.at is None:
+                del session.walks[walk.topic_filter]
+            if session.persister is not None:
+                session.persister.walked(walk)
+            if message is None or (walk.no_local and message.publisher == session.client_id):
+                continue
+            self._give(session, connection, MessageDelivery(message, min(message.qos, walk.qos), True, walk.ids), now)
+        return bool(session.walks)
+
+    def _give(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+        """Send a retained message to a client whose window is open, before what waits."""
+        message = delivery.message
+        if self._admits0(session, message, now):
+            if delivery.qos:
+                session.outbound.start(delivery)
+            self._put(session, connection, delivery, now)
+        elif delivery.qos:
+            self.overflow.lose(session, now)
+        else:
+            self._state.counters.dropped_qos0 += 1
+
+    def _start(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+        is_expired = delivery.message.is_expired(now)
+        if is_expired or not session.may_get(delivery.message.topic):
+            if is_expired:
+                self._state.counters.dropped_expired += 1
+            else:
+                self._state.counters.dropped_forbidden += 1
+            session.outbound.waiting.dropped(delivery)
+            if delivery.qos:
+                # Its packet identifier goes with it, as if it had got one in the queue: clients' own tests count so.
+                session.outbound.next_id()
+            return
+        if delivery.qos:
+            session.outbound.start(delivery)
+        self._put(session, connection, delivery, now)
+
+    def _put_again(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+        """A new connection may take smaller packets than the last one did, and have lost rights."""
+        if not session.may_get(delivery.message.topic):
+            self._state.counters.dropped_forbidden += 1
+            session.outbound.forget(delivery)
+        elif connection.publish_again(delivery, now):
+            self._state.counters.sent_messages += 1
+        else:
+            self._state.counters.dropped_too_large += 1
+            session.outbound.forget(delivery)

@@ -22,7 +22,7 @@ def test_nothing_else_on_the_server_keeps_names_in_order() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ImportFrom) and node.module == "bisect"
     ]
-    assert sorted(users) == ["key_index.py", "pattern.py"]  # a pattern looks up characters
+    assert sorted(users) == ["key_index.py", "patterns.py"]  # a pattern looks up characters
 
 
 operations = st.lists(st.tuples(st.booleans(), st.binary(max_size=3), st.integers(0, 9)), max_size=60)

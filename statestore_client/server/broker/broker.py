@@ -402,7 +402,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`work` has something to do."""
-        return len(self._state.background) > 0
+        return bool(self._state.background.queues)
 
     @property
     def is_busy(self) -> bool:

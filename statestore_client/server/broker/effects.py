@@ -93,13 +93,14 @@ class EffectRunner:
     ) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
         message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
+        router = self._router
         matches = self._state.subscriptions.match(message.topic)
-        if self._router.has_to_wait(matches, message.topic):
-            self._router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
+        if router.has_to_wait(matches, message.topic):
+            router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
             return
-        self._kept(message, now)
-        targets = self._router.plan(message, matches)
-        self._router.deliver(targets, message, now, is_promised=False)
+        if message.retain:
+            router.retain(message, now)
+        router.deliver(router.plan(message, matches), message, now, is_promised=False)
 
     def _kept(self, message: Message, now: Instant) -> bool:
         if message.retain:

@@ -209,20 +209,21 @@ class PublishHandler:
                 code = ReasonCode.TOPIC_ALIAS_INVALID if is_too_large else ReasonCode.PROTOCOL_ERROR
                 self._lifecycle.expel(connection, code, f"topic alias {alias}", now)
                 return None
-            if not self._remember(connection, alias, topic, now):
+            if topic != connection.topic_aliases.get(alias) and not self._remember(connection, alias, topic, now):
                 self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases hold too many bytes", now)
                 return None
-            packet = _without_alias(packet, topic)
+            # A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4).
+            forwarded = forwarded_properties(properties, (), properties.message_expiry)
+            qos, retain, dup = packet.qos, packet.retain, packet.dup
+            packet = Publish(topic, packet.payload, qos, retain, dup, packet.packet_id, forwarded)
         if properties.payload_format and not _is_text(packet.payload):
             self._refuse(connection, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, now)
             return None
         return packet
 
     def _remember(self, connection: Connection, alias: int, topic: str, now: Instant) -> bool:
-        """Keep the topic of an alias, if there is room for it."""
+        """Keep the new topic of an alias, if there is room for it."""
         known = connection.topic_aliases.get(alias)
-        if topic == known:
-            return True
         more = len(topic) - len(known or "")
         if more > 0 and not self._router.overflow.admits(more, connection.alias_bytes, now):
             return False
@@ -263,12 +264,6 @@ class PublishHandler:
         self._effects.perform(effects, now, connection)
         if self._events is not None:
             self._events.published(client_id, packet)
-
-
-def _without_alias(packet: Publish, topic: str) -> Publish:
-    """A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4)."""
-    properties = forwarded_properties(packet.properties, (), packet.properties.message_expiry)
-    return Publish(topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id, properties)
 
 
 def _is_text(payload: bytes) -> bool:

@@ -103,19 +103,6 @@ _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _FEWEST: Final = 8
 
 
-def are_many(matches: Sequence[Subscribers]) -> bool:
-    """Whether these are too many for one turn."""
-    if len(matches) == 1:
-        only = matches[0]
-        return len(only.direct.blocks) > 1 or len(only.shared.blocks) > 1
-    count = len(matches)
-    for subscribers in matches:
-        if count > BLOCK:
-            break
-        count += len(subscribers.direct) + len(subscribers.shared)
-    return count > BLOCK
-
-
 @attrs.frozen
 class Acceptance:
     """What to do when the copies are planned. ``accept`` says whether to go on. ``refuse``: somebody has no room, and
@@ -279,14 +266,27 @@ class Router:
 
     def has_to_wait(self, matches: Sequence[Subscribers], topic: str) -> bool:
         """Whether a message is one for :meth:`fan_out`: for many, or behind one for many."""
-        return topic in self._state.background.queues or are_many(matches)
+        if topic in self._state.background.queues:
+            return True
+        if len(matches) == 1:
+            only = matches[0]
+            return len(only.direct.blocks) > 1 or len(only.shared.blocks) > 1
+        count = len(matches)
+        for subscribers in matches:
+            if count > BLOCK:
+                break
+            count += len(subscribers.direct) + len(subscribers.shared)
+        return count > BLOCK
 
     def plan(self, message: Message, matches: Sequence[Subscribers]) -> list[Target]:
         """One copy for each subscribed client, and one for each share."""
         if not matches:
             return []
         if len(matches) == 1 and not matches[0].shared.blocks:
-            return [target for block in matches[0].direct.blocks for target in copies(block, message)]
+            blocks = matches[0].direct.blocks
+            if len(blocks) == 1:
+                return copies(blocks[0], message)
+            return [target for block in blocks for target in copies(block, message)]
         merging = MergedCopies()
         for subscribers in matches:
             for block in subscribers.direct.blocks:
@@ -321,10 +321,20 @@ class Router:
         for session, qos, retain, ids in targets:
             if not qos:
                 self._deliver0(session, message, retain, ids, now)
-            elif (
-                budget.total + message.size <= budget.limit and not session.outbound.waiting.items
-            ) or self.overflow.accepts(session, message, now, is_promised=is_promised):
-                self._deliver(session, MessageDelivery(message, qos, retain, ids), now)
+                continue
+            outbound = session.outbound
+            has_room = budget.total + message.size <= budget.limit and not outbound.waiting.items
+            if not has_room and not self.overflow.accepts(session, message, now, is_promised=is_promised):
+                continue
+            delivery = MessageDelivery(message, qos, retain, ids)
+            connection = session.connection
+            if connection is None or session.walks or not outbound.is_open or connection.is_full:
+                if connection is None and not outbound.waiting.items:
+                    self._state.sessions.queue_filled(session)
+                outbound.waiting.push(delivery)
+            else:
+                outbound.start(delivery)
+                self._put(session, connection, delivery, now)
 
     def fan_out(
         self,
@@ -347,17 +357,6 @@ class Router:
             return False
         retained.put(message)
         return True
-
-    def _deliver(self, session: Session, delivery: MessageDelivery, now: Instant) -> None:
-        outbound = session.outbound
-        connection = session.connection
-        if connection is None or session.walks or not outbound.is_open or connection.is_full:
-            if connection is None and not outbound.waiting.items:
-                self._state.sessions.queue_filled(session)
-            outbound.waiting.push(delivery)
-            return
-        outbound.start(delivery)
-        self._put(session, connection, delivery, now)
 
     def _put(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""

@@ -44,6 +44,12 @@ class Timers:
 
     _heap: TimerHeap[_Item] = attrs.Factory(lambda: TimerHeap(_is_wanted))
     _sequence: int = 0
+    #: When :meth:`run` is due, None for never; it may turn out that nothing was. The heap's own method: it is asked
+    #: after every packet.
+    next_deadline: Callable[[], float | None] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.next_deadline = self._heap.next_deadline
 
     def __len__(self) -> int:
         return len(self._heap) - self._heap.stale
@@ -61,10 +67,6 @@ class Timers:
         timer.due = None
         if timer.is_in_heap:
             self._heap.forget_one()
-
-    def next_deadline(self) -> float | None:
-        """When :meth:`run` is due, None for never. It may turn out that nothing was."""
-        return self._heap.next_deadline()
 
     def run(self, now: Instant) -> None:
         """Run the timers up to ``now``, some at a time: :meth:`next_deadline` tells if more are due. Those made

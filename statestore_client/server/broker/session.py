@@ -32,7 +32,7 @@ from statestore_client.wire.messages import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from statestore_client.mqtt.packets import Connect, Packet, Publish, Will
     from statestore_client.server.broker.admission import Credentials, Permissions
@@ -275,7 +275,10 @@ class Connection:
         """Empty the outbox."""
         outbox = self.outbox
         data = bytes(outbox[0]) if len(outbox) == 1 else b"".join(outbox)
-        self.discard()
+        if self.shared:
+            self._let_go(outbox)
+        outbox.clear()
+        self.outbox_bytes = 0
         return data
 
     def take_some(self, at_most: int) -> bytes | memoryview:
@@ -446,7 +449,8 @@ class OutputCommitConnection(Connection):
     def take(self) -> bytes:
         outbox = self.outbox
         data = b"".join(outbox)
-        self._let_go(outbox)
+        if self.shared:
+            self._let_go(outbox)
         outbox.clear()
         self.outbox_bytes -= len(data)
         return data
@@ -605,8 +609,11 @@ class Sessions:
     _away: _Away = attrs.Factory(_Away)
     #: Whose they are.
     shares: Shares = attrs.field(init=False)
+    #: The session of a client identifier, None if there is none. The dictionary's own method: every request asks.
+    get: Callable[[str], Session | None] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.get = self._by_client.get
         self.shares = Shares(SESSIONS, self._limits.sessions, self._limits.sessions_per_user)
 
     def __len__(self) -> int:
@@ -614,9 +621,6 @@ class Sessions:
 
     def __contains__(self, client_id: str) -> bool:
         return client_id in self._by_client
-
-    def get(self, client_id: str) -> Session | None:
-        return self._by_client.get(client_id)
 
     def all(self) -> tuple[Session, ...]:
         return tuple(self._by_client.values())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from itertools import chain
 from math import ceil
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from zlib import crc32
 
@@ -355,18 +356,15 @@ Row: TypeAlias = "tuple[Stream, Subject, Record | None]"
 class JournalStream:
     """The changes of one stream. ``next_number`` is for the subjects of streams with numbers."""
 
-    __slots__ = ("_changes", "_journal", "_new", "next_number", "stream")
+    __slots__ = ("_journal", "_new", "changes", "next_number", "stream")
 
     def __init__(self, stream: Stream, journal: Journal) -> None:
         self.stream: Stream = stream
         self.next_number: int = 1
         self._journal = journal
-        self._changes: dict[Subject, Record | None] = {}
+        #: Since the last cut; to be looked at only.
+        self.changes: dict[Subject, Record | None] = {}
         self._new: set[Subject] = set()  # put for the first time since the last cut
-
-    def __bool__(self) -> bool:
-        """Whether anything changed."""
-        return bool(self._changes)
 
     def add(self, record: Record, payload_bytes: int = 0) -> int:
         """Put a record under a new number."""
@@ -382,23 +380,23 @@ class JournalStream:
 
     def create(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
         """Put a record under a subject that has none: if it had one since the last cut, the disk may have it still."""
-        if subject not in self._changes:
+        if subject not in self.changes:
             self._new.add(subject)
-        self._changes[subject] = record
+        self.changes[subject] = record
         journal = self._journal
         journal.waiting_bytes += payload_bytes + _RECORD_BYTES
         journal.is_urgent = True
 
     def put(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
         """Put a record under a subject, in place of the one it may have."""
-        self._changes[subject] = record
+        self.changes[subject] = record
         journal = self._journal
         journal.waiting_bytes += payload_bytes + _RECORD_BYTES
         journal.is_urgent = True
 
     def note(self, subject: Subject, record: Record, payload_bytes: int = 0) -> None:
         """As :meth:`put`, for what nobody has to wait for. It is written no later than what comes after it."""
-        self._changes[subject] = record
+        self.changes[subject] = record
         self._journal.waiting_bytes += payload_bytes + _RECORD_BYTES
 
     def remove(self, subject: Subject) -> None:
@@ -410,33 +408,37 @@ class JournalStream:
         """The same for what nobody has to wait for: if it is lost in a crash, something is done twice that may be."""
         if subject in self._new:
             self._new.discard(subject)
-            del self._changes[subject]
+            del self.changes[subject]
         else:
-            self._changes[subject] = None
+            self.changes[subject] = None
             self._journal.waiting_bytes += _RECORD_BYTES
 
     def is_changed(self, subject: Subject) -> bool:
         """Whether its record is another one since the last cut, or gone."""
-        return subject in self._changes
+        return subject in self.changes
 
     def cut(self, timeline: Timeline) -> Changes:
         """Take the changes out."""
         puts: list[tuple[Subject, bytes]] = []
         removals: list[Subject] = []
-        for subject, record in self._changes.items():
+        for subject, record in self.changes.items():
             if record is None:
                 removals.append(subject)
             else:
                 puts.append((subject, seal(self.stream, subject, record.fields(timeline))))
-        self._changes.clear()
+        self.changes.clear()
         self._new.clear()
         return Changes(self.stream, tuple(puts), tuple(removals))
+
+
+#: In place of a generator, which would be a call for each of the streams.
+_CHANGES: Final = attrgetter("changes")
 
 
 class Journal:
     """All streams. A change that must survive is written here, before anybody hears of it."""
 
-    __slots__ = ("_origin", "_streams", "_timeline", "is_draining", "is_urgent", "waiting_bytes")
+    __slots__ = ("_all", "_origin", "_streams", "_timeline", "is_draining", "is_urgent", "waiting_bytes")
 
     def __init__(self, origin: int | None = None) -> None:
         """``origin`` names the monotonic clock that ``now`` is read from: in another life of the server, an equal one
@@ -445,6 +447,7 @@ class Journal:
         self._origin = origin
         self._timeline: Timeline | None = None
         self._streams = {stream: JournalStream(stream, self) for stream in ALL_STREAMS}
+        self._all = tuple(self._streams.values())
         #: Roughly what the records since the last cut hold.
         self.waiting_bytes: int = 0
         #: Whether what is said to clients from now on depends on these records.
@@ -457,7 +460,7 @@ class Journal:
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
-        return any(self._streams.values())
+        return any(map(_CHANGES, self._all))
 
     @property
     def is_full(self) -> bool:
@@ -497,7 +500,7 @@ class Journal:
 
     def note_time(self, now: Instant) -> None:
         """Write the time down. Each batch has it; without batches, that of the last one is all that a start knows."""
-        self[Stream.CLOCK].put(TIME, TimeRecord.at(now, self.timeline, self._origin))
+        self._streams[Stream.CLOCK].put(TIME, TimeRecord.at(now, self.timeline, self._origin))
 
     def cut(self, now: Instant) -> WriteBatch:
         """Take out everything since the last cut. Call it between two calls of the broker: what belongs together then
@@ -508,4 +511,4 @@ class Journal:
         timeline = self._timeline
         self.note_time(now)
         self.waiting_bytes, self.is_urgent = 0, False
-        return WriteBatch(tuple(stream.cut(timeline) for stream in self._streams.values() if stream))
+        return WriteBatch(tuple([stream.cut(timeline) for stream in self._all if stream.changes]))

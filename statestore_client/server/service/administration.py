@@ -81,10 +81,11 @@ class Administration:
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request."""
-        if not is_control_topic(message.topic):
+        topic = message.topic
+        if topic[:1] != "$" or not is_control_topic(topic):
             return self._application.handle(client_id, message, now)
         control = self._control
-        if message.topic != CONTROL_TOPIC:
+        if topic != CONTROL_TOPIC:
             return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this topic belongs to the server"),)
         response_topic = message.properties.response_topic
         if control is None or not control.is_here(client_id):

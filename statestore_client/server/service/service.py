@@ -297,6 +297,7 @@ class StateStoreService:
         "_text_of",
         "_tokens",
         "_user_of",
+        "next_deadline",
     )
 
     def __init__(
@@ -328,6 +329,8 @@ class StateStoreService:
         self._read_only = read_only
         self._keeps_all = keeps_all
         self._store = store
+        #: When the next key expires (monotonic seconds). Old responses wait for any tick: their number is bounded.
+        self.next_deadline: Final = store.next_deadline
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
         self._authorize = authorize
@@ -403,9 +406,8 @@ class StateStoreService:
 
     # -- Application --------------------------------------------------------------------------------------------------
 
-    def handles(self, topic: str) -> bool:
-        """Whether this is the state store's system topic, or a topic on which it alone may speak."""
-        return is_state_store_topic(topic)
+    #: Whether this is the state store's system topic, or a topic on which it alone may speak.
+    handles = staticmethod(is_state_store_topic)
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request: the response first, then the notifications that it caused."""
@@ -437,10 +439,6 @@ class StateStoreService:
         """Expire keys and forget old responses."""
         self._responses.drop_old(now.monotonic)
         return self._notifications(self._store.tick(now))
-
-    def next_deadline(self) -> float | None:
-        """When the next key expires (monotonic seconds). Old responses wait for any tick: their number is bounded."""
-        return self._store.next_deadline()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -499,7 +497,7 @@ class StateStoreService:
         """Before anything is done, and before anything that was done is told again."""
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
-        if isinstance(command, _WRITE) and self.is_read_only(command.key):
+        if self._read_only is not None and isinstance(command, _WRITE) and self.is_read_only(command.key):
             raise NotAuthorizedError
 
     def _execute(

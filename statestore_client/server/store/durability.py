@@ -226,6 +226,11 @@ MARK_LASTS_S: Final = 86_400.0
 _RESERVED_MS: Final = 1_000
 
 
+#: Looking a member up in its enumeration takes as long as a call.
+_NOTHING: Final = Kept.NOTHING
+_VALUE: Final = Kept.VALUE
+
+
 @attrs.frozen
 class Mark:
     """The fencing mark of a key whose value is forgotten. ``expires_at`` is monotonic seconds."""
@@ -241,7 +246,7 @@ class Mark:
 class Survival:
     """Writes down what is to survive. Without a journal, nothing does, and every call is without effect."""
 
-    __slots__ = ("_clock", "_journal", "_local_clock", "_policy", "_reserved", "is_kept", "marks")
+    __slots__ = ("_clock", "_journal", "_keys", "_local_clock", "_policy", "_reserved", "is_kept", "keeps_all", "marks")
 
     def __init__(
         self,
@@ -254,27 +259,26 @@ class Survival:
         self._clock = clock
         self._local_clock = local_clock
         self._policy = policy
+        self._keys = None if journal is None else journal[Stream.KEYS]
+        #: Whether every SET is written down.
+        self.keeps_all: Final = policy.keeps_all
         self._reserved: HlcTimestamp | None = None
         #: Of keys that are missing because their values were forgotten.
         self.marks: dict[bytes, Mark] = {}
         #: Whether what the last command changed is there after a restart.
         self.is_kept: bool = True
 
-    def begin(self) -> None:
-        """A command begins, which has changed nothing so far."""
-        self.is_kept = self._policy.keeps_all
-
     def set(self, command: Set, entry: Entry | None, record: KeyRecord) -> Kept:
         """A SET is applied; ``entry`` is as it was before. Returns what the disk has of the key from now on."""
-        journal = self._journal
-        if journal is None:
-            return Kept.NOTHING
-        key, keys = command.key, journal[Stream.KEYS]
-        if self._policy.keeps(command):
+        journal, keys = self._journal, self._keys
+        if journal is None or keys is None:
+            return _NOTHING
+        key = command.key
+        if self.keeps_all or self._policy.keeps(command):
             keys.put(key, record, len(command.value))
             self.is_kept = True
             self._note_version(journal, is_urgent=True)
-            return Kept.VALUE
+            return _VALUE
         if record.fence is None:
             return self._forget(journal, key, entry)
         if (
@@ -304,7 +308,7 @@ class Survival:
     def _note_version(self, journal: Journal, *, is_urgent: bool) -> None:
         """``is_urgent``: the disk is waited for anyway."""
         greatest = self._clock.last
-        if not self._policy.keeps_all:
+        if not self.keeps_all:
             if self._reserved is None or greatest >= self._reserved:
                 self._reserved = HlcTimestamp(greatest.wall_ms + _RESERVED_MS, 0, greatest.node_id)
             elif not is_urgent:

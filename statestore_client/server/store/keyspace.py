@@ -136,7 +136,7 @@ class Observers:
     another user has been disconnected.)
     """
 
-    __slots__ = ("_by_client", "_by_key", "_bytes_of", "_limits", "_user_of", "bytes", "number")
+    __slots__ = ("_by_client", "_bytes_of", "_limits", "_user_of", "by_key", "bytes", "number")
 
     def __init__(self, limits: StoreLimits) -> None:
         self._limits = limits
@@ -144,7 +144,8 @@ class Observers:
         self.bytes: Final = Shares(
             "observation-bytes", limits.max_observation_bytes, limits.max_observation_bytes_per_user
         )
-        self._by_key: dict[bytes, _Ordered] = {}
+        #: Those that are observed; to be looked at only.
+        self.by_key: dict[bytes, _Ordered] = {}
         self._by_client: dict[str, dict[bytes, None]] = {}
         self._bytes_of: dict[str, int] = {}  # for each client what its pairs cost
         self._user_of: dict[str, str | None] = {}  # of each client
@@ -167,16 +168,16 @@ class Observers:
 
     def of(self, key: bytes) -> Iterable[str]:
         """The clients that observe the key, in the order in which they started to."""
-        return self._by_key.get(key, ())
+        return self.by_key.get(key, ())
 
     def has(self, client_id: str, key: bytes) -> bool:
         """Whether the client observes the key."""
-        return client_id in self._by_key.get(key, ())
+        return client_id in self.by_key.get(key, ())
 
     def add(self, client_id: str, key: bytes, user: str | None = None) -> None:
         """Start observing. Again for the same key changes nothing."""
         if not self.has(client_id, key):
-            self._by_key.setdefault(key, {})[client_id] = None
+            self.by_key.setdefault(key, {})[client_id] = None
             self._by_client.setdefault(client_id, {})[key] = None
             self._count(client_id, self._user_of.setdefault(client_id, user), key, 1)
 
@@ -199,10 +200,10 @@ class Observers:
         self._user_of.pop(client_id, None)
 
     def _forget(self, client_id: str, key: bytes) -> None:
-        clients = self._by_key[key]
+        clients = self.by_key[key]
         del clients[client_id]
         if not clients:
-            del self._by_key[key]
+            del self.by_key[key]
         self._count(client_id, self._user_of[client_id], key, -1)
 
     def _count(self, client_id: str, user: str | None, key: bytes, sign: int) -> None:

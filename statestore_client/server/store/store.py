@@ -146,6 +146,7 @@ class StateStore:
         "_quota_refusals",
         "_recovery",
         "_survival",
+        "next_deadline",
     )
 
     def __init__(
@@ -169,6 +170,9 @@ class StateStore:
         self._observers = Observers(limits)
         self._quota_refusals: defaultdict[str, int] = defaultdict(int)
         self._expiries: TimerHeap[tuple[float, bytes]] = TimerHeap(self._expires_then)
+        #: When the next key expires, in monotonic seconds; None for never. It may turn out that none does. The heap's
+        #: own method: it is asked after every request.
+        self.next_deadline: Final = self._expiries.next_deadline
         self._recovery = StoreRecovery(self._keyspace, self._survival, self._expiries, clock, self._local_clock)
         self._changes: list[Change] = []  # of the call in progress; empty between calls
         self._handlers: dict[type, Callable[..., Answer]] = {
@@ -183,7 +187,7 @@ class StateStore:
     def apply(self, command: Command, request: RequestContext) -> Outcome:
         """Carry out one command. Refusals are replies, too: nothing is raised."""
         survival = self._survival
-        survival.begin()
+        survival.is_kept = survival.keeps_all  # nothing is changed so far
         try:
             self._check(command, request)
             reply, version = self._handlers[type(command)](command, request)
@@ -201,10 +205,6 @@ class StateStore:
             if not self._expire_one(now):
                 break
         return self._take_changes()
-
-    def next_deadline(self) -> float | None:
-        """When the next key expires, in monotonic seconds; None for never. It may turn out that none does."""
-        return self._expiries.next_deadline()
 
     def client_disconnected(self, client_id: str) -> None:
         """Forget the observations of a client. ("KEYNOTIFY notification topics and lifecycle")"""
@@ -288,8 +288,7 @@ class StateStore:
             replaced, entry.expires_at = entry.expires_at, expires_at
         if replaced is not expires_at and replaced != expires_at:  # otherwise its item in the queue still holds
             self._reschedule(key, replaced, expires_at)
-        observers = self._observers.of(key)
-        if observers:
+        if key in self._observers.by_key:
             self._notify(key, Notification(Operation.SET, command.value), version)
         return OK, version
 

@@ -83,7 +83,7 @@ class Driver:
             key: (entry.value, entry.version, entry.fence, entry.expires_at, entry.user)
             for key, entry in keyspace._entries.items()
         }
-        observed = {key: tuple(clients) for key, clients in observers._by_key.items()}
+        observed = {key: tuple(clients) for key, clients in observers.by_key.items()}
         index = tuple(keyspace.keys_from(b"", inclusive=True))
         return entries, observed, index, self.store.usage, self.store.next_deadline(), self.clock.last
 

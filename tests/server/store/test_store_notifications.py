@@ -128,4 +128,4 @@ def test_the_registry_forgets_what_it_does_not_need() -> None:
     observers.remove("x", b"b")
     observers.remove_client("y")
     assert (observers.number.total, observers.bytes.total) == (0, 0)
-    assert (observers._by_key, observers._by_client, observers._user_of, observers._bytes_of) == ({}, {}, {}, {})
+    assert (observers.by_key, observers._by_client, observers._user_of, observers._bytes_of) == ({}, {}, {}, {})

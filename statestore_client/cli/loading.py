@@ -27,7 +27,7 @@ from statestore_client.core.arguments import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
-from statestore_client.wire.messages import MAX_PACKET_SIZE
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 __all__ = ["load"]
 

@@ -40,7 +40,7 @@ from statestore_client.server.runtime.memory_release import memory_given_back
 from statestore_client.server.runtime.observability.event_log import JsonLines
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server import Server
-from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
     pass

@@ -28,7 +28,7 @@ from statestore_client.errors import (
 )
 from statestore_client.wire.commands import Command, Condition, Del, Get, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.topics import notification_topic
+from statestore_client.wire.protocol import notification_topic
 
 
 def check_error_classes(what: str, classes: object) -> tuple[type[StateStoreError], ...]:

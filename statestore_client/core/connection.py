@@ -70,7 +70,6 @@ from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
-    FIRST_ERROR,
     Alternatives,
     Closed,
     Connected,
@@ -81,7 +80,7 @@ from statestore_client.wire.messages import (
     Published,
     Subscribed,
 )
-from statestore_client.wire.topics import response_topic
+from statestore_client.wire.protocol import FIRST_ERROR, response_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,7 +39,9 @@ from statestore_client.errors import (
 )
 from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.messages import (
+from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
+from statestore_client.wire.protocol import (
+    COMMAND_TOPIC,
     CONTENT_TYPE,
     FENCING_TOKEN,
     HIGH_PRIORITY,
@@ -51,11 +53,8 @@ from statestore_client.wire.messages import (
     STATUS_MESSAGE,
     STORE_ID,
     TIMESTAMP,
-    Envelope,
-    IncomingMessage,
-    OutgoingMessage,
+    response_topic,
 )
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 
 class Stage(Enum):

@@ -48,15 +48,8 @@ from statestore_client.errors import (
 from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, encode_payload
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.messages import (
-    FIRST_ERROR,
-    MAX_PACKET_SIZE,
-    STATUS_MESSAGE,
-    Connected,
-    IncomingMessage,
-    OutgoingMessage,
-    Published,
-)
+from statestore_client.wire.messages import Connected, IncomingMessage, OutgoingMessage, Published
+from statestore_client.wire.protocol import FIRST_ERROR, MAX_PACKET_SIZE, STATUS_MESSAGE
 from statestore_client.wire.replies import decode_reply
 
 #: Answered requests are dropped when there are more of them than this and the live ones.

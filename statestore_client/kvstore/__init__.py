@@ -12,7 +12,7 @@ from statestore_client.kvstore.aio.stream import AsyncSiteStream
 from statestore_client.kvstore.following import KeyChange
 from statestore_client.kvstore.sync.client import SiteClient
 from statestore_client.kvstore.sync.stream import SiteStream
-from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, PeersReply, Summary
+from statestore_client.wire.kvstore.messages import OwnKeyState, PeerInfo, PeersReply, Summary
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value
 
 __all__ = [

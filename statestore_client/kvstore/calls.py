@@ -18,11 +18,20 @@ from statestore_client.errors import (
     RemoteProtocolError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.kvstore.client_messages import (
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import (
+    MAX_ITEMS,
+    MAX_VALUES_BYTES,
     ChangeOwnKey,
     ChangePeer,
+    Failure,
+    FailureReason,
     Follow,
     Followed,
+    Found,
+    Get,
+    GetFiltered,
+    GetHashes,
     GetOwnKeys,
     GetPeers,
     GetSummary,
@@ -30,22 +39,11 @@ from statestore_client.wire.kvstore.client_messages import (
     OwnKeys,
     OwnKeyState,
     PeersReply,
-    Summary,
-    Wanted,
-)
-from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import (
-    MAX_ITEMS,
-    MAX_VALUES_BYTES,
-    Failure,
-    FailureReason,
-    Found,
-    Get,
-    GetFiltered,
-    GetHashes,
     Reply,
     Set,
     SetResult,
+    Summary,
+    Wanted,
 )
 from statestore_client.wire.kvstore.value import (
     MAX_KEY_BYTES,

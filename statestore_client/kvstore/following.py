@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import attrs
 
 from statestore_client.kvstore.calls import Call, checked, identity
-from statestore_client.wire.kvstore.client_messages import Follow, Followed, GetPeers, PeerInfo, PeersReply, Wanted
+from statestore_client.wire.kvstore.messages import Follow, Followed, GetPeers, PeerInfo, PeersReply, Wanted
 from statestore_client.wire.kvstore.value import Value
 
 if TYPE_CHECKING:

@@ -160,7 +160,7 @@ def sync_connector(
 ) -> SyncConnector:
     """The connector for a thread, of the kind that the settings name."""
     if settings.driver == "native":
-        from statestore_client.mqtt.native_sync import NativeSyncConnector  # a client imports what it uses
+        from statestore_client.mqtt.native import NativeSyncConnector  # a client imports what it uses
 
         return NativeSyncConnector(settings, client_id=client_id, open_socket=open_socket)
     _refuse_open_socket(open_socket)
@@ -197,10 +197,10 @@ def share_aio(paho_client: PahoClient, options: SharedOptions) -> tuple[str, Con
 
 
 def _share(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SharedConnector]:
-    from statestore_client.mqtt import paho_arguments, paho_shared  # only who has a paho client needs paho
+    from statestore_client.mqtt import paho_shared
 
-    client_id = paho_arguments.client_id_of(paho_client)
-    settings = paho_arguments.shared_settings(paho_client, options)
+    client_id = paho_shared.client_id_of(paho_client)
+    settings = paho_shared.shared_settings(paho_client, options)
     return client_id, settings, paho_shared.SharedConnector(paho_client, settings)
 
 

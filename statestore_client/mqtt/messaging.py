@@ -1,21 +1,27 @@
 """The messages of one open connection, both directions: publications, subscriptions, and what the broker delivers.
 
-What is sent, how much at a time, and what again after a reconnect is decided in ``core``. Here it becomes packets: the
-packet identifiers are :mod:`~statestore_client.mqtt.session`'s, the bytes
-:mod:`~statestore_client.mqtt.publish_frames`', the rules for what comes in with QoS 2
-:mod:`~statestore_client.mqtt.qos`'. Handlers raise :class:`PacketError` for what a broker must not send.
+What is sent, how much at a time, and what again after a reconnect is decided in :mod:`statestore_client.core`. Here it
+becomes packets: :class:`ClientSession` has the packet identifiers, :class:`PublishFrames` makes the bytes, and
+:mod:`~statestore_client.mqtt.qos` has the rules for what comes in with QoS 2. Handlers raise :class:`PacketError` for
+what a broker must not send.
 
 **Flow.** Publications leave at once: ``core`` keeps to the Receive Maximum that ``Connected`` tells it. The broker in
 turn may have :data:`RECEIVE_MAXIMUM` messages unacknowledged here.
 
 **Topic aliases.** We send them and announce none to the broker: reading a topic that was read before takes a look-up,
 as an alias would, and the brokers that people run seldom send any.
+
+Invariant: packet identifiers in use are unique and not 0 (2.2.1).
+Invariant: a session has at most one living connection. The broker's half may be gone when the next one stands; CONNACK
+tells, and the session is emptied then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
+
+import attrs
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import (
@@ -32,23 +38,171 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Subscription,
     encode,
+    validate_topic_name,
 )
-from statestore_client.mqtt.publish_frames import QOS_1, QOS_1_AGAIN, PublishFrames
-from statestore_client.mqtt.qos import LAST_PACKET_ID, PUBACK
-from statestore_client.mqtt.session import ClientSession
+from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
+from statestore_client.mqtt.packets.publish import (
+    delivery_properties,
+    encode_user_properties,
+    leading_properties,
+    property_block,
+)
+from statestore_client.mqtt.qos import LAST_PACKET_ID, PUBACK, Inbound, next_packet_id
 from statestore_client.wire.messages import (
-    FIRST_ERROR,
-    MAX_PACKET_SIZE,
     Connected,
+    Envelope,
     Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
     Subscribed,
 )
-from statestore_client.wire.topics import QOS
+from statestore_client.wire.protocol import ANY_BYTES, CONTENT_TYPE, FIRST_ERROR, MAX_PACKET_SIZE, QOS
 
-__all__ = ["MOST_WAITING", "RECEIVE_MAXIMUM", "Messaging", "PublishCall"]
+
+@attrs.define(eq=False)
+class ClientSession:
+    """What survives a connection (MQTT 5.0, 4.1): which publication has which packet identifier, and the QoS 2 messages
+    that were taken over.
+    """
+
+    inbound: Inbound = attrs.field(factory=Inbound, init=False)
+    #: Packet identifier to delivery id of each publication without PUBACK, in the order in which they left first.
+    in_flight: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Delivery id to packet identifier of those that an earlier connection left behind, and that were not repeated yet.
+    repeatable: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Packet identifier to subscribe id and number of filters, of this connection's SUBSCRIBEs without SUBACK.
+    subscriptions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    _last_id: int = attrs.field(default=0, init=False)
+
+    def resume(self, *, is_present: bool, receive_window: int) -> None:
+        """A connection stands, and the broker has the session or not; ``receive_window`` is our Receive Maximum.
+
+        One that an earlier process left behind goes on; this process has nothing in flight there. [MQTT-3.2.2-4] would
+        have us close, but a user who sets ``clean_start=False`` wants the messages that wait there.
+        """
+        if not is_present:
+            self.clear()
+        self.subscriptions.clear()
+        self.repeatable = {delivery_id: packet_id for packet_id, delivery_id in self.in_flight.items()}
+        self.inbound.resume(receive_window)
+
+    def clear(self) -> None:
+        """The session is over: we ended it, or the broker has lost it."""
+        self.in_flight.clear()
+        self.repeatable.clear()
+        self.inbound.unreleased.clear()
+
+    def new_id(self) -> int:
+        """A packet identifier that is not in use. ``core`` publishes no more than leaves some free."""
+        self._last_id = packet_id = next_packet_id(self._last_id, self.in_flight, self.subscriptions)
+        return packet_id
+
+    def give_up_repeatable(self) -> None:
+        """``core`` went on to new publications: nobody waits any longer for those that it did not repeat."""
+        for packet_id in self.repeatable.values():
+            del self.in_flight[packet_id]
+        self.repeatable.clear()
+
+
+#: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
+_APART: Final = 8192
+#: An alias costs three bytes in each message.
+_SHORT_TOPIC: Final = 5
+#: Stands where an alias says the topic.
+_NO_TOPIC: Final = encode_text("")
+
+#: The first byte of a PUBLISH.
+QOS_1: Final = b"\x32"
+#: With DUP: the broker may have seen it.
+QOS_1_AGAIN: Final = b"\x3a"
+
+
+class PublishFrames:
+    """Makes the bytes of requests' PUBLISHes on one connection (MQTT 5.0, 3.3).
+
+    All that the requests of an envelope share is encoded when the first of them passes, and again when the expiry
+    changes. Its topic goes out in full once, together with an alias where the broker takes one, and as the alias from
+    then on: that saves the broker, too, the reading of the topic. ``maximum_size`` is the broker's Maximum Packet Size,
+    in bytes.
+    """
+
+    __slots__ = (
+        "_alias",
+        "_alias_maximum",
+        "_aliases",
+        "_envelope",
+        "_expiry_s",
+        "_leading",
+        "_maximum_size",
+        "_topic",
+        "_trailing",
+    )
+
+    def __init__(self, *, alias_maximum: int, maximum_size: int) -> None:
+        self._alias_maximum = alias_maximum
+        self._maximum_size = maximum_size
+        self._aliases: dict[str, int] = {}
+        self._expiry_s = 0
+        self._envelope: Envelope | None = None  # the last one; what follows belongs to it
+        self._alias = 0
+        self._topic = b""
+        self._leading = b""
+        self._trailing = b""
+
+    def put(self, message: OutgoingMessage, outbox: list[bytes], packet_id: int, *, first: bytes = QOS_1) -> bool:
+        """Append the PUBLISH to the outbox; ``first`` is its first byte.
+
+        False: it is larger than the broker accepts, and was not appended.
+        """
+        envelope, payload, correlation = message.envelope, message.payload, message.correlation_data
+        topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
+        if message.message_expiry_s != self._expiry_s:
+            self._expire_in(message.message_expiry_s, envelope)
+        users = encode_user_properties(message.user_properties)
+        properties = property_block(self._leading, correlation, users + self._trailing)
+        payload_size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+        size = len(topic) + 2 + len(properties) + payload_size
+        if size + 5 > self._maximum_size and size + 1 + len(encode_variable(size)) > self._maximum_size:
+            self._forget_topic(topic, envelope)
+            return False
+        frame = (first, encode_variable(size), topic, packet_id.to_bytes(2, "big"), properties)
+        if not isinstance(payload, bytes):
+            outbox += (b"".join((*frame, payload[0])), *payload[1:])
+        elif payload_size < _APART:
+            outbox.append(b"".join((*frame, payload)))
+        else:
+            outbox += (b"".join(frame), payload)
+        return True
+
+    def _turn_to(self, envelope: Envelope) -> bytes:
+        """Make ``envelope`` the present one. Returns the topic for this message; for later ones its alias may do."""
+        name = envelope.topic
+        validate_topic_name(name)
+        topic = self._topic = encode_text(name)
+        self._alias = self._aliases.get(name, 0)
+        if self._alias:
+            topic = self._topic = _NO_TOPIC
+        elif len(topic) > _SHORT_TOPIC and len(self._aliases) < self._alias_maximum:
+            self._alias = self._aliases[name] = len(self._aliases) + 1
+            self._topic = _NO_TOPIC
+        self._trailing = encode_user_properties(envelope.user_properties)
+        self._expire_in(self._expiry_s, envelope)
+        self._envelope = envelope
+        return topic
+
+    def _expire_in(self, expiry_s: int, envelope: Envelope) -> None:
+        """Encode what stands before the correlation data; the topic alias, too, does not change within an envelope."""
+        leading = leading_properties(ANY_BYTES, expiry_s, CONTENT_TYPE, envelope.response_topic)
+        self._leading = leading + delivery_properties((), self._alias or None)
+        self._expiry_s = expiry_s
+
+    def _forget_topic(self, topic: bytes, envelope: Envelope) -> None:
+        """A message that was not sent did not tell the broker its alias either."""
+        if topic is not _NO_TOPIC:
+            self._aliases.pop(envelope.topic, None)
+        self._envelope = None
+
 
 #: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
 RECEIVE_MAXIMUM: Final = 1024

@@ -16,8 +16,9 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.credentials import client_context
 from statestore_client.mqtt.dialing import AioDialer, Line
-from statestore_client.mqtt.native_driver import (
+from statestore_client.mqtt.native import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
     NativeConnector,
@@ -25,7 +26,6 @@ from statestore_client.mqtt.native_driver import (
     drop_sent,
 )
 from statestore_client.mqtt.opening import OpenSocket, in_own_thread
-from statestore_client.mqtt.tls import client_context
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event
 

@@ -25,7 +25,7 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.dialing import Line
 from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.opening import OpenSocket
-from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
+from statestore_client.mqtt.packets.decoder import LONGEST_HEADER, check_header
 from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:

@@ -19,14 +19,18 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.closing import no_mqtt
-from statestore_client.mqtt.packets.publish_properties import encode_properties
+from statestore_client.mqtt.packets.publish import encode_properties
 from statestore_client.mqtt.packets.types import PublishProperties, ReasonCode
-from statestore_client.mqtt.paho_listener import Acknowledged, Granted, PahoEvent, PahoListener
-from statestore_client.mqtt.paho_values import EncodedProperties, acknowledge
+from statestore_client.mqtt.paho_listener import (
+    Acknowledged,
+    EncodedProperties,
+    Granted,
+    PahoEvent,
+    PahoListener,
+    acknowledge,
+)
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
-    ANY_BYTES,
-    CONTENT_TYPE,
     Closed,
     Connected,
     Event,
@@ -36,7 +40,7 @@ from statestore_client.wire.messages import (
     Subscribed,
     whole,
 )
-from statestore_client.wire.topics import QOS
+from statestore_client.wire.protocol import ANY_BYTES, CONTENT_TYPE, QOS
 
 __all__ = ["PahoDriver"]
 

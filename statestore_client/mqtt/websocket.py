@@ -17,7 +17,8 @@ from websockets.uri import parse_uri
 
 from statestore_client.errors import ConnectionLostError, SettingsError
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import MAX_PACKET_SIZE, Closed
+from statestore_client.wire.messages import Closed
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 __all__ = ["WebSocket"]
 

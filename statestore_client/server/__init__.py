@@ -28,7 +28,7 @@ from statestore_client.server.testing.recording import (
     Hooks,
     PublishedMessage,
 )
-from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.protocol import Dialect
 
 __all__ = [
     "AccessOptions",

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from statestore_client.errors import RequestSyntaxError, Resp3Error, UnknownCommandError, WrongArgumentCountError
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import Payload
-from statestore_client.wire.resp3 import encode_array, encode_array_apart, header_of_short_blob
-from statestore_client.wire.resp3_decoder import Limits, decode, split_blobs
+from statestore_client.wire.protocol import Dialect
+from statestore_client.wire.resp3 import (
+    Limits,
+    decode,
+    encode_array,
+    encode_array_apart,
+    header_of_short_blob,
+    split_blobs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

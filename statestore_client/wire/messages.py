@@ -1,51 +1,17 @@
-"""What crosses the border between ``core`` and an MQTT driver: messages, events, and property names.
+"""What crosses the border between ``core`` and an MQTT driver: messages one way, events the other.
 
-The driver turns messages into PUBLISH packets and packets into events; ``core`` never sees packets. Source: state store
-protocol ("State store system topic, QoS, and required MQTT5 properties"); the names below include what the official
-SDKs add.
+The driver turns messages into PUBLISH packets and packets into events; ``core`` never sees packets.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from statestore_client.errors import StateStoreError
 from statestore_client.wire.hot_value import hot_value
-
-__all__ = [
-    "ANY_BYTES",
-    "CONTENT_TYPE",
-    "FENCING_TOKEN",
-    "FIRST_ERROR",
-    "HIGH_PRIORITY",
-    "MAX_PACKET_SIZE",
-    "METRIC_CATEGORY",
-    "PARTITION",
-    "PERSIST",
-    "PERSISTED",
-    "PROTOCOL_VERSION",
-    "SOURCE_ID",
-    "STATUS",
-    "STATUS_MESSAGE",
-    "STORE_ID",
-    "TIMESTAMP",
-    "Alternatives",
-    "Closed",
-    "Connected",
-    "Envelope",
-    "Event",
-    "IncomingMessage",
-    "OneAddress",
-    "Others",
-    "OutgoingMessage",
-    "Payload",
-    "Published",
-    "Subscribed",
-    "whole",
-]
 
 #: The bytes of a payload; in pieces where a large value is among them, which nobody copies then.
 Payload: TypeAlias = bytes | tuple[bytes, ...]
@@ -54,29 +20,6 @@ Payload: TypeAlias = bytes | tuple[bytes, ...]
 def whole(payload: Payload) -> bytes:
     """The payload in one piece."""
     return payload if isinstance(payload, bytes) else b"".join(payload)
-
-
-TIMESTAMP: Final = "__ts"
-FENCING_TOKEN: Final = "__ft"  # noqa: S105 - the name of a user property, not a secret
-STATUS: Final = "__stat"
-STATUS_MESSAGE: Final = "__stMsg"
-PROTOCOL_VERSION: Final = "__protVer"
-SOURCE_ID: Final = "__srcId"
-#: Of responses of this package's server: which store this is, another one when it has begun empty. The name is none of
-#: the protocol's: the official SDKs ignore such properties, or hand them to the application.
-STORE_ID: Final = "statestore-id"
-PARTITION: Final = "$partition"
-HIGH_PRIORITY: Final = "$high_priority"
-PERSIST: Final = "aio-persistence"
-#: The whole property, of a SET and of CONNECT. It is left out where nothing is asked for; ``false`` is never sent.
-PERSISTED: Final = (PERSIST, "true")
-METRIC_CATEGORY: Final = "metriccategory"  # of CONNECT
-CONTENT_TYPE: Final = "application/octet-stream"
-ANY_BYTES: Final = 0  # the payload format indicator of that: it need not be text
-#: The longest MQTT packet, in bytes: a fixed header of 5 and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
-MAX_PACKET_SIZE: Final = 268_435_460
-#: Reason codes from here on are errors (MQTT 5.0, 2.4).
-FIRST_ERROR: Final = 0x80
 
 
 @attrs.frozen(eq=False)

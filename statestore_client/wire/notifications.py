@@ -12,10 +12,9 @@ from typing import Final
 import attrs
 
 from statestore_client.errors import Resp3Error
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hot_value import hot_value
-from statestore_client.wire.resp3 import encode_array
-from statestore_client.wire.resp3_decoder import Limits, decode, split_blobs
+from statestore_client.wire.protocol import Dialect
+from statestore_client.wire.resp3 import Limits, decode, encode_array, split_blobs
 
 __all__ = ["Notification", "Operation", "decode_notification", "encode_notification"]
 

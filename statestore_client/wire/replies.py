@@ -26,9 +26,18 @@ import attrs
 
 from statestore_client import errors
 from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError
-from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.resp3 import ErrorString, SimpleString, Value, encode, encode_blob, encode_error
-from statestore_client.wire.resp3_decoder import cut_blob, cut_large_blob, decode
+from statestore_client.wire.protocol import Dialect
+from statestore_client.wire.resp3 import (
+    ErrorString,
+    SimpleString,
+    Value,
+    cut_blob,
+    cut_large_blob,
+    decode,
+    encode,
+    encode_blob,
+    encode_error,
+)
 
 __all__ = [
     "COUNT_0",

@@ -27,7 +27,7 @@ from support.shells import Shell
 from support.waiting import eventually, until
 
 from statestore_client import ConnectionSettings, RequestTimeoutError
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 pytestmark = pytest.mark.interop
 

@@ -25,7 +25,7 @@ from statestore_client import (
     RequestTimeoutError,
     StateStoreError,
 )
-from statestore_client.mqtt import native_driver
+from statestore_client.mqtt import native as native_driver
 from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
 from statestore_client.server.runtime.security.password_file import remove_user, set_password
 

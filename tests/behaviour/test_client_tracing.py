@@ -12,7 +12,7 @@ from support.shells import Shell
 
 from statestore_client import AsyncStateStoreClient, NotAuthorizedError, RequestTimeoutError, StateStoreClient
 from statestore_client.server import EmbeddedServer, PublishedMessage
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

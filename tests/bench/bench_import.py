@@ -20,7 +20,7 @@ STATEMENTS: Final = ("import statestore_client", "import raft_client")
 OTHERS: Final = (
     "from statestore_client import StateStoreClient",
     "from statestore_client import AsyncStateStoreClient",
-    "import statestore_client.mqtt.native_driver",
+    "import statestore_client.mqtt.native",
     "import statestore_client.mqtt.paho_owned",
     "from raft_client import RaftClient",
     "from raft_client import AsyncRaftClient",

@@ -24,7 +24,7 @@ from statestore_client import ConnectionSettings
 from statestore_client.core import arguments
 from statestore_client.core.actions import Acknowledge, Publish, Reject, Resolve, Subscribe
 from statestore_client.core.connection import ClientMachine, node_id
-from statestore_client.mqtt.connection import ClientConnection
+from statestore_client.mqtt.client_connection import ClientConnection
 from statestore_client.mqtt.packets import PacketDecoder, encode
 from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -32,7 +32,7 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker import Broker, Route
 from statestore_client.wire.commands import KeyNotify
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 
 _MARK = b"\xaa" * 16
 _ID = 0x7A7A

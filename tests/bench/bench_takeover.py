@@ -44,7 +44,7 @@ from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 _BEGIN: Final = Instant(1_000.0, 1_000_000)
 _KEYS: Final = 1_000_000  # as many as there may be

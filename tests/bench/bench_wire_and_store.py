@@ -22,9 +22,9 @@ from statestore_client.server.store import RequestContext, StateStore, StoreLimi
 from statestore_client.wire.commands import Get, Set, decode_command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.protocol import COMMAND_TOPIC
 from statestore_client.wire.replies import decode_reply
-from statestore_client.wire.resp3_decoder import NEED_DATA, Decoder, decode
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.resp3 import NEED_DATA, Decoder, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from statestore_client.wire.commands import Get, Set
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 
 __all__ = ["PahoBaseline"]
 

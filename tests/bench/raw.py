@@ -12,7 +12,7 @@ import time
 
 from statestore_client.mqtt.packets import Connect, Publish, PublishProperties, Subscribe, Subscription, encode
 from statestore_client.wire.commands import Get, Set
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 
 __all__ = ["RawClient", "request_packet"]
 

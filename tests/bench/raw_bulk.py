@@ -12,7 +12,7 @@ from raw import request_packet
 
 from statestore_client.mqtt.packets import Connect, Subscribe, Subscription, encode
 from statestore_client.wire.commands import Get, Set
-from statestore_client.wire.topics import response_topic
+from statestore_client.wire.protocol import response_topic
 
 __all__ = ["RawBulk", "RawBulkProtocol"]
 

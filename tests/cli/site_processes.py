@@ -15,9 +15,16 @@ from support.ports import reserved_port
 from support.proxy import Proxy
 
 from raft_client.server.loop_thread import LoopThread
-from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, GetPeers, OwnKeyAction, PeersReply
 from statestore_client.wire.kvstore.codec import decode, encode
-from statestore_client.wire.kvstore.messages import Found, GetFiltered, Message
+from statestore_client.wire.kvstore.messages import (
+    ChangeOwnKey,
+    Found,
+    GetFiltered,
+    GetPeers,
+    Message,
+    OwnKeyAction,
+    PeersReply,
+)
 
 __all__ = ["COMMAND", "Links", "SiteProcess"]
 

@@ -17,7 +17,7 @@ from support.ports import reserved_port
 from statestore_client import StateStoreClient
 from statestore_client.server import AccessRules, EmbeddedServer
 from statestore_client.wire.commands import decode_command
-from statestore_client.wire.messages import PERSISTED
+from statestore_client.wire.protocol import PERSISTED
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

@@ -20,8 +20,9 @@ from support.waiting import eventually
 from statestore_client import StateStoreClient
 from statestore_client.errors import RequestTimeoutError
 from statestore_client.kvstore import ClientKeys, SiteClient
-from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.messages import (
+    ChangeOwnKey,
+    OwnKeyAction,
     SetResult,
 )
 

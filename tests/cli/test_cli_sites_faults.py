@@ -18,9 +18,8 @@ from support.waiting import eventually
 
 from statestore_client.kvstore import KeyChange, SiteClient, Value
 from statestore_client.server.kvstore.members import DOWN_S
-from statestore_client.wire.kvstore.client_messages import OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import Hello
+from statestore_client.wire.kvstore.messages import Hello, OwnKeyAction
 
 pytestmark = pytest.mark.ci
 

@@ -21,10 +21,11 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
-from statestore_client.mqtt.publish_frames import PublishFrames
+from statestore_client.mqtt.messaging import PublishFrames
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel, encode_payload
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp
-from statestore_client.wire.messages import MAX_PACKET_SIZE, OutgoingMessage, whole
+from statestore_client.wire.messages import OutgoingMessage, whole
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 SET = Set(b"k", b"v")
 VERSION = HlcTimestamp(1_696_374_425_000, 0, "CLIENT")

@@ -7,11 +7,11 @@ from inspect import getsource
 from pathlib import Path
 
 from statestore_client.server.kvstore import area, area_store, own_keys, patterns, requests
-from statestore_client.wire.kvstore import client_messages, codec, messages, value
+from statestore_client.wire.kvstore import codec, messages, value
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
-MODULES = (client_messages, requests, messages, own_keys, patterns, area_store, area, value)
+MODULES = (requests, messages, own_keys, patterns, area_store, area, value)
 
 
 def test_every_limit_has_the_value_of_the_code() -> None:

@@ -24,7 +24,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 __all__ = ["TIMEOUT_S", "Peer", "request", "wall_ms"]
 

@@ -34,7 +34,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.wire.commands import Condition, Del, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 
 TIMEOUT_S = 60.0  # on a machine that does other things as well
 _DAY = 86_400

@@ -29,8 +29,8 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import AccessRules, EmbeddedServer
 from statestore_client.wire.commands import KeyNotify, Scan
+from statestore_client.wire.protocol import notification_topic, response_topic
 from statestore_client.wire.replies import Found, Keys, decode_reply
-from statestore_client.wire.topics import notification_topic, response_topic
 
 # RESP3, by hand
 GET_K = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"

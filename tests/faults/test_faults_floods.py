@@ -15,7 +15,7 @@ from support.shells import SHELLS, Shell
 from support.waiting import until
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreError
-from statestore_client.mqtt import connection
+from statestore_client.mqtt import client_connection
 from statestore_client.mqtt.packets import (
     ConnackProperties,
     Packet,
@@ -143,7 +143,7 @@ async def test_answers_that_nobody_reads_end_the_connection(
     """100,000 PUBRELs for nothing (each needs an answer: MQTT 5.0, 4.3.3) end the connection when nobody reads the
     answers."""
     # Of 200,000, for a test that is short. Up to so many are on their way to the socket when the others begin to wait.
-    monkeypatch.setattr(connection, "MOST_WAITING", 40_000)
+    monkeypatch.setattr(client_connection, "MOST_WAITING", 40_000)
     flood = b"".join(encode(Pubrel(number), 5) for number in range(1, 20_001))
     stopped = asyncio.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from support.shells import Shell
 
 from statestore_client import SettingsError, StateStoreError
-from statestore_client.mqtt import native_driver
+from statestore_client.mqtt import native as native_driver
 from statestore_client.server import EmbeddedServer
 
 #: Authentication Method (0x15) "K8S-SAT" (MQTT 5.0, 3.1.2.11.9).

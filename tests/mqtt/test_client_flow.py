@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from statestore_client.core import actions
 from statestore_client.core.connection import ClientMachine
 from statestore_client.errors import ConnectionLostError, StateStoreError
-from statestore_client.mqtt.connection import ClientConnection
+from statestore_client.mqtt.client_connection import ClientConnection
+from statestore_client.mqtt.messaging import ClientSession
 from statestore_client.mqtt.packets import (
     MQTT_5_0,
     Connack,
@@ -27,7 +28,6 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     encode,
 )
-from statestore_client.mqtt.session import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore_client.errors import ConnectionLostError, ConnectRefusedError
-from statestore_client.mqtt.connection import ClientConnection
-from statestore_client.mqtt.session import ClientSession
+from statestore_client.mqtt.client_connection import ClientConnection
+from statestore_client.mqtt.messaging import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
     Closed,

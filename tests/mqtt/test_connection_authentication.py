@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statestore_client.mqtt.connection import ClientConnection
+from statestore_client.mqtt.client_connection import ClientConnection
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected
 

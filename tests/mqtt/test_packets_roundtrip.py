@@ -12,7 +12,7 @@ from packet_strategies import packets_3_1_1, packets_5_0, publish_5_0
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, encode
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.mqtt.packets.publish_properties import encode_properties
+from statestore_client.mqtt.packets.publish import encode_properties
 
 LIMIT = 1 << 20
 PACKETS = {4: packets_3_1_1, 5: packets_5_0}

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packet_strategies import blobs, names, users
 
+from statestore_client.mqtt.messaging import PublishFrames
 from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, PublishProperties
-from statestore_client.mqtt.publish_frames import PublishFrames
 from statestore_client.wire.messages import Envelope, OutgoingMessage
 
 ANY_SIZE = 268_435_460

@@ -29,8 +29,8 @@ from statestore_client.core.actions import (
 from statestore_client.core.connection import Backoff, ClientMachine, node_id
 from statestore_client.core.request import Request
 from statestore_client.errors import ConnectionLostError, StateStoreError
-from statestore_client.mqtt.connection import ClientConnection
-from statestore_client.mqtt.session import ClientSession
+from statestore_client.mqtt.client_connection import ClientConnection
+from statestore_client.mqtt.messaging import ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

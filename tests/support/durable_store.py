@@ -18,10 +18,9 @@ from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, StateStore
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Set, VDel
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC, Dialect
 from support.broker_driver import Client
 from support.durable_broker import BOOT, DAY, NAMES, DurableWorld, Program, broker_state, left
 

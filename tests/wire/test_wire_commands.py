@@ -27,8 +27,8 @@ from statestore_client.wire.commands import (
     encode_payload,
     is_key_notify,
 )
-from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.resp3_decoder import Decoder
+from statestore_client.wire.protocol import Dialect
+from statestore_client.wire.resp3 import Decoder
 
 NX, NEX = Condition.NX, Condition.NEX
 

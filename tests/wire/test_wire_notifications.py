@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import Resp3Error
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.notifications import (
     Notification,
     Operation,
     decode_notification,
     encode_notification,
 )
-from statestore_client.wire.topics import (
+from statestore_client.wire.protocol import (
     COMMAND_TOPIC,
+    Dialect,
     is_state_store_topic,
     notification_filter,
     notification_topic,

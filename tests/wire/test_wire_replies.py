@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statestore_client import errors
 from statestore_client.errors import FencingTokenTooOldError, RequestSyntaxError, Resp3Error, UnknownServerError
-from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.replies import (
     COUNT_0,
     COUNT_1,

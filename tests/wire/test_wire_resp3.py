@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 from statestore_client.errors import Resp3Error
 from statestore_client.wire.resp3 import (
+    DEFAULT_LIMITS,
+    NEED_DATA,
+    Decoder,
     ErrorString,
+    Limits,
     SimpleString,
     Value,
+    decode,
     encode,
     encode_array,
     encode_error,
     encode_number,
     encode_simple,
 )
-from statestore_client.wire.resp3_decoder import DEFAULT_LIMITS, NEED_DATA, Decoder, Limits, decode
 
 # state store protocol, "Request format", "Response format", "KEYNOTIFY ..."; official SDKs where the document has none.
 PUBLISHED: list[tuple[bytes, Value]] = [

@@ -13,7 +13,7 @@ from statestore_client.kvstore.aio.link import SiteLink
 from statestore_client.kvstore.aio.stream import AsyncSiteStream
 from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
-from statestore_client.wire.kvstore.client_messages import (
+from statestore_client.wire.kvstore.messages import (
     OwnKeyAction,
     OwnKeyState,
     PeerInfo,

@@ -14,7 +14,7 @@ from statestore_client.kvstore.calls import SiteCalls, texts, wanted_of
 from statestore_client.kvstore.following import AreaFollower, KeyChange, PeersFollower
 from statestore_client.kvstore.sync.link import SiteLink
 from statestore_client.kvstore.sync.stream import SiteStream
-from statestore_client.wire.kvstore.client_messages import (
+from statestore_client.wire.kvstore.messages import (
     OwnKeyAction,
     OwnKeyState,
     PeerInfo,

@@ -16,8 +16,7 @@ from statestore_client.mqtt.packets.decoder import (
     PacketDecoder,
 )
 from statestore_client.mqtt.packets.encoder import encode
-from statestore_client.mqtt.packets.publish_encoder import encode_message
-from statestore_client.mqtt.packets.reasons import connack_return_code
+from statestore_client.mqtt.packets.publish import encode_message
 from statestore_client.mqtt.packets.topics import (
     SHARE_PREFIX,
     split_shared_filter,
@@ -58,6 +57,7 @@ from statestore_client.mqtt.packets.types import (
     UserProperties,
     Will,
     WillProperties,
+    connack_return_code,
 )
 
 __all__ = [

@@ -10,7 +10,6 @@ from typing import Final
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.mqtt.packets.context import Context
 from statestore_client.mqtt.packets.primitives import (
     Reader,
     encode_binary,
@@ -20,6 +19,7 @@ from statestore_client.mqtt.packets.primitives import (
     malformed,
     protocol_error,
 )
+from statestore_client.mqtt.packets.publish import Context
 from statestore_client.mqtt.packets.topics import topic_name_problem, validate_topic_name
 from statestore_client.mqtt.packets.types import MQTT_3_1_1, MQTT_5_0, Connect, ReasonCode, Will
 

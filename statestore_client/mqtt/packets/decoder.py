@@ -20,14 +20,44 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.connect import learn_version, parse_connect
-from statestore_client.mqtt.packets.context import Context, TopicAliases
 from statestore_client.mqtt.packets.parsers import CLIENT_PARSERS, CLIENT_PARSERS_3_1, PARSERS, Parser
 from statestore_client.mqtt.packets.primitives import decode_variable, malformed, protocol_error
-from statestore_client.mqtt.packets.size_guard import LONGEST_HEADER, check_header
+from statestore_client.mqtt.packets.publish import Context, TopicAliases
 from statestore_client.mqtt.packets.types import MQTT_5_0, Connect, Packet, Publish, ReasonCode
 from statestore_client.wire.messages import IncomingMessage
 
-__all__ = ["DEFAULT_MAX_FILTERS", "DEFAULT_MAX_USER_PROPERTIES", "MessageDecoder", "PacketDecoder"]
+#: Bytes of a packet of a broker beside the payload of a message. Smaller packets need no look.
+LONGEST_HEADER: Final = 1024 * 1024
+_PUBLISH: Final = 0x30
+
+
+def check_header(first: int, data: bytes | bytearray, body: int, end: int) -> int | None:
+    """Look at an unfinished packet, of which ``data`` has the beginning; its body is from ``body`` to ``end``.
+
+    A broker's packet may be large by its payload only. Whatever else is in it becomes objects, and whatever a state
+    store says about a message takes a few hundred bytes. An endless list of properties would be collected to its end,
+    268 MB, only to be refused for their number then.
+
+    None when its header is small; otherwise how far ``data`` has to reach until that can be said.
+
+    :raises PacketError: too large (0x95), or a property length of too many bytes. The offset counts in ``data``.
+    """
+    if first & 0xF0 != _PUBLISH:
+        raise _too_large(f"a packet of {end - body} bytes that is not a message", body)
+    at = body + 2  # after the topic and the packet identifier, where the length of the properties is
+    if at <= len(data):
+        at += (data[body] << 8 | data[body + 1]) + (2 if first & 6 else 0)
+        found = decode_variable(bytes(data[at : at + 4]), 0, min(4, len(data) - at)) if at < len(data) else None
+        if found is not None and found[0] > LONGEST_HEADER:
+            raise _too_large(f"a message with {found[0]} bytes of properties", at)
+        if found is not None:
+            return None
+    return min(max(at, len(data)) + 1, end)
+
+
+def _too_large(text: str, offset: int) -> PacketError:
+    return PacketError(text, reason_code=ReasonCode.PACKET_TOO_LARGE, offset=offset)
+
 
 P = TypeVar("P")
 
@@ -47,7 +77,6 @@ _FROM_SERVERS: Final = frozenset(
 
 #: Pieces of an unfinished packet are joined up to this size: a piece is an object, and may be a single byte.
 _SMALLEST_PIECE: Final = 4096
-_PUBLISH: Final = 0x30
 #: From this size on, the payload of a PUBLISH is put together by itself.
 _LARGE: Final = 64 * 1024
 #: Memory (bytes) is made ready for as much of a message; for more when that much has come, not when it was announced.

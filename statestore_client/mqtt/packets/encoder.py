@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.mqtt.packets import reasons
+from statestore_client.mqtt.packets import types
 from statestore_client.mqtt.packets.connect import encode_connect_body
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
-from statestore_client.mqtt.packets.publish_encoder import encode_publish
+from statestore_client.mqtt.packets.publish import encode_publish
 from statestore_client.mqtt.packets.topics import SHARE_PREFIX, validate_topic_filter
 from statestore_client.mqtt.packets.types import (
     MQTT_3_1_1,
@@ -84,20 +84,20 @@ def _connect(packet: Connect, _version: int) -> bytes:
 
 
 def _connack(packet: Connack, version: int) -> bytes:
-    code = _checked(packet.reason_code, reasons.CONNACK_CODES, packet)
+    code = _checked(packet.reason_code, types.CONNACK_CODES, packet)
     if packet.session_present and code:
         raise InvalidArgumentError("session present with a refusal")
     if version == MQTT_5_0:
         body = bytes((bool(packet.session_present), code)) + layouts.CONNACK.encode(packet.properties)
         return _framed(0x20, body)
-    return_code = reasons.connack_return_code(code)
+    return_code = types.connack_return_code(code)
     if return_code is None:
         raise InvalidArgumentError(f"MQTT 3.1.1 has no return code for {code:#04x}: close without a CONNACK")
     return bytes((0x20, 2, bool(packet.session_present), return_code))
 
 
 def _disconnect(packet: Disconnect, version: int) -> bytes:
-    code = _checked(packet.reason_code, reasons.DISCONNECT_CODES, packet)
+    code = _checked(packet.reason_code, types.DISCONNECT_CODES, packet)
     if version == MQTT_3_1_1:
         if code:
             # A will that should go out would not: in 3.1.1 every DISCONNECT deletes it.
@@ -112,7 +112,7 @@ def _disconnect(packet: Disconnect, version: int) -> bytes:
 def _auth(packet: Auth, version: int) -> bytes:
     if version == MQTT_3_1_1:
         raise InvalidArgumentError("MQTT 3.1.1 has no AUTH")
-    code = _checked(packet.reason_code, reasons.AUTH_CODES, packet)
+    code = _checked(packet.reason_code, types.AUTH_CODES, packet)
     properties = layouts.AUTH.encode(packet.properties)
     if not code and properties == b"\0":
         return b"\xf0\x00"
@@ -198,7 +198,7 @@ def _unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 def _suback(packet: Suback, version: int) -> bytes:
     packet_id = _packet_id(packet.packet_id)
-    codes = bytes([_checked(code, reasons.SUBACK_CODES, packet) for code in packet.reason_codes])
+    codes = bytes([_checked(code, types.SUBACK_CODES, packet) for code in packet.reason_codes])
     if not codes:
         raise InvalidArgumentError("SUBACK without a reason code")
     if version == MQTT_5_0:
@@ -208,7 +208,7 @@ def _suback(packet: Suback, version: int) -> bytes:
 
 def _unsuback(packet: Unsuback, version: int) -> bytes:
     packet_id = _packet_id(packet.packet_id)
-    codes = bytes([_checked(code, reasons.UNSUBACK_CODES, packet) for code in packet.reason_codes])
+    codes = bytes([_checked(code, types.UNSUBACK_CODES, packet) for code in packet.reason_codes])
     if version == MQTT_3_1_1:
         return b"\xb0\x02" + packet_id
     if not codes:
@@ -220,10 +220,10 @@ _ENCODERS: Final[dict[type[Packet], _Encoder]] = {
     Connect: _connect,
     Connack: _connack,
     Publish: encode_publish,
-    Puback: _acknowledgement(0x40, reasons.PUBACK_CODES),
-    Pubrec: _acknowledgement(0x50, reasons.PUBACK_CODES),
-    Pubrel: _acknowledgement(0x62, reasons.PUBREL_CODES),
-    Pubcomp: _acknowledgement(0x70, reasons.PUBREL_CODES),
+    Puback: _acknowledgement(0x40, types.PUBACK_CODES),
+    Pubrec: _acknowledgement(0x50, types.PUBACK_CODES),
+    Pubrel: _acknowledgement(0x62, types.PUBREL_CODES),
+    Pubcomp: _acknowledgement(0x70, types.PUBREL_CODES),
     Subscribe: _subscribe,
     Suback: _suback,
     Unsubscribe: _unsubscribe,

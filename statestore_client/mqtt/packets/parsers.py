@@ -1,4 +1,4 @@
-"""From the body of one packet to its value, for every packet but PUBLISH (:mod:`.publish_decoder`).
+"""From the body of one packet to its value, for every packet but PUBLISH (:mod:`.publish`).
 
 ``PARSERS[version][first byte]`` is the parser, or None where the type or its flags are not allowed: the table is how
 the reserved flags of the fixed header are checked. A parser gets (first byte, buffer, where the body starts, where it
@@ -13,11 +13,10 @@ from typing import Any, Final, TypeAlias
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.mqtt.packets import reasons
+from statestore_client.mqtt.packets import types
 from statestore_client.mqtt.packets.connect import parse_connect
-from statestore_client.mqtt.packets.context import Context
 from statestore_client.mqtt.packets.primitives import Reader, malformed, protocol_error
-from statestore_client.mqtt.packets.publish_decoder import decode_publish, decode_publish_3_1_1
+from statestore_client.mqtt.packets.publish import Context, decode_publish, decode_publish_3_1_1
 from statestore_client.mqtt.packets.topics import SHARE_PREFIX, topic_filter_problem
 from statestore_client.mqtt.packets.types import (
     MQTT_3_1_1,
@@ -62,7 +61,7 @@ def _reason_code(reader: Reader, allowed: frozenset[int]) -> int:
 def _connack(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connack:
     reader = Reader(data, pos, end)
     session_present = _session_present(reader)
-    code = _reason_code(reader, reasons.CONNACK_CODES)
+    code = _reason_code(reader, types.CONNACK_CODES)
     if session_present and code:
         raise protocol_error("session present with a refusal", pos)  # [MQTT-3.2.2-6]
     properties = layouts.CONNACK.decode(reader, max_repeats=context.max_user_properties)
@@ -74,12 +73,12 @@ def _connack_3_1_1(_first: int, data: bytes, pos: int, end: int, _context: Conte
     reader = Reader(data, pos, end)
     session_present = _session_present(reader)
     code = reader.byte()
-    if code >= len(reasons.CONNACK_FROM_3_1_1):
+    if code >= len(types.CONNACK_FROM_3_1_1):
         raise protocol_error(f"return code {code}", pos + 1)
     if session_present and code:
         raise protocol_error("session present with a refusal", pos)  # [MQTT-3.2.2-4] of 3.1.1
     reader.finish()
-    return Connack(session_present, reasons.CONNACK_FROM_3_1_1[code])
+    return Connack(session_present, types.CONNACK_FROM_3_1_1[code])
 
 
 def _session_present(reader: Reader) -> bool:
@@ -93,7 +92,7 @@ def _disconnect(_first: int, data: bytes, pos: int, end: int, context: Context) 
     if pos == end:
         return Disconnect()
     reader = Reader(data, pos, end)
-    code = _reason_code(reader, reasons.DISCONNECT_CODES)
+    code = _reason_code(reader, types.DISCONNECT_CODES)
     if end - pos == 1:
         return Disconnect(code)
     properties = layouts.DISCONNECT.decode(reader, max_repeats=context.max_user_properties)
@@ -105,7 +104,7 @@ def _auth(_first: int, data: bytes, pos: int, end: int, context: Context) -> Aut
     if pos == end:
         return Auth()
     reader = Reader(data, pos, end)
-    code = _reason_code(reader, reasons.AUTH_CODES)
+    code = _reason_code(reader, types.AUTH_CODES)
     properties = layouts.AUTH.decode(reader, max_repeats=context.max_user_properties)
     reader.finish()
     if properties.authentication_method is None:
@@ -258,7 +257,7 @@ def _reason_list(cls: type[Suback | Unsuback], codes: frozenset[int]) -> Parser:
 
 def _suback_3_1_1(_first: int, data: bytes, pos: int, end: int, _context: Context) -> Suback:
     reader = Reader(data, pos, end)
-    return Suback(reader.packet_id(), _reason_codes(reader, reasons.SUBACK_CODES_3_1_1))
+    return Suback(reader.packet_id(), _reason_codes(reader, types.SUBACK_CODES_3_1_1))
 
 
 def _reason_codes(reader: Reader, allowed: frozenset[int]) -> tuple[int, ...]:
@@ -308,14 +307,14 @@ PARSERS: Final = {
         {
             0x10: parse_connect,
             0x20: _connack,
-            0x40: _acknowledgement(Puback, reasons.PUBACK_CODES),
-            0x50: _acknowledgement(Pubrec, reasons.PUBACK_CODES),
-            0x62: _acknowledgement(Pubrel, reasons.PUBREL_CODES),
-            0x70: _acknowledgement(Pubcomp, reasons.PUBREL_CODES),
+            0x40: _acknowledgement(Puback, types.PUBACK_CODES),
+            0x50: _acknowledgement(Pubrec, types.PUBACK_CODES),
+            0x62: _acknowledgement(Pubrel, types.PUBREL_CODES),
+            0x70: _acknowledgement(Pubcomp, types.PUBREL_CODES),
             0x82: _subscribe,
-            0x90: _reason_list(Suback, reasons.SUBACK_CODES),
+            0x90: _reason_list(Suback, types.SUBACK_CODES),
             0xA2: _unsubscribe,
-            0xB0: _reason_list(Unsuback, reasons.UNSUBACK_CODES),
+            0xB0: _reason_list(Unsuback, types.UNSUBACK_CODES),
             0xC0: _pingreq,
             0xD0: _pingresp,
             0xE0: _disconnect,

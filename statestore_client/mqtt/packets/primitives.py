@@ -6,31 +6,45 @@ Source: MQTT 5.0 section 1.5.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Sized
+from typing import Final, TypeVar
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets.types import ReasonCode
 
-__all__ = [
-    "MAX_VARIABLE",
-    "Reader",
-    "decode_variable",
-    "encode_binary",
-    "encode_text",
-    "encode_unsigned",
-    "encode_variable",
-    "has_control",
-    "malformed",
-    "plain_text",
-    "protocol_error",
-    "read_binary",
-    "read_byte",
-    "read_four_bytes",
-    "read_pair",
-    "read_text",
-    "read_two_bytes",
-    "read_variable",
-]
+_K = TypeVar("_K", bound=Sized)
+_V = TypeVar("_V")
+
+
+class BoundedCache(dict[_K, _V]):
+    """Remembers a function's results, for the few strings that repeat in nearly every packet.
+
+    ``cache[key]`` is ``function(key)``, mostly from memory. The function has no effects; what it raises is not kept.
+
+    Invariant: at most ``ENTRIES`` short keys, whatever peers send. When full, it is emptied: the frequent strings are
+    back after one packet, while a rule for who may stay would cost more than it saves. With several threads a few
+    entries more are possible, wrong ones are not.
+    """
+
+    ENTRIES = 1024
+    #: Bytes or characters of a key, or of both parts of a pair.
+    LONGEST = 192
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[_K], _V]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, key: _K) -> _V:
+        value = self._function(key)
+        size = sum(map(len, key)) if isinstance(key, tuple) else len(key)
+        if size <= self.LONGEST:
+            if len(self) >= self.ENTRIES:
+                self.clear()
+            self[key] = value
+        return value
+
 
 #: The largest variable byte integer: four groups of seven bits.
 MAX_VARIABLE: Final = 268_435_455

@@ -2,7 +2,7 @@
 
 The rows stand in the order of their identifiers, which is also the order in which we write them (CONNACK aside).
 Here alone is decided what is malformed and why, and how a property is written. For PUBLISH, what came of that is
-remembered in :mod:`.publish_template` and :mod:`.publish_properties`.
+remembered in :mod:`.publish`.
 Source: MQTT 5.0 section 2.2.2.2 and the property sections of each packet.
 """
 
@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
-from statestore_client.mqtt.packets.bounded_cache import BoundedCache
 from statestore_client.mqtt.packets.primitives import (
+    BoundedCache,
     Reader,
     encode_binary,
     encode_text,

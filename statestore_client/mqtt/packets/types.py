@@ -2,7 +2,10 @@
 
 Nothing here knows bytes: :mod:`.encoder` and :mod:`.decoder` do. In MQTT 3.1.1 the properties are empty and reason
 codes are the ones that 5.0 would use; the codec translates (CONNACK return codes, SUBACK 0x80).
-Source: MQTT 5.0 section 3, MQTT 3.1.1 section 3.
+Which reason code belongs to which packet stands at the end, with the return codes of MQTT 3.1.1.
+
+Source: MQTT 5.0 section 3, and 2.4 (the table of reason codes); MQTT 3.1.1 section 3, with 3.2.2.3 (CONNACK) and 3.9.3
+(SUBACK).
 """
 
 from __future__ import annotations
@@ -13,40 +16,6 @@ from typing import Final, TypeAlias
 import attrs
 
 from statestore_client.wire.hot_value import hot_value
-
-__all__ = [
-    "DEFAULT_RECEIVE_MAXIMUM",
-    "MQTT_3_1_1",
-    "MQTT_5_0",
-    "Auth",
-    "AuthProperties",
-    "Connack",
-    "ConnackProperties",
-    "Connect",
-    "ConnectProperties",
-    "Disconnect",
-    "DisconnectProperties",
-    "Packet",
-    "Pingreq",
-    "Pingresp",
-    "Puback",
-    "Pubcomp",
-    "Publish",
-    "PublishProperties",
-    "Pubrec",
-    "Pubrel",
-    "ReasonCode",
-    "ReasonProperties",
-    "Suback",
-    "Subscribe",
-    "SubscribeProperties",
-    "Subscription",
-    "Unsuback",
-    "Unsubscribe",
-    "UserProperties",
-    "Will",
-    "WillProperties",
-]
 
 MQTT_3_1_1: Final = 4
 MQTT_5_0: Final = 5
@@ -373,3 +342,50 @@ Packet: TypeAlias = (
     | Disconnect
     | Auth
 )
+
+
+CONNACK_CODES: Final = frozenset(
+    {ReasonCode.SUCCESS, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F}
+)
+#: PUBACK and PUBREC.
+PUBACK_CODES: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+#: PUBREL and PUBCOMP.
+PUBREL_CODES: Final = frozenset({ReasonCode.SUCCESS, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND})
+SUBACK_CODES: Final = frozenset({0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2})
+SUBACK_CODES_3_1_1: Final = frozenset({0x00, 0x01, 0x02, 0x80})
+UNSUBACK_CODES: Final = frozenset({0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91})
+# 0x8C stands in the table of 2.4 and is missing in that of 3.14.2.1.
+DISCONNECT_CODES: Final = frozenset(
+    {0x00, 0x04, *range(0x80, 0x84), 0x87, 0x89, 0x8B, 0x8C, *range(0x8D, 0x91), *range(0x93, 0xA3)}
+)
+AUTH_CODES: Final = frozenset({ReasonCode.SUCCESS, ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.REAUTHENTICATE})
+
+#: CONNACK return code of 3.1.1 (the index) -> reason code.
+CONNACK_FROM_3_1_1: Final = (
+    ReasonCode.SUCCESS,
+    ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    ReasonCode.SERVER_UNAVAILABLE,
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    ReasonCode.NOT_AUTHORIZED,
+)
+
+# The exact counterparts, then codes that only 5.0 tells apart, under the one that makes a client do the same.
+_CONNACK_TO_3_1_1: Final[dict[int, int]] = {
+    **{code: number for number, code in enumerate(CONNACK_FROM_3_1_1)},
+    ReasonCode.SERVER_BUSY: 3,
+    ReasonCode.QUOTA_EXCEEDED: 3,
+    ReasonCode.USE_ANOTHER_SERVER: 3,
+    ReasonCode.SERVER_MOVED: 3,
+    ReasonCode.CONNECTION_RATE_EXCEEDED: 3,
+    ReasonCode.BAD_AUTHENTICATION_METHOD: 4,
+    ReasonCode.BANNED: 5,
+}
+
+
+def connack_return_code(reason_code: int) -> int | None:
+    """The 3.1.1 return code for a CONNACK reason code.
+
+    None when 3.1.1 has no code for it: then the server closes without a CONNACK (MQTT 3.1.1, 3.2.2.3).
+    """
+    return _CONNACK_TO_3_1_1.get(reason_code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from statestore_client.server.store.glob import compile_glob
-from statestore_client.wire.topics import COMMAND_TOPIC, notification_filter
+from statestore_client.wire.protocol import COMMAND_TOPIC, notification_filter
 
 if TYPE_CHECKING:
     from statestore_client.server.store.glob import Glob

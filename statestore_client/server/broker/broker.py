@@ -34,7 +34,7 @@ from statestore_client.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
+from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connect import AuthHandler, ConnectHandler, DisconnectHandler
@@ -65,7 +65,7 @@ from statestore_client.server.broker.state import State
 from statestore_client.server.broker.subscribe import SubscribeHandler
 from statestore_client.server.broker.sys_topics import SysTopics
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.messages import MAX_PACKET_SIZE
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from random import Random

@@ -28,7 +28,7 @@ from statestore_client.server.broker.outbound import BoundedOutbound, MessageQue
 from statestore_client.server.broker.records import SessionRecord
 from statestore_client.server.key_index import KeyIndex
 from statestore_client.server.shares import Shares
-from statestore_client.wire.messages import MAX_PACKET_SIZE
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from collections import deque

@@ -17,11 +17,19 @@ from statestore_client.server.kvstore.area import SubscriberOptions
 from statestore_client.server.kvstore.area_store import LOOKED_AT, PART_BYTES, packed_bytes, page
 from statestore_client.server.kvstore.patterns import KeyFilter
 from statestore_client.server.kvstore.sync import position
-from statestore_client.wire.kvstore.client_messages import (
+from statestore_client.wire.kvstore.messages import (
     MAX_HOLD_MS,
+    MAX_ITEMS,
+    MAX_POSITION,
     ChangeOwnKey,
+    Failure,
+    FailureReason,
     Follow,
     Followed,
+    Found,
+    Get,
+    GetFiltered,
+    GetHashes,
     GetOwnKeys,
     GetPeers,
     OwnKeyAction,
@@ -29,21 +37,11 @@ from statestore_client.wire.kvstore.client_messages import (
     PeerInfo,
     PeersReply,
     Piece,
-    Wanted,
-)
-from statestore_client.wire.kvstore.client_messages import OwnKeys as OwnKeysReply
-from statestore_client.wire.kvstore.messages import (
-    MAX_ITEMS,
-    MAX_POSITION,
-    Failure,
-    FailureReason,
-    Found,
-    Get,
-    GetFiltered,
-    GetHashes,
     Set,
     SetResult,
+    Wanted,
 )
+from statestore_client.wire.kvstore.messages import OwnKeys as OwnKeysReply
 from statestore_client.wire.kvstore.value import RESERVED, NoMergeReason
 
 if TYPE_CHECKING:

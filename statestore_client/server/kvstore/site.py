@@ -27,15 +27,18 @@ from statestore_client.server.kvstore.peers import (
 )
 from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.requests import ClientRequest, HeldRequests, answer_client
-from statestore_client.wire.kvstore.client_messages import ChangePeer, Follow, GetPeers, GetSummary, Summary
 from statestore_client.wire.kvstore.codec import decode, encode, knows, request_in
 from statestore_client.wire.kvstore.messages import (
+    ChangePeer,
     CompareRanges,
     Failure,
     FailureReason,
     Finalize,
     Flood,
+    Follow,
     Found,
+    GetPeers,
+    GetSummary,
     Heartbeat,
     Hello,
     HelloWanted,
@@ -45,6 +48,7 @@ from statestore_client.wire.kvstore.messages import (
     Refusal,
     Reply,
     SetResult,
+    Summary,
     Sync,
     SyncReply,
 )

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.kvstore.area_store import SYNC_BYTES, SYNC_KEYS, packed_bytes
-from statestore_client.wire.kvstore.comparison import Comparison, compare
 from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
     CompareRanges,
@@ -37,6 +36,7 @@ from statestore_client.wire.kvstore.messages import (
     Sync,
     SyncReply,
 )
+from statestore_client.wire.kvstore.value import Comparison, compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

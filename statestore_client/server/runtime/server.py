@@ -30,8 +30,8 @@ from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, Authorizer, StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
 from statestore_client.thread_locks import Mutex
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
+from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
     import os

@@ -34,7 +34,7 @@ from statestore_client.wire.administration import (
     encode_json,
     is_control_topic,
 )
-from statestore_client.wire.topics import QOS
+from statestore_client.wire.protocol import QOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -51,31 +51,34 @@ from statestore_client.errors import (
     UnknownServerError,
 )
 from statestore_client.mqtt.packets import encode
-from statestore_client.mqtt.packets.answer_template import AnswerTemplate
-from statestore_client.mqtt.packets.bounded_cache import BoundedCache
+from statestore_client.mqtt.packets.primitives import BoundedCache
+from statestore_client.mqtt.packets.publish import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, Route, Series
 from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.messages import (
+from statestore_client.wire.notifications import Notification, Operation, encode_notification
+from statestore_client.wire.protocol import (
+    COMMAND_TOPIC,
     CONTENT_TYPE,
     FENCING_TOKEN,
     MAX_PACKET_SIZE,
     PERSIST,
     PERSISTED,
     PROTOCOL_VERSION,
+    QOS,
     STATUS,
     STATUS_MESSAGE,
     STORE_ID,
     TIMESTAMP,
+    Dialect,
+    is_state_store_topic,
+    notification_topic,
 )
-from statestore_client.wire.notifications import Notification, Operation, encode_notification
 from statestore_client.wire.replies import OK, Keys, Refused, Reply, encode_reply
-from statestore_client.wire.topics import COMMAND_TOPIC, QOS, is_state_store_topic, notification_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

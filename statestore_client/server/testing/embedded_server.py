@@ -31,7 +31,7 @@ from statestore_client.server.runtime.transport.endpoints import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls
-from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -32,10 +32,10 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.mqtt.packets.primitives import decode_variable
-from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
+from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.server.runtime.transport.connection import LINGER_S, ServerConnection
 from statestore_client.server.testing.faults import Delay, Drop, Duplicate, Refuse, Withhold
-from statestore_client.wire.messages import MAX_PACKET_SIZE
+from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

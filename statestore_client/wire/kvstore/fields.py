@@ -10,13 +10,16 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from statestore_client.wire.kvstore.client_messages import OwnKeyState, PeerInfo, Piece, Wanted
 from statestore_client.wire.kvstore.messages import (
     MAX_ITEMS,
     MAX_PATH,
     MAX_PATH_BYTES,
     MAX_PREFIXES,
     MAX_VALUES_BYTES,
+    OwnKeyState,
+    PeerInfo,
+    Piece,
+    Wanted,
     path_fits,
 )
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value

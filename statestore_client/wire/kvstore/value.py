@@ -9,7 +9,7 @@ Source: KvStore, "Versioning of K-V pairs", "Time-To-Live(ttl)"; facts §1, §2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import Enum, IntEnum
 from hashlib import blake2b
 from struct import Struct
 from typing import Final
@@ -17,11 +17,6 @@ from typing import Final
 import attrs
 
 from statestore_client.wire.hot_value import hot_value
-
-__all__ = [
-    "INFINITE_TTL_MS", "MAX_KEY_BYTES", "MAX_ORIGINATOR_BYTES", "MAX_TTL_MS", "MAX_VALUE_BYTES", "MAX_VERSION",
-    "RESERVED", "NoMergeReason", "Publication", "Value", "hash_of",
-]  # fmt: skip
 
 #: Below this is what sites export from their state stores: ``sites/NAME/KEY``. At a site that has a bridge no client
 #: writes there.
@@ -112,3 +107,37 @@ def hash_of(version: int, originator: str, value: bytes) -> int:
     data = b"%d:%d:%b%b" % (version, len(name), name, value)
     digest: int = _AS_INTEGER(blake2b(data, digest_size=8).digest())[0]
     return digest
+
+
+class Comparison(Enum):
+    """What :func:`compare` finds."""
+
+    FIRST = "first"
+    SECOND = "second"
+    TIED = "tied"
+    #: Same version and originator, and the values differ, or may, but one of them is not there.
+    UNKNOWN = "unknown"
+
+
+def compare(first: Value, second: Value) -> Comparison:
+    """By version, originator, value, then TTL version; by hash where a value is not there.
+
+    Originators are compared by code points, which is the order of their UTF-8 bytes; a shorter prefix is smaller.
+    """
+    if first.version != second.version:
+        return _greater(first.version > second.version)
+    if first.originator != second.originator:
+        return _greater(first.originator > second.originator)
+    if first.hash is not None and first.hash == second.hash:
+        if first.ttl_version != second.ttl_version:
+            return _greater(first.ttl_version > second.ttl_version)
+        return Comparison.TIED
+    if first.value is None or second.value is None:
+        return Comparison.UNKNOWN
+    if first.value != second.value:
+        return _greater(first.value > second.value)
+    return Comparison.TIED
+
+
+def _greater(is_first: bool) -> Comparison:
+    return Comparison.FIRST if is_first else Comparison.SECOND

@@ -7,16 +7,17 @@ import pytest
 from site_pair import AREA, OneSite, Pair, failed
 
 from statestore_client.server.kvstore.sync import position
-from statestore_client.wire.kvstore.client_messages import ChangeOwnKey, OwnKeyAction
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_MESSAGE,
+    ChangeOwnKey,
     FailureReason,
     Found,
     Get,
     GetFiltered,
     GetHashes,
     Message,
+    OwnKeyAction,
     Set,
     SetResult,
 )

@@ -10,22 +10,27 @@ from site_pair import AREA, OneSite, failed
 from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
 from statestore_client.server.kvstore.peers import PeerWanted
 from statestore_client.server.kvstore.requests import MAX_HELD, MAX_HELD_OF_LINK
-from statestore_client.wire.kvstore.client_messages import (
+from statestore_client.wire.kvstore.codec import encode
+from statestore_client.wire.kvstore.messages import (
     MAX_HOLD_MS,
+    MAX_ITEMS,
+    MAX_MESSAGE,
     ChangePeer,
+    Failure,
+    FailureReason,
     Follow,
     Followed,
     GetOwnKeys,
     GetPeers,
     GetSummary,
+    Hello,
+    Message,
     OwnKeys,
     PeersReply,
     Piece,
     Summary,
     Wanted,
 )
-from statestore_client.wire.kvstore.codec import encode
-from statestore_client.wire.kvstore.messages import MAX_ITEMS, MAX_MESSAGE, Failure, FailureReason, Hello, Message
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VALUE_BYTES, Value, hash_of
 
 CLIENT = "client"

@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore_client.server.kvstore.area_store import LEAST_TTL_MS, AreaStore, Decision, Update, decide
-from statestore_client.wire.kvstore.comparison import Comparison, compare
-from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, MAX_VERSION, NoMergeReason, Value, hash_of
+from statestore_client.wire.kvstore.value import (
+    INFINITE_TTL_MS,
+    MAX_VERSION,
+    Comparison,
+    NoMergeReason,
+    Value,
+    compare,
+    hash_of,
+)
 
 REPLACE, UPDATE_TTL = Update.REPLACE, Update.UPDATE_TTL
 OLD, NO_NEED = NoMergeReason.OLD_VERSION, NoMergeReason.NO_NEED_TO_UPDATE

@@ -38,9 +38,8 @@ from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.transport.site_sockets import Came, ConnectionChanged, SiteSockets
-from statestore_client.wire.kvstore.client_messages import ChangePeer, GetSummary
 from statestore_client.wire.kvstore.codec import decode, encode
-from statestore_client.wire.kvstore.messages import MAX_MESSAGE, Failure, Hello, Set
+from statestore_client.wire.kvstore.messages import MAX_MESSAGE, ChangePeer, Failure, GetSummary, Hello, Set
 from statestore_client.wire.kvstore.value import Value
 
 _ANYWHERE = "tcp://127.0.0.1:*"

@@ -13,9 +13,9 @@ from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.commands import Command
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

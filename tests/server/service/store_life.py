@@ -16,8 +16,8 @@ from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, Reque
 from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.protocol import COMMAND_TOPIC
 from statestore_client.wire.replies import Found, Refused, Reply
-from statestore_client.wire.topics import COMMAND_TOPIC
 
 __all__ = ["ASKED", "WALL_MS", "Life", "living", "refusal", "value"]
 

@@ -29,7 +29,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import AccessRules, EmbeddedServer
 from statestore_client.wire.administration import CONTROL_TOPIC
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 __all__ = ["administered_world"]
 

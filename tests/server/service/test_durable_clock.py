@@ -23,8 +23,8 @@ from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command, Condition, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.protocol import COMMAND_TOPIC
 from statestore_client.wire.replies import MISSING, OK, Found, NotApplied, Refused
-from statestore_client.wire.topics import COMMAND_TOPIC
 
 _WALL_MS = 1_700_000_000_000
 _MINUTE_MS = 60_000

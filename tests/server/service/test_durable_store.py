@@ -25,10 +25,9 @@ from statestore_client.server.journal import (
 from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore
 from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.protocol import COMMAND_TOPIC, Dialect
 from statestore_client.wire.replies import MISSING, OK, Found, Refused
-from statestore_client.wire.topics import COMMAND_TOPIC
 
 
 @pytest.fixture

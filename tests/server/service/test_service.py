@@ -34,8 +34,7 @@ from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.server.broker.application import Application, Drop, Kick, Route
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.commands import Get, Scan
-from statestore_client.wire.dialect import Dialect
-from statestore_client.wire.topics import notification_topic
+from statestore_client.wire.protocol import Dialect, notification_topic
 
 #: Of the store with the key of zeros; the official SDKs ignore it.
 STORE = ("statestore-id", "79802c715d67a147")

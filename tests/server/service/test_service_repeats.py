@@ -32,8 +32,8 @@ from service_driver import (
 from statestore_client.server.broker.application import Deliver, Series
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.wire.commands import Set
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.protocol import Dialect
 
 VDEL_ABC = VDEL.replace(b"xyz", b"abc")
 

@@ -14,7 +14,7 @@ from statestore_client.server.journal import Stream
 from statestore_client.server.service.service import TOKEN_KEY_BYTES
 from statestore_client.server.store import Persistence
 from statestore_client.wire.commands import Del, Get, Scan, Set
-from statestore_client.wire.dialect import Dialect
+from statestore_client.wire.protocol import Dialect
 
 TS = "1700000000000:0:client"
 

@@ -9,9 +9,9 @@ from statestore_client.errors import ServerError
 from statestore_client.server.journal import Journal
 from statestore_client.server.store import Change, Outcome, RequestContext, StateStore, StoreLimits
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
+from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.replies import Refused
 
 WALL = 1_696_374_425_000  # October 3, 11:07:05PM GMT, the document's example

@@ -11,8 +11,8 @@ from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.durability import MAX_AHEAD_MS
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES
 from statestore_client.server.store.store import EXPIRIES_PER_SET
-from statestore_client.wire.dialect import Dialect
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp
+from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found
 
 

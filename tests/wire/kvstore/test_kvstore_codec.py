@@ -13,22 +13,6 @@ from hypothesis import strategies as st
 from statestore_client.errors import InvalidArgumentError, RemoteProtocolError
 from statestore_client.server.kvstore.area_store import AreaStore
 from statestore_client.wire.kvstore import codec
-from statestore_client.wire.kvstore.client_messages import (
-    ChangeOwnKey,
-    ChangePeer,
-    Follow,
-    Followed,
-    GetOwnKeys,
-    GetPeers,
-    GetSummary,
-    OwnKeys,
-    OwnKeyState,
-    PeerInfo,
-    PeersReply,
-    Piece,
-    Summary,
-    Wanted,
-)
 from statestore_client.wire.kvstore.codec import decode, encode, request_in
 from statestore_client.wire.kvstore.messages import (
     MAX_ITEMS,
@@ -36,25 +20,39 @@ from statestore_client.wire.kvstore.messages import (
     MAX_POSITION,
     MAX_PREFIXES,
     MAX_VALUES_BYTES,
+    ChangeOwnKey,
+    ChangePeer,
     CompareRanges,
     Failure,
     Finalize,
     Flood,
+    Follow,
+    Followed,
     Found,
     Get,
     GetFiltered,
     GetHashes,
+    GetOwnKeys,
+    GetPeers,
+    GetSummary,
     Heartbeat,
     Hello,
     HelloWanted,
     Leave,
     Message,
+    OwnKeys,
+    OwnKeyState,
+    PeerInfo,
+    PeersReply,
+    Piece,
     RangeSumsReply,
     Refusal,
     Set,
     SetResult,
+    Summary,
     Sync,
     SyncReply,
+    Wanted,
 )
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.wire.kvstore.comparison import Comparison, compare
-from statestore_client.wire.kvstore.value import Value, hash_of
+from statestore_client.wire.kvstore.value import Comparison, Value, compare, hash_of
 
 FIRST, SECOND, TIED, UNKNOWN = Comparison.FIRST, Comparison.SECOND, Comparison.TIED, Comparison.UNKNOWN
 SWAPPED = {FIRST: SECOND, SECOND: FIRST, TIED: TIED, UNKNOWN: UNKNOWN}

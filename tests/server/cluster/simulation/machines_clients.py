@@ -32,8 +32,8 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.wire.commands import Get, Set
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 from statestore_client.wire.replies import Found, Ok, decode_reply
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
 
 if TYPE_CHECKING:
     from machines_audit import MachineAudit

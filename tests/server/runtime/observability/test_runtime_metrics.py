@@ -33,7 +33,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import BrokerLimits, EmbeddedServer
 from statestore_client.server.runtime.observability.event_log import JsonLines, log_event
-from statestore_client.wire.topics import COMMAND_TOPIC
+from statestore_client.wire.protocol import COMMAND_TOPIC
 
 #: A line of the text format, as Prometheus documents it.
 _SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z]+="[^"]*"(?:,[a-z]+="[^"]*")*\})? (-?[0-9.e+-]+)')

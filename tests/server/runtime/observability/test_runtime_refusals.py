@@ -32,7 +32,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls, StoreLimits
 from statestore_client.server.runtime.observability.refusal_log import RefusalLog
-from statestore_client.wire.topics import COMMAND_TOPIC, notification_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, notification_topic
 
 GUESSER, BYSTANDER = "127.0.0.1", "127.0.0.2"
 #: Lines about one peer at once, and seconds until it has one more, as the documentation says.

@@ -23,7 +23,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
 )
 from statestore_client.server import AccessRules, EmbeddedServer
-from statestore_client.wire.topics import COMMAND_TOPIC, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, response_topic
 
 #: Reason codes as the standard numbers them (MQTT 5.0, 2.4).
 NOT_AUTHORIZED, ADMINISTRATIVE = 0x87, 0x98

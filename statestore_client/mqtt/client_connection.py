@@ -5,7 +5,7 @@ Life of a connection::
     NEW --connect()--> WAITING --CONNACK--> OPEN --disconnect(), DISCONNECT, a broken packet, silence--> ENDED
 
 What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. What outlives the
-connection is in :class:`~statestore_client.mqtt.session.ClientSession`. After a reconnect, ``core`` says which
+connection is in :class:`~statestore_client.mqtt.messaging.ClientSession`. After a reconnect, ``core`` says which
 publications are sent again (``publish(..., again=True)``), before any new one.
 
 This module is the handshake, the keep-alive and the ends; messages are :mod:`~statestore_client.mqtt.messaging`'s.
@@ -15,8 +15,10 @@ Source: MQTT 5.0 sections 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import Enum, auto
 from typing import Any, Final
+
+import attrs
 
 from statestore_client.errors import (
     ConnectionLostError,
@@ -27,9 +29,7 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, no_pingresp, refused
-from statestore_client.mqtt.connect_properties import connect_user_properties
-from statestore_client.mqtt.keep_alive import Due, KeepAlive
-from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, Messaging, PublishCall
+from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, ClientSession, Messaging, PublishCall
 from statestore_client.mqtt.packets import (
     MQTT_5_0,
     Auth,
@@ -46,12 +46,68 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
-from statestore_client.mqtt.packets.reasons import DISCONNECT_CODES
-from statestore_client.mqtt.session import ClientSession
+from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import MAX_PACKET_SIZE, Closed, Event, IncomingMessage
+from statestore_client.wire.messages import Closed, Event, IncomingMessage
+from statestore_client.wire.protocol import MAX_PACKET_SIZE, METRIC_CATEGORY, PERSISTED
 
-__all__ = ["ClientConnection"]
+
+def connect_user_properties(settings: ConnectionSettings) -> tuple[tuple[str, str], ...]:
+    """The user properties of CONNECT, in the order of the official SDKs (state store facts, 1.1)."""
+    category = settings.metric_category
+    named = () if category is None else ((METRIC_CATEGORY, category),)
+    return (*named, PERSISTED) if settings.persist_session else named
+
+
+class Due(Enum):
+    """What :meth:`KeepAlive.check` asks for."""
+
+    NOTHING = auto()
+    PING = auto()
+    END = auto()
+
+
+@attrs.define(eq=False)
+class KeepAlive:
+    """Says when to ping, and when the link is dead (MQTT 5.0, 3.1.2.10).
+
+    Times are monotonic seconds; an ``interval_s`` of 0 switches it off.
+
+    Silence of either side counts: a link that takes what we write may have lost its way back. A ping must be answered,
+    by whatever comes in, within half an interval.
+    """
+
+    interval_s: float
+    last_sent: float = 0.0
+    last_received: float = 0.0
+    pinged_at: float | None = None
+
+    def begin(self, now: float) -> None:
+        self.last_sent = self.last_received = now
+
+    def heard(self, now: float) -> None:
+        """Note that something came in."""
+        self.last_received = now
+        self.pinged_at = None
+
+    def deadline(self) -> float | None:
+        """When :meth:`check` has something to say."""
+        if not self.interval_s:
+            return None
+        if self.pinged_at is not None:
+            return self.pinged_at + self.interval_s / 2
+        return min(self.last_sent, self.last_received) + self.interval_s
+
+    def check(self, now: float) -> Due:
+        """PING only once for each silence; END when no answer came."""
+        deadline = self.deadline()
+        if deadline is None or now < deadline:
+            return Due.NOTHING
+        if self.pinged_at is not None:
+            return Due.END
+        self.pinged_at = now
+        return Due.PING
+
 
 _PINGREQ: Final = encode(Pingreq())
 

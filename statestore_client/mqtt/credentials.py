@@ -1,14 +1,20 @@
-"""TLS for client connections: verified, TLS 1.2 or newer, with no exception for localhost."""
+"""What a client trusts and shows, from the files that its settings name: TLS, passwords, service account tokens.
+
+TLS is verified, 1.2 or newer, with no exception for localhost. A Kubernetes service account token is a method of
+enhanced authentication.
+
+Source: state store facts, 3.4: method ``K8S-SAT``, the token is the authentication data, and it is presented again
+with AUTH 0x19 when the file has changed. Kubernetes replaces the file before the token in it expires.
+"""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Final
 
 from statestore_client.errors import SettingsError
 from statestore_client.settings import ConnectionSettings
-
-__all__ = ["client_context", "read_password", "read_setting_file"]
 
 
 def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
@@ -60,3 +66,42 @@ def read_setting_file(name: str, path: str | None) -> str | None:
         return Path(path).read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{name} {path!r} cannot be read: {error}") from error
+
+
+#: How often the file is read. Kubernetes renews tokens when a fifth of their life, at least two minutes, is left.
+LOOK_EVERY_S: Final = 10.0
+
+
+class ServiceAccountToken:
+    """See :class:`statestore_client.mqtt.authentication.Authenticator`."""
+
+    method: Final = "K8S-SAT"
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._token = b""
+
+    def load(self) -> None:
+        """Read the file. Raises :class:`SettingsError` when that fails or it is empty."""
+        self._token = self._read()
+        if not self._token:
+            raise SettingsError(f"sat_file {self._path!r} is empty")
+
+    def load_changed(self) -> bool:
+        """Whether there is another token than the last one. A file that is being replaced has not changed yet."""
+        try:
+            token = self._read()
+        except SettingsError:
+            return False
+        if not token or token == self._token:
+            return False
+        self._token = token
+        return True
+
+    def data(self, challenge: bytes | None) -> bytes:
+        """The token, whatever the broker says."""
+        del challenge
+        return self._token
+
+    def _read(self) -> bytes:
+        return (read_setting_file("sat_file", self._path) or "").strip().encode()

@@ -1,23 +1,48 @@
-"""The topics of the state store.
+"""The protocol of the state store around its payloads: dialects, names of properties, topics.
 
 Source: state store protocol, "State store system topic, QoS, and required MQTT5 properties" and "KEYNOTIFY notification
-topics and lifecycle". Hexadecimal is RFC 4648 base 16; we write upper case and read either.
+topics and lifecycle"; the names of properties include what the official SDKs add. Hexadecimal is RFC 4648 base 16; we
+write upper case and read either.
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "COMMAND_TOPIC",
-    "QOS",
-    "is_state_store_topic",
-    "notification_filter",
-    "notification_topic",
-    "parse_notification_topic",
-    "response_topic",
-]
+
+class Dialect(StrEnum):
+    """``SERVICE`` answers as the real service does; ``DOCUMENT`` answers to the letter of the published document.
+
+    They differ in a handful of words; each difference is handled where the word is written. Clients read both.
+    """
+
+    SERVICE = "service"
+    DOCUMENT = "document"
+
+
+TIMESTAMP: Final = "__ts"
+FENCING_TOKEN: Final = "__ft"  # noqa: S105 - the name of a user property, not a secret
+STATUS: Final = "__stat"
+STATUS_MESSAGE: Final = "__stMsg"
+PROTOCOL_VERSION: Final = "__protVer"
+SOURCE_ID: Final = "__srcId"
+#: Of responses of this package's server: which store this is, another one when it has begun empty. The name is none of
+#: the protocol's: the official SDKs ignore such properties, or hand them to the application.
+STORE_ID: Final = "statestore-id"
+PARTITION: Final = "$partition"
+HIGH_PRIORITY: Final = "$high_priority"
+PERSIST: Final = "aio-persistence"
+#: The whole property, of a SET and of CONNECT. It is left out where nothing is asked for; ``false`` is never sent.
+PERSISTED: Final = (PERSIST, "true")
+METRIC_CATEGORY: Final = "metriccategory"  # of CONNECT
+CONTENT_TYPE: Final = "application/octet-stream"
+ANY_BYTES: Final = 0  # the payload format indicator of that: it need not be text
+#: The longest MQTT packet, in bytes: a fixed header of 5 and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
+MAX_PACKET_SIZE: Final = 268_435_460
+#: Reason codes from here on are errors (MQTT 5.0, 2.4).
+FIRST_ERROR: Final = 0x80
 
 _SERVICE: Final = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
 _NOTIFICATIONS: Final = f"clients/{_SERVICE}"

@@ -68,7 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     fixtures and stay together, all users of the one Spark session too, and what takes longest starts first.
     """
     for item in items:
-        if _is_of_ci(item.path) and item.get_closest_marker("quick") is None:
+        is_long = item.get_closest_marker("long") is not None
+        if is_long or (_is_of_ci(item.path) and item.get_closest_marker("quick") is None):
             item.add_marker(pytest.mark.ci)
         group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.scaled
 
 _CLIENTS = 5
 _OPERATIONS = 8
-_HISTORIES = scaled(250, 2500)  # for each of four kinds of clients
+_HISTORIES = scaled(100, 2500)  # for each of four kinds of clients
 _HISTORIES_WITH_CUTS = scaled(40, 400)
 _KINDS = ("set", "set", "nx", "nex", "get", "get", "get", "delete", "vdelete")
 

@@ -28,8 +28,8 @@ from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, RaftErro
 
 pytestmark = pytest.mark.scaled
 
-_KILLS = scaled(10, 500)
-_TRACED_KILLS = scaled(6, 60)
+_KILLS = scaled(8, 500)
+_TRACED_KILLS = scaled(4, 60)
 _WRITERS = 8
 
 

@@ -38,7 +38,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMIT_S: Final = 300.0
-SCALE: Final = {"STATESTORE_TEST_SCALE": "0.2"}
+SCALE: Final = {"STATESTORE_TEST_SCALE": "0.4"}
 SURVIVED: Final = "SURVIVED"
 _NOT_COPIED: Final = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "_build", "*.egg-info")
 _FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)

@@ -26,7 +26,7 @@ SCALE = float(os.environ.get("STATESTORE_TEST_SCALE", "0.05"))
 SEED = int(os.environ.get("STATESTORE_TEST_SEED", "1"))
 
 #: Of the processor, for the schedules of one kind at scale 1.
-_BUDGET_S = 30.0
+_BUDGET_S = 15.0
 _CHUNK = 50
 _SHOWN = 5
 

@@ -372,7 +372,7 @@ MUTANTS: dict[Plant, int] = {
     _a_lease_from_the_time_out_of_the_leader: 755,
     _a_voter_is_not_quiet: 229,
     _a_lease_begins_with_the_answer: 277,
-    _a_read_sees_the_commit_index_of_a_new_leader: 738,
+    _a_read_sees_the_commit_index_of_a_new_leader: 806,
 }
 
 

@@ -125,7 +125,7 @@ def test_all_peers_at_once_cost_at_most_as_much_again(
 # -- wide meshes that lose messages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [100, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.ci])])
+@pytest.mark.parametrize("size", [100, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_an_update_reaches_every_site_of_a_mesh_that_loses_messages(size: int) -> None:
     """With 5 % of all messages lost each site has the update, and it took at most two messages on each connection."""
     mesh = WideMesh(size, loss=0.05)

@@ -37,19 +37,17 @@ from statestore_client.mqtt.packets import (
 from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.audit import violations
-from statestore_client.server.broker.connect import AuthHandler, ConnectHandler, DisconnectHandler
+from statestore_client.server.broker.connect import ConnectHandler
 from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.effects import EffectRunner
 from statestore_client.server.broker.lifecycle import (
     AwaitedClients,
     SessionLifecycle,
     SessionPermissions,
-    SessionTakeover,
-    Wills,
 )
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.overflow import Backpressure, OverflowPolicy
-from statestore_client.server.broker.publish import AcknowledgementHandler, PublishHandler
+from statestore_client.server.broker.publish import PublishHandler
 from statestore_client.server.broker.recovery import Recovery
 from statestore_client.server.broker.reports import BrokerUsage
 from statestore_client.server.broker.router import Router
@@ -113,36 +111,30 @@ class Broker:
         self.reports: Final = state.reports
         #: CONNECTs that were refused, by the name of the quota.
         self.quota_refusals: Final[Mapping[str, int]] = state.quota_refusals
+        state.application, state.gatekeeper, state.events = application, gatekeeper, events
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
-        self._effects = EffectRunner(state, self._router, application, events)
+        self._effects = EffectRunner(state, self._router)
         self._sys_topics = SysTopics(state, self._effects)
-        wills = Wills(state, self._effects)
-        self._lifecycle = SessionLifecycle(state, self._router, application, wills, events)
+        self._lifecycle = lifecycle = SessionLifecycle(state, self._router, self._effects)
+        self._permissions = SessionPermissions(state, lifecycle)
+        self._awaited = AwaitedClients(state, lifecycle, self._permissions)
+        self._recovery = Recovery(state, lifecycle, self._permissions, self._awaited)
         self._backpressure = Backpressure(state, overflow)
-        self._publish_handler = PublishHandler(
-            state, self._router, self._lifecycle, application, self._backpressure, self._effects, events
-        )
-        self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics, events)
-        self._permissions = SessionPermissions(state, gatekeeper, wills)
-        self._auth_handler = AuthHandler(state, self._lifecycle, gatekeeper)
-        self._awaited = awaited = AwaitedClients(state, self._lifecycle, self._permissions)
-        takeover = SessionTakeover(state, self._lifecycle, awaited)
-        self._recovery = Recovery(state, self._lifecycle, self._permissions, awaited)
-        parts = (overflow, self._lifecycle, takeover, self._auth_handler, application, gatekeeper, random)
-        self._connect_handler = ConnectHandler(state, *parts)
-        acknowledgements = AcknowledgementHandler(self._router, self._lifecycle)
+        self._connect_handler = ConnectHandler(state, overflow, lifecycle, self._awaited, random)
+        self._publish_handler = PublishHandler(state, self._router, lifecycle, self._backpressure, self._effects)
+        self._subscribe_handler = SubscribeHandler(state, self._router, self._sys_topics)
         self._handlers: dict[type[Packet], _Handler] = {
             Publish: self._publish_handler.handler,
-            Puback: acknowledgements.puback,
-            Pubrec: acknowledgements.pubrec,
+            Puback: self._publish_handler.puback,
+            Pubrec: self._publish_handler.pubrec,
             Pubrel: self._publish_handler.release,
-            Pubcomp: acknowledgements.pubcomp,
+            Pubcomp: self._publish_handler.pubcomp,
             Subscribe: self._subscribe_handler.subscribe,
             Unsubscribe: self._subscribe_handler.unsubscribe,
             Pingreq: self._on_pingreq,
-            Disconnect: DisconnectHandler(state, self._lifecycle).disconnect,
-            Auth: self._auth_handler.renew,
+            Disconnect: lifecycle.disconnect,
+            Auth: self._connect_handler.renew,
         }
 
     # -- what the runtime looks at ------------------------------------------------------------------------------------
@@ -363,7 +355,7 @@ class Broker:
         connection.verification = None
         if packet is None:
             if connection.session is not None:
-                self._auth_handler.renewed(connection, connection.session, verdict, now)
+                self._connect_handler.renewed(connection, connection.session, verdict, now)
         else:
             self._connect_handler.verified(connection, packet, verdict, now, was_held=was_held)
         self._settle(now)
@@ -386,7 +378,7 @@ class Broker:
 
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
         if connection.verification is not None:
-            self._auth_handler.hold(connection, connection.verification, packet)
+            self._connect_handler.hold(connection, connection.verification, packet)
         elif isinstance(packet, Connect):
             self._connect_handler.connect(connection, packet, now)
             self._settle(now)

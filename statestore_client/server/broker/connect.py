@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from statestore_client.mqtt.packets import Packet
-    from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict
-    from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.lifecycle import SessionLifecycle, SessionTakeover
+    from statestore_client.server.broker.admission import Permissions, Verdict
+    from statestore_client.server.broker.lifecycle import AwaitedClients, SessionLifecycle
     from statestore_client.server.broker.overflow import OverflowPolicy
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
@@ -65,10 +64,7 @@ class ConnectHandler:
     _state: State
     _overflow: OverflowPolicy
     _lifecycle: SessionLifecycle
-    _takeover: SessionTakeover
-    _auth_handler: AuthHandler
-    _application: Application | None
-    _gatekeeper: Gatekeeper | None
+    _awaited: AwaitedClients
     _random: Random
 
     def connect(self, connection: Connection, packet: Connect, now: Instant) -> None:
@@ -90,7 +86,7 @@ class ConnectHandler:
             self._refuse(connection, refusal)
             return
         connection.method = packet.properties.authentication_method
-        verdict = self._auth_handler.authenticate(connection, packet)
+        verdict = self._authenticate(connection, packet)
         if verdict is not None:
             self.verified(connection, packet, verdict, now)
 
@@ -102,7 +98,7 @@ class ConnectHandler:
             self._refuse(connection, verdict)
             return
         client_id = packet.client_id or self._new_client_id()
-        user, gatekeeper = verdict.user, self._gatekeeper
+        user, gatekeeper = verdict.user, self._state.gatekeeper
         permissions = None if gatekeeper is None else gatekeeper.permissions(user, client_id)
         refusal = (
             self._refusal(packet, now)
@@ -116,11 +112,11 @@ class ConnectHandler:
             self._hold(connection, packet, verdict, now)
             return
         expiry_s = self._expiry_s(packet)
-        session, is_present = self._takeover.session_for(
+        session, is_present = self._session_for(
             client_id, user, now, clean_start=packet.clean_start, is_lasting=expiry_s > 0
         )
         session.expiry_s = expiry_s
-        self._lifecycle.wills.put(session, packet.will)
+        self._lifecycle.put_will(session, packet.will)
         session.permissions = permissions
         connection.aliases = self._aliases(packet)
         keep_alive_s = self._keep_alive_s(packet)
@@ -149,6 +145,44 @@ class ConnectHandler:
     def _refuse(self, connection: Connection, refusal: Refusal) -> None:
         self._state.counters.refused_connects += 1
         connection.refuse(refusal.reason_code, refusal.reason)
+
+    # -- one session per client identifier, and one connection per session (MQTT 5.0, 3.1.4, 4.1) ----------------------
+
+    def _session_for(
+        self, client_id: str, user: str | None, now: Instant, *, clean_start: bool, is_lasting: bool
+    ) -> tuple[Session, bool]:
+        """The session and whether it was there before (MQTT-3.1.2-4 to -6). An older connection of it ends
+        (MQTT-3.1.4-3). ``is_lasting``: a new one is to outlive its connections.
+        """
+        self._awaited.came_back(client_id, user, now)
+        sessions = self._state.sessions
+        session = sessions.get(client_id)
+        was_away = session is not None and session.connection is None
+        if session is not None and session.connection is not None:
+            self._state.counters.takeovers += 1
+            self._state.flapping.took_over(client_id, now.monotonic)
+            self._lifecycle.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
+            session = sessions.get(client_id)  # gone, if it was to end with its connection
+        if session is not None and clean_start:
+            if was_away:
+                # A new connection for the client identifier before the delay is over takes the will back, whatever
+                # becomes of the session (MQTT-3.1.2-8). One that is taken over leaves its will (3.1.3.2.2).
+                self._lifecycle.put_will(session, None)
+            self._lifecycle.end(session, now)
+            session = None
+        if session is None:
+            self._make_room(user, now)
+            return sessions.create(client_id, user, is_lasting=is_lasting), False
+        return session, True
+
+    def _make_room(self, user: str | None, now: Instant) -> None:
+        """End a session that nobody uses, if there are too many: otherwise no new client could ever come in."""
+        sessions = self._state.sessions
+        quota = sessions.shares.lacking(user, 1, 1)
+        dispensable = None if quota is None else sessions.dispensable(user, quota)
+        if dispensable is not None:
+            self._state.counters.evicted_sessions += 1
+            self._lifecycle.end(dispensable, now)
 
     # -- who steals the session of whom -------------------------------------------------------------------------------
 
@@ -209,7 +243,7 @@ class ConnectHandler:
 
     def _may_leave(self, topic: str, permissions: Permissions) -> bool:
         """Whether a will may have this topic. What it asks of the application is checked when it is sent."""
-        application = self._application
+        application = self._state.application
         return (application is not None and application.handles(topic)) or permissions.may_publish(topic)
 
     def _refusal(self, packet: Connect, now: Instant) -> Refusal | None:
@@ -304,31 +338,21 @@ class ConnectHandler:
         )
         return self._state.capabilities.announce(answer)
 
-
-# -- auth --------------------------------------------------------------------------------------------------------------
-#
-# Verdicts that take time, and AUTH (MQTT 5.0, 4.12).
-#
-# The methods that the server knows have one step: the data is in CONNECT, or in the AUTH that begins a renewal, and
-# what follows is the last word::
-#
-#     CONNECT(method, data) -> CONNACK(method)            AUTH 0x19(method, data) -> AUTH 0x00(method)
-
-
-@attrs.define(eq=False)
-class AuthHandler:
-    """Waits for verdicts. Invariant: a connection waits for at most one."""
-
-    _state: State
-    _lifecycle: SessionLifecycle
-    _gatekeeper: Gatekeeper | None
+    # -- verdicts that take time, and AUTH (MQTT 5.0, 4.12) ------------------------------------------------------------
+    #
+    # The methods that the server knows have one step: the data is in CONNECT, or in the AUTH that begins a renewal, and
+    # what follows is the last word::
+    #
+    #     CONNECT(method, data) -> CONNACK(method)            AUTH 0x19(method, data) -> AUTH 0x00(method)
+    #
+    # Invariant: a connection waits for at most one verdict.
 
     # -- before CONNACK -----------------------------------------------------------------------------------------------
 
-    def authenticate(self, connection: Connection, packet: Connect) -> Verdict | None:
+    def _authenticate(self, connection: Connection, packet: Connect) -> Verdict | None:
         """The verdict on a CONNECT; None if it is being waited for."""
         method = packet.properties.authentication_method
-        gatekeeper = self._gatekeeper
+        gatekeeper = self._state.gatekeeper
         if gatekeeper is None:
             return Admitted() if method is None else _unknown_method()
         credentials = Credentials(
@@ -357,7 +381,7 @@ class AuthHandler:
     def renew(self, connection: Connection, session: Session, packet: Auth, now: Instant) -> None:
         """AUTH: a client shows another token, before the last one expires."""
         method = packet.properties.authentication_method
-        gatekeeper = self._gatekeeper
+        gatekeeper = self._state.gatekeeper
         if gatekeeper is None or connection.method is None or method is None:
             # MQTT-4.12.0-7: nothing of the kind was agreed upon in CONNECT.
             self._expel(connection, Refusal(ReasonCode.PROTOCOL_ERROR, "an AUTH without a method"), now)
@@ -410,28 +434,3 @@ class AuthHandler:
 
 def _unknown_method() -> Refusal:
     return Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "this method of authentication is not available")
-
-
-# -- disconnect --------------------------------------------------------------------------------------------------------
-#
-# DISCONNECT from clients (MQTT 5.0, 3.14).
-
-
-@attrs.define(eq=False)
-class DisconnectHandler:
-    """Lets clients go."""
-
-    _state: State
-    _lifecycle: SessionLifecycle
-
-    def disconnect(self, connection: Connection, session: Session, packet: Disconnect, now: Instant) -> None:
-        """The client's last packet. Only the normal one discards the will (MQTT-3.14.4-3)."""
-        expiry_s = packet.properties.session_expiry
-        if expiry_s is not None:
-            if expiry_s and session.ends_with_connection:
-                # MQTT 5.0, 3.14.2.2.2: a session that was to end cannot be prolonged at its end.
-                self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
-                return
-            session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
-        with_will = packet.reason_code != ReasonCode.SUCCESS
-        self._lifecycle.leave(connection, packet.reason_code, now, with_will=with_will)

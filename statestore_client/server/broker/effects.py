@@ -18,7 +18,6 @@ from statestore_client.server.broker.state import Expulsion, State
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.reports import BrokerEvents
     from statestore_client.server.broker.router import Router
     from statestore_client.server.broker.session import Connection
     from statestore_client.wire.instant import Instant
@@ -41,8 +40,6 @@ class EffectRunner:
 
     _state: State
     _router: Router
-    _application: Application | None = None
-    _events: BrokerEvents | None = None
 
     def perform(self, effects: Iterable[Effect], now: Instant, cause: Connection | None = None) -> None:
         """Carry out what the application wants, in order. A fault in one effect does not stop the others. ``cause`` is
@@ -129,7 +126,7 @@ class EffectRunner:
         if session is not None and session.connection is not None:
             self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
 
-    # -- from clients ---
+    # -- from clients --------------------------------------------------------------------------------------------------
 
     def handled(
         self, application: Application, client_id: str, packet: Publish, now: Instant
@@ -145,22 +142,24 @@ class EffectRunner:
 
     def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
         """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
-        application = self._application
+        application = self._state.application
         if application is not None and application.handles(packet.topic):
             effects = self.handled(application, client_id, packet, now)
             if effects is not None:
                 self.perform(effects, now)
-                if self._events is not None:
-                    self._events.published(client_id, packet)
+                self._published(client_id, packet)
             return
         session = self._state.sessions.get(client_id)
         is_permitted = session is None or session.permissions is None or session.permissions.may_publish(packet.topic)
         if is_permitted and not is_reserved(packet.topic):
             self.send(packet, client_id, now)
-            if self._events is not None:
-                self._events.published(client_id, packet)
+            self._published(client_id, packet)
         elif session is not None:
             self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "publish", packet.topic)
+
+    def _published(self, client_id: str, packet: Publish) -> None:
+        if self._state.events is not None:
+            self._state.events.published(client_id, packet)
 
 
 def is_reserved(topic: str) -> bool:

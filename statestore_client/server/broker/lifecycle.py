@@ -18,58 +18,15 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from statestore_client.mqtt.packets import Will
-    from statestore_client.server.broker.admission import Gatekeeper, Permissions
+    from statestore_client.mqtt.packets import Disconnect, Will
+    from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.journal_writer import BrokerPersistence
-    from statestore_client.server.broker.reports import BrokerEvents
     from statestore_client.server.broker.router import Router
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.session import Session
     from statestore_client.server.broker.state import State
-
-# -- wills -------------------------------------------------------------------------------------------------------------
-#
-# Wills: the message that goes out when a client is gone without a word (MQTT 5.0, 3.1.2.5, 3.1.3.2).
-#
-# The delay of a will and the expiry of its session both start when the connection is lost; the will goes out at the
-# earlier of the two, and not at all when the client is back before, with or without its session.
-
-
-@attrs.define(eq=False)
-class Wills:
-    """Keeps the wills of sessions, counts what they hold, and sends them."""
-
-    _state: State
-    _effects: EffectRunner
-
-    def put(self, session: Session, will: Will | None) -> None:
-        """Replace the session's will."""
-        self._state.budget.total += will_bytes(will) - will_bytes(session.will)
-        session.will = will
-        if will is None and self._state.persistence is not None:
-            self._state.persistence.forget_will(session.client_id)
-
-    def connection_lost(self, session: Session, now: Instant) -> None:
-        """The will of a session that goes on: now, or after its delay, unless the end of the session is earlier."""
-        delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
-        if delay_s:
-            session.will_timer = self._state.timers.add(now.monotonic + delay_s, partial(self.send, session))
-        elif session.will is not None:
-            self.send(session, now)
-
-    def send(self, session: Session, now: Instant) -> None:
-        """The session's will goes out, if it has one."""
-        will = session.will
-        self.put(session, None)
-        session.will_timer = None
-        session.save()
-        if will is not None:
-            self._effects.publish_will(will_packet(will), session.client_id, now)
-
-
-# -- lifecycle ---------------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -78,9 +35,7 @@ class SessionLifecycle:
 
     _state: State
     _router: Router
-    _application: Application | None
-    wills: Wills
-    _events: BrokerEvents | None = None
+    _effects: EffectRunner
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -105,8 +60,8 @@ class SessionLifecycle:
         self._router.pump(session, now)
         if session.waits_in:
             session_changed(session)
-        if self._events is not None:
-            self._events.connected(connection, session.client_id)
+        if self._state.events is not None:
+            self._state.events.connected(connection, session.client_id)
 
     def detach(
         self,
@@ -130,8 +85,8 @@ class SessionLifecycle:
         connection.aliases = None
         if session is None or session.connection is not connection:
             return
-        if self._events is not None:
-            self._events.disconnected(connection, session.client_id)
+        if self._state.events is not None:
+            self._state.events.disconnected(connection, session.client_id)
         self._state.clients -= 1
         self._state.connection_quotas.give_back(connection)
         session.connection = None
@@ -139,10 +94,10 @@ class SessionLifecycle:
         session.outbound.suspend()
         if session.shares:
             session_changed(session)
-        if self._application is not None:
-            self._tell_application(self._application, session.client_id, now)
+        if self._state.application is not None:
+            self._tell_application(self._state.application, session.client_id, now)
         if not with_will:
-            self.wills.put(session, None)
+            self.put_will(session, None)
         for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
             del session.walks[topic_filter]
         (lost or self.connection_lost)(session, now)
@@ -152,9 +107,17 @@ class SessionLifecycle:
         connection.disconnect(reason_code, reason)
         self.detach(connection, now, with_will=True)
 
-    def leave(self, connection: Connection, reason_code: int, now: Instant, *, with_will: bool) -> None:
-        """The client said DISCONNECT."""
-        connection.close(Ending(reason_code, "", by_peer=True))
+    def disconnect(self, connection: Connection, session: Session, packet: Disconnect, now: Instant) -> None:
+        """DISCONNECT: the last packet of the client. Only the normal one discards the will (MQTT-3.14.4-3)."""
+        expiry_s = packet.properties.session_expiry
+        if expiry_s is not None:
+            if expiry_s and session.ends_with_connection:
+                # MQTT 5.0, 3.14.2.2.2: a session that was to end cannot be prolonged at its end.
+                self.expel(connection, ReasonCode.PROTOCOL_ERROR, "session expiry was 0", now)
+                return
+            session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
+        with_will = packet.reason_code != ReasonCode.SUCCESS
+        connection.close(Ending(packet.reason_code, "", by_peer=True))
         self.detach(connection, now, with_will=with_will)
 
     def _tell_application(self, application: Application, client_id: str, now: Instant) -> None:
@@ -205,7 +168,7 @@ class SessionLifecycle:
         state.timers.cancel(session.will_timer)
         session.expiry_timer = session.will_timer = None
         state.subscriptions.remove_all(session)
-        self.wills.send(session, now)  # while its client is still known: what it may do counts for its will, too
+        self.send_will(session, now)  # while its client is still known: what it may do counts for its will, too
         state.sessions.remove(session)
         state.dropped_messages.ended(session)
 
@@ -217,7 +180,7 @@ class SessionLifecycle:
         self._state.sessions.client_left(session)
         session.left_at = now.monotonic
         self.watch_end(session, now)
-        self.wills.connection_lost(session, now)
+        self._delay_will(session, now)
         session.save()
 
     def watch_end(self, session: Session, now: Instant) -> None:
@@ -237,55 +200,34 @@ class SessionLifecycle:
         else:
             self.watch_end(session, now)
 
+    # -- wills: what goes out when a client is gone without a word (MQTT 5.0, 3.1.2.5, 3.1.3.2) ------------------------
+    #
+    # The delay of a will and the expiry of its session both start when the connection is lost; the will goes out at the
+    # earlier of the two, and not at all when the client is back before, with or without its session.
 
-# -- takeover ----------------------------------------------------------------------------------------------------------
-#
-# Session take-over: one session per client identifier, and one connection per session (MQTT 5.0, 3.1.4, 4.1).
+    def put_will(self, session: Session, will: Will | None) -> None:
+        """Replace the session's will."""
+        self._state.budget.total += will_bytes(will) - will_bytes(session.will)
+        session.will = will
+        if will is None and self._state.persistence is not None:
+            self._state.persistence.forget_will(session.client_id)
 
+    def _delay_will(self, session: Session, now: Instant) -> None:
+        """The will of a session that goes on: now, or after its delay, unless the end of the session is earlier."""
+        delay_s = 0 if session.will is None else session.will.properties.will_delay or 0
+        if delay_s:
+            session.will_timer = self._state.timers.add(now.monotonic + delay_s, partial(self.send_will, session))
+        elif session.will is not None:
+            self.send_will(session, now)
 
-@attrs.define(eq=False)
-class SessionTakeover:
-    """Finds or makes the session of a client that may come in."""
-
-    _state: State
-    _lifecycle: SessionLifecycle
-    _awaited: AwaitedClients
-
-    def session_for(
-        self, client_id: str, user: str | None, now: Instant, *, clean_start: bool, is_lasting: bool
-    ) -> tuple[Session, bool]:
-        """The session and whether it was there before (MQTT-3.1.2-4 to -6). An older connection of it ends
-        (MQTT-3.1.4-3). ``is_lasting``: a new one is to outlive its connections.
-        """
-        self._awaited.came_back(client_id, user, now)
-        sessions = self._state.sessions
-        session = sessions.get(client_id)
-        was_away = session is not None and session.connection is None
-        if session is not None and session.connection is not None:
-            self._state.counters.takeovers += 1
-            self._state.flapping.took_over(client_id, now.monotonic)
-            self._lifecycle.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
-            session = sessions.get(client_id)  # gone, if it was to end with its connection
-        if session is not None and clean_start:
-            if was_away:
-                # A new connection for the client identifier before the delay is over takes the will back, whatever
-                # becomes of the session (MQTT-3.1.2-8). One that is taken over leaves its will (3.1.3.2.2).
-                self._lifecycle.wills.put(session, None)
-            self._lifecycle.end(session, now)
-            session = None
-        if session is None:
-            self._make_room(user, now)
-            return sessions.create(client_id, user, is_lasting=is_lasting), False
-        return session, True
-
-    def _make_room(self, user: str | None, now: Instant) -> None:
-        """End a session that nobody uses, if there are too many: otherwise no new client could ever come in."""
-        sessions = self._state.sessions
-        quota = sessions.shares.lacking(user, 1, 1)
-        dispensable = None if quota is None else sessions.dispensable(user, quota)
-        if dispensable is not None:
-            self._state.counters.evicted_sessions += 1
-            self._lifecycle.end(dispensable, now)
+    def send_will(self, session: Session, now: Instant) -> None:
+        """The session's will goes out, if it has one."""
+        will = session.will
+        self.put_will(session, None)
+        session.will_timer = None
+        session.save()
+        if will is not None:
+            self._effects.publish_will(will_packet(will), session.client_id, now)
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
@@ -298,18 +240,17 @@ class SessionPermissions:
     """Asks the gatekeeper. Without one, everybody may do everything."""
 
     _state: State
-    _gatekeeper: Gatekeeper | None
-    _wills: Wills
+    _lifecycle: SessionLifecycle
 
     @property
     def rules(self) -> object:
         """Another object when they have changed."""
-        return None if self._gatekeeper is None else self._gatekeeper.rules
+        return None if self._state.gatekeeper is None else self._state.gatekeeper.rules
 
     def ask(self, session: Session) -> None:
         """Of a session from a record. Its subscriptions stay as they are."""
-        if self._gatekeeper is not None:
-            session.permissions = self._gatekeeper.permissions(session.user, session.client_id)
+        if self._state.gatekeeper is not None:
+            session.permissions = self._state.gatekeeper.permissions(session.user, session.client_id)
 
     def renew(self, session: Session) -> None:
         """The same, and subscriptions that are not permitted end: the rules may have changed."""
@@ -322,12 +263,12 @@ class SessionPermissions:
         """Of all sessions. Those whose rules have changed are to be disconnected; those of users that are ``gone`` are
         to end, here or not, without their wills: nobody is left whose rights these would have.
         """
-        gatekeeper = self._gatekeeper
+        gatekeeper = self._state.gatekeeper
         if gatekeeper is None:
             return
         for session in self._state.sessions.all():
             if session.user in gone:
-                self._wills.put(session, None)
+                self._lifecycle.put_will(session, None)
                 reason = "the user was removed"
                 expulsion = Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason, ends_session=True)
                 self._state.expulsions.append(expulsion)
@@ -441,7 +382,7 @@ class AwaitedClients:
         """The will of a session that is over: it needs one once more, because what its client may do counts."""
         record = self._forget(client_id)
         session = self._state.sessions.create(client_id, record.user)
-        self._lifecycle.wills.put(session, record.will)
+        self._lifecycle.put_will(session, record.will)
         self._permissions.renew(session)
         self._lifecycle.end(session, now)
 

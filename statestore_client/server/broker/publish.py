@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.lifecycle import SessionLifecycle
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.overflow import Backpressure
-    from statestore_client.server.broker.reports import BrokerEvents
     from statestore_client.server.broker.router import Router
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.wire.instant import Instant
@@ -46,17 +45,19 @@ _REASONS: Final = {
 }
 
 
+#: Looking a member up in its enumeration takes as long as a call.
+_DONE: Final = Answer.DONE
+
+
 @attrs.define(eq=False)
 class PublishHandler:
-    """Handles everything that somebody publishes: clients, wills, the application."""
+    """Handles what clients publish, and what they say to the messages that they got."""
 
     _state: State
     _router: Router
     _lifecycle: SessionLifecycle
-    _application: Application | None
     _backpressure: Backpressure
     _effects: EffectRunner
-    _events: BrokerEvents | None = None
 
     @property
     def handler(self) -> Callable[[Connection, Session, Publish, Instant], None]:
@@ -83,7 +84,7 @@ class PublishHandler:
             return
         if packet.qos == 2 and not self._take_over(connection, session, packet, now):
             return
-        application = self._application
+        application = state.application
         if application is not None and application.handles(topic):
             if self._backpressure.has_to_wait(session):
                 state.counters.received_messages -= 1
@@ -180,8 +181,8 @@ class PublishHandler:
             connection.send(Puback(packet.packet_id, code))
         elif packet.qos == 2 and not session.is_over:
             self._accept(connection, session, packet)
-        if self._events is not None:
-            self._events.published(session.client_id, packet)
+        if self._state.events is not None:
+            self._state.events.published(session.client_id, packet)
         return True
 
     def _accept(self, connection: Connection, session: Session, packet: Publish) -> None:
@@ -262,32 +263,10 @@ class PublishHandler:
         elif packet.qos == 2 and connection.session is not None:
             self._accept(connection, connection.session, packet)
         self._effects.perform(effects, now, connection)
-        if self._events is not None:
-            self._events.published(client_id, packet)
+        if self._state.events is not None:
+            self._state.events.published(client_id, packet)
 
-
-def _is_text(payload: bytes) -> bool:
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-# -- acknowledgements --------------------------------------------------------------------------------------------------
-#
-# Acknowledgements of subscribers: what they end, and what they make room for (MQTT 5.0, 4.3, 4.9).
-
-
-_DONE: Final = Answer.DONE  # looking a member up in its enumeration takes as long as a call
-
-
-@attrs.define(eq=False)
-class AcknowledgementHandler:
-    """Handles what subscribers say to the messages that they got."""
-
-    _router: Router
-    _lifecycle: SessionLifecycle
+    # -- acknowledgements of subscribers: what they end, and what they make room for (MQTT 5.0, 4.3, 4.9) ------------
 
     def puback(self, connection: Connection, session: Session, packet: Puback, now: Instant) -> None:
         outbound = session.outbound
@@ -316,3 +295,11 @@ class AcknowledgementHandler:
             self._router.pump(session, now)
         elif answer is Answer.WRONG:
             self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBCOMP before PUBREL", now)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -238,7 +238,7 @@ class Recovery:
     def _run_out(self, session: Session, record: SessionRecord, now: Instant) -> None:
         session.left_at = record.left_at
         if session.will is not None:
-            session.will_timer = self._at(record.will_at, partial(self._lifecycle.wills.send, session), now)
+            session.will_timer = self._at(record.will_at, partial(self._lifecycle.send_will, session), now)
         ends_at = session.ends_at
         if ends_at is not None and ends_at <= now.monotonic:
             self._at(ends_at, partial(self._lifecycle.end, session), now)

@@ -21,9 +21,11 @@ from statestore_client.server.broker.subscriptions import SubscriptionIndex
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.admission import Verdict
+    from statestore_client.server.broker.admission import Gatekeeper, Verdict
+    from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.records import WillRecord
+    from statestore_client.server.broker.reports import BrokerEvents
     from statestore_client.server.broker.session import Connection, Verification
     from statestore_client.server.journal import Journal
 
@@ -86,6 +88,9 @@ class State:
     version: Callable[[], str] = str  # of the program
     dirty: list[Connection] = attrs.Factory(list)
     expulsions: list[Expulsion] = attrs.Factory(list)
+    application: Application | None = None
+    gatekeeper: Gatekeeper | None = None  # None: everybody may do everything
+    events: BrokerEvents | None = None
     released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
 
     def __attrs_post_init__(self) -> None:

@@ -25,7 +25,6 @@ from statestore_client.server.broker.topic_tree import share_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from statestore_client.server.broker.reports import BrokerEvents
     from statestore_client.server.broker.router import Router
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
@@ -47,7 +46,6 @@ class SubscribeHandler:
     _state: State
     _router: Router
     _sys_topics: SysTopics
-    _events: BrokerEvents | None = None
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: Instant) -> None:
         refusal = self._state.capabilities.refuse_subscribe(packet, connection.version)
@@ -77,9 +75,9 @@ class SubscribeHandler:
         self._tell(session, packet, codes)
 
     def _tell(self, session: Session, packet: Subscribe, codes: Sequence[int]) -> None:
-        if self._events is not None:
+        if self._state.events is not None:
             for asked, code in zip(packet.subscriptions, codes, strict=True):
-                self._events.subscribed(session.client_id, asked.topic_filter, code if code < _REFUSED else None)
+                self._state.events.subscribed(session.client_id, asked.topic_filter, code if code < _REFUSED else None)
 
     def _refusal(self, session: Session, subscription: Subscription) -> int:
         """The reason code of SUBACK: the granted QoS, or why not."""
@@ -125,9 +123,9 @@ class SubscribeHandler:
             existed = self._state.subscriptions.remove(session, topic_filter)
             codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         connection.send(Unsuback(packet.packet_id, tuple(codes)))
-        if self._events is not None:
+        if self._state.events is not None:
             for topic_filter in packet.topic_filters:
-                self._events.unsubscribed(session.client_id, topic_filter)
+                self._state.events.unsubscribed(session.client_id, topic_filter)
 
 
 def _wants_retained(subscription: Subscription, *, is_new: bool) -> bool:

@@ -8,12 +8,9 @@ from statestore_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from statestore_client.aio.acquisition import Acquisition
-    from statestore_client.aio.client import AsyncStateStoreClient
-    from statestore_client.aio.election import AsyncElection
-    from statestore_client.aio.guarded import AsyncGuardedStore
-    from statestore_client.aio.lease import AsyncLease
-    from statestore_client.aio.lock import AsyncLock
-    from statestore_client.aio.observation import AsyncLockObservation
+    from statestore_client.aio.client import AsyncGuardedStore, AsyncStateStoreClient
+    from statestore_client.aio.leases import AsyncLease
+    from statestore_client.aio.locks import AsyncElection, AsyncLock, AsyncLockObservation
     from statestore_client.aio.watch import AsyncWatch
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
     from statestore_client.core.arguments import DEFAULT_TIMEOUT, SetItem
@@ -22,12 +19,9 @@ if TYPE_CHECKING:
     from statestore_client.core.request_table import ExchangeStats
     from statestore_client.core.results import DeleteResult, Item, SetResult
     from statestore_client.settings import ClientOptions, ConnectionOptions, ConnectionSettings, SharedOptions
-    from statestore_client.sync.client import StateStoreClient
-    from statestore_client.sync.election import Election
-    from statestore_client.sync.guarded import GuardedStore
-    from statestore_client.sync.lease import Lease
-    from statestore_client.sync.lock import Lock
-    from statestore_client.sync.observation import LockObservation
+    from statestore_client.sync.client import GuardedStore, StateStoreClient
+    from statestore_client.sync.leases import Lease
+    from statestore_client.sync.locks import Election, Lock, LockObservation
     from statestore_client.sync.watch import Watch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
     from statestore_client.wire.instant import Instant
@@ -74,11 +68,11 @@ _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
     "KEEP": "core.leases",
     "Acquisition": "aio.acquisition",
-    "AsyncElection": "aio.election",
-    "AsyncGuardedStore": "aio.guarded",
-    "AsyncLease": "aio.lease",
-    "AsyncLock": "aio.lock",
-    "AsyncLockObservation": "aio.observation",
+    "AsyncElection": "aio.locks",
+    "AsyncGuardedStore": "aio.client",
+    "AsyncLease": "aio.leases",
+    "AsyncLock": "aio.locks",
+    "AsyncLockObservation": "aio.locks",
     "AsyncStateStoreClient": "aio.client",
     "AsyncWatch": "aio.watch",
     "ClientOptions": "settings",
@@ -86,17 +80,17 @@ _HOMES = {
     "ConnectionSettings": "settings",
     "ConnectionState": "core.actions",
     "DeleteResult": "core.results",
-    "Election": "sync.election",
+    "Election": "sync.locks",
     "EventKind": "core.actions",
     "ExchangeStats": "core.request_table",
-    "GuardedStore": "sync.guarded",
+    "GuardedStore": "sync.client",
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
     "Instant": "wire.instant",
     "Item": "core.results",
-    "Lease": "sync.lease",
-    "Lock": "sync.lock",
-    "LockObservation": "sync.observation",
+    "Lease": "sync.leases",
+    "Lock": "sync.locks",
+    "LockObservation": "sync.locks",
     "LockState": "core.locks",
     "SetItem": "core.arguments",
     "SetResult": "core.results",

@@ -37,11 +37,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
     "raft_client": ("client", "entries", "subscriber", "watch"),
-    "statestore_client": (
-        "client", "election", "guarded", "key_requests", "lease", "lock", "observation", "steps", "watch",
-    ),
-    "statestore_client/kvstore": ("client", "stream"),
-}  # fmt: skip
+    "statestore_client": ("client", "leases", "locks", "steps", "watch"),
+    "statestore_client/kvstore": ("client",),
+}
 
 #: What a name of the asyncio shell is called in the blocking one.
 NAMES: Final = {

@@ -7,7 +7,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec
 
-from statestore_client.aio.lease import AsyncLease
+from statestore_client.aio.leases import AsyncLease
 
 __all__ = ["Acquisition", "acquisition"]
 

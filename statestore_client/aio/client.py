@@ -1,20 +1,21 @@
-"""The asyncio client."""
+"""The asyncio client.
+
+With it come the store whose writes carry a lease's fencing token, and what both ask about keys: time limits and tokens
+as users write them, batches that fail in part, listings.
+"""
 
 from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
 from statestore_client.aio.callbacks import check_callback
-from statestore_client.aio.election import AsyncElection
-from statestore_client.aio.engine import Engine
-from statestore_client.aio.guarded import AsyncGuardedStore
-from statestore_client.aio.key_requests import KeyRequests
-from statestore_client.aio.link import Link
-from statestore_client.aio.lock import AsyncLease, AsyncLock
+from statestore_client.aio.engine import Engine, Link
+from statestore_client.aio.leases import AsyncLease
+from statestore_client.aio.locks import AsyncElection, AsyncLock
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import arguments
@@ -23,24 +24,79 @@ from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,
+    FencedCommand,
     SetItem,
     Timeout,
     Token,
+    check_batch,
     check_error_classes,
     check_function,
+    check_timeout,
 )
 from statestore_client.core.event_queue import Overflow
+from statestore_client.core.leases import check_after
 from statestore_client.core.request_table import ExchangeStats
-from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.errors import ConnectionLostError, PickleRefusedError
+from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
+from statestore_client.errors import (
+    BatchError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    PickleRefusedError,
+    StateStoreError,
+    TransportError,
+)
 from statestore_client.mqtt.driver import aio_connector, share_aio
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
+from statestore_client.wire.commands import Command
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
-__all__ = ["AsyncStateStoreClient"]
+
+class KeyRequests:
+    """The requests of one client.
+
+    :param request_timeout: seconds, where a call names none.
+    """
+
+    def __init__(self, engine: Engine, request_timeout: float | None) -> None:
+        self._engine = engine
+        self._request_timeout = request_timeout
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """A time limit; None for none."""
+        return self._request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
+
+    async def call(self, command: Command, timeout: Timeout, token: Token | None = None) -> object:
+        """The result of one command."""
+        return await self._engine.call(
+            command, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
+        )
+
+    async def call_many(
+        self,
+        commands: Iterable[Command | FencedCommand | StateStoreError],
+        timeout: Timeout,
+        token: Token | None = None,
+    ) -> list[object]:
+        """The results of many, in order; :class:`BatchError` if any of them failed."""
+        outcomes = await self._engine.call_many(
+            commands, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
+        )
+        arguments.raise_failures(outcomes, self._engine.store_id)
+        return outcomes
+
+    async def scan(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:
+        """The keys that match, page by page; ``timeout`` is for each page."""
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", await self.call(arguments.scan_command(pattern, token), timeout))
+            for key in page.keys:
+                yield key
+            token = page.token
+            if token is None:
+                return
 
 
 class AsyncStateStoreClient:
@@ -430,3 +486,132 @@ def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: 
     check_function("clock", clock)
     if open_socket is not None:
         check_function("open_socket", open_socket)
+
+
+_T = TypeVar("_T")
+
+
+class AsyncGuardedStore:
+    """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
+
+    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
+    raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
+    sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
+    read after the loss is what the lease is to prevent.
+    """
+
+    def __init__(self, store: AsyncStateStoreClient, lease: AsyncLease) -> None:
+        self._store = store
+        self._lease = lease
+
+    @property
+    def lease(self) -> AsyncLease:
+        """The lease that guards it."""
+        return self._lease
+
+    async def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        condition: ConditionName | None = None,
+        expected: Bytes | None = None,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> SetResult:
+        """As :meth:`StateStoreClient.set`, with the lease's token."""
+        token = self._lease.fencing_token
+        return await self._call(
+            lambda wait: self._store.set(
+                key,
+                value,
+                condition=condition,
+                expected=expected,
+                expiry=expiry,
+                fencing_token=token,
+                persist=persist,
+                timeout=wait,
+            ),
+            timeout,
+        )
+
+    async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
+        """As :meth:`StateStoreClient.get`."""
+        return await self._call(lambda wait: self._store.get(key, timeout=wait), timeout)
+
+    async def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.delete`, with the lease's token."""
+        token = self._lease.fencing_token
+        return await self._call(lambda wait: self._store.delete(key, fencing_token=token, timeout=wait), timeout)
+
+    async def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
+        token = self._lease.fencing_token
+        return await self._call(
+            lambda wait: self._store.vdelete(key, value, fencing_token=token, timeout=wait), timeout
+        )
+
+    async def set_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> list[SetResult]:
+        """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(pairs)
+        return await self._call(
+            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, persist=persist, timeout=wait),
+            timeout,
+        )
+
+    async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
+        """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
+        items = self._while_held(keys)
+        return await self._call(lambda wait: self._store.get_many(items, timeout=wait), timeout)
+
+    async def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(keys)
+        return await self._call(lambda wait: self._store.delete_many(items, fencing_token=token, timeout=wait), timeout)
+
+    async def vdelete_many(
+        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(pairs)
+        return await self._call(
+            lambda wait: self._store.vdelete_many(items, fencing_token=token, timeout=wait), timeout
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _call(self, call: Callable[[float], Awaitable[_T]], timeout: Timeout) -> _T:
+        self._lease.check()
+        if timeout is DEFAULT_TIMEOUT:
+            timeout = self._store.settings.request_timeout
+        timeout = check_timeout(timeout)
+        remaining = max(0.001, self._lease.remaining)
+        try:
+            return await call(remaining if timeout is None else min(timeout, remaining))
+        except (TransportError, BatchError) as error:
+            check_after(error, self._lease)
+            raise
+
+    def _while_held(self, items: Iterable[_T]) -> Iterator[_T]:
+        return self._checked(check_batch(items))
+
+    def _checked(self, items: Iterable[_T]) -> Iterator[_T]:
+        for item in items:
+            self._lease.check()
+            if isinstance(item, SetItem) and item.fencing_token is not None:
+                raise InvalidArgumentError("an item of a guarded store has the lease's fencing token, not its own")
+            yield item

@@ -21,7 +21,7 @@ from statestore_client.cli.running import CommandLast, started
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
-from statestore_client.sync.lock import Lease
+from statestore_client.sync.leases import Lease
 
 __all__ = ["elect", "hold_lock"]
 

@@ -1,5 +1,9 @@
 # Generated from statestore_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".
-"""The blocking client."""
+"""The blocking client.
+
+With it come the store whose writes carry a lease's fencing token, and what both ask about keys: time limits and tokens
+as users write them, batches that fail in part, listings.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
 from statestore_client.clocks import Clock, now
 from statestore_client.core import arguments
@@ -16,32 +20,81 @@ from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,
+    FencedCommand,
     SetItem,
     Timeout,
     Token,
+    check_batch,
     check_error_classes,
     check_function,
+    check_timeout,
 )
 from statestore_client.core.event_queue import Overflow
+from statestore_client.core.leases import check_after
 from statestore_client.core.request_table import ExchangeStats
-from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.errors import ConnectionLostError, PickleRefusedError
+from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
+from statestore_client.errors import (
+    BatchError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    PickleRefusedError,
+    StateStoreError,
+    TransportError,
+)
 from statestore_client.mqtt.driver import share_sync, sync_connector
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.sync.callbacks import check_callback
-from statestore_client.sync.election import Election
-from statestore_client.sync.engine import Engine
-from statestore_client.sync.guarded import GuardedStore
-from statestore_client.sync.key_requests import KeyRequests
-from statestore_client.sync.link import Link
-from statestore_client.sync.lock import Lease, Lock
+from statestore_client.sync.engine import Engine, Link
+from statestore_client.sync.leases import Lease
+from statestore_client.sync.locks import Election, Lock
 from statestore_client.sync.watch import Watch
+from statestore_client.wire.commands import Command
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
 
-__all__ = ["StateStoreClient"]
+
+class KeyRequests:
+    """The requests of one client.
+
+    :param request_timeout: seconds, where a call names none.
+    """
+
+    def __init__(self, engine: Engine, request_timeout: float | None) -> None:
+        self._engine = engine
+        self._request_timeout = request_timeout
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """A time limit; None for none."""
+        return self._request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
+
+    def call(self, command: Command, timeout: Timeout, token: Token | None = None) -> object:
+        """The result of one command."""
+        return self._engine.call(command, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token))
+
+    def call_many(
+        self,
+        commands: Iterable[Command | FencedCommand | StateStoreError],
+        timeout: Timeout,
+        token: Token | None = None,
+    ) -> list[object]:
+        """The results of many, in order; :class:`BatchError` if any of them failed."""
+        outcomes = self._engine.call_many(
+            commands, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
+        )
+        arguments.raise_failures(outcomes, self._engine.store_id)
+        return outcomes
+
+    def scan(self, pattern: bytes, timeout: float | None) -> Iterator[bytes]:
+        """The keys that match, page by page; ``timeout`` is for each page."""
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", self.call(arguments.scan_command(pattern, token), timeout))
+            yield from page.keys
+            token = page.token
+            if token is None:
+                return
 
 
 class StateStoreClient:
@@ -429,3 +482,128 @@ def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: 
     check_function("clock", clock)
     if open_socket is not None:
         check_function("open_socket", open_socket)
+
+
+_T = TypeVar("_T")
+
+
+class GuardedStore:
+    """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
+
+    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
+    raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
+    sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
+    read after the loss is what the lease is to prevent.
+    """
+
+    def __init__(self, store: StateStoreClient, lease: Lease) -> None:
+        self._store = store
+        self._lease = lease
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that guards it."""
+        return self._lease
+
+    def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        condition: ConditionName | None = None,
+        expected: Bytes | None = None,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> SetResult:
+        """As :meth:`StateStoreClient.set`, with the lease's token."""
+        token = self._lease.fencing_token
+        return self._call(
+            lambda wait: self._store.set(
+                key,
+                value,
+                condition=condition,
+                expected=expected,
+                expiry=expiry,
+                fencing_token=token,
+                persist=persist,
+                timeout=wait,
+            ),
+            timeout,
+        )
+
+    def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
+        """As :meth:`StateStoreClient.get`."""
+        return self._call(lambda wait: self._store.get(key, timeout=wait), timeout)
+
+    def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.delete`, with the lease's token."""
+        token = self._lease.fencing_token
+        return self._call(lambda wait: self._store.delete(key, fencing_token=token, timeout=wait), timeout)
+
+    def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
+        token = self._lease.fencing_token
+        return self._call(lambda wait: self._store.vdelete(key, value, fencing_token=token, timeout=wait), timeout)
+
+    def set_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> list[SetResult]:
+        """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(pairs)
+        return self._call(
+            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, persist=persist, timeout=wait),
+            timeout,
+        )
+
+    def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
+        """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
+        items = self._while_held(keys)
+        return self._call(lambda wait: self._store.get_many(items, timeout=wait), timeout)
+
+    def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(keys)
+        return self._call(lambda wait: self._store.delete_many(items, fencing_token=token, timeout=wait), timeout)
+
+    def vdelete_many(
+        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
+        token = self._lease.fencing_token
+        items = self._while_held(pairs)
+        return self._call(lambda wait: self._store.vdelete_many(items, fencing_token=token, timeout=wait), timeout)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Callable[[float], _T], timeout: Timeout) -> _T:
+        self._lease.check()
+        if timeout is DEFAULT_TIMEOUT:
+            timeout = self._store.settings.request_timeout
+        timeout = check_timeout(timeout)
+        remaining = max(0.001, self._lease.remaining)
+        try:
+            return call(remaining if timeout is None else min(timeout, remaining))
+        except (TransportError, BatchError) as error:
+            check_after(error, self._lease)
+            raise
+
+    def _while_held(self, items: Iterable[_T]) -> Iterator[_T]:
+        return self._checked(check_batch(items))
+
+    def _checked(self, items: Iterable[_T]) -> Iterator[_T]:
+        for item in items:
+            self._lease.check()
+            if isinstance(item, SetItem) and item.fencing_token is not None:
+                raise InvalidArgumentError("an item of a guarded store has the lease's fencing token, not its own")
+            yield item

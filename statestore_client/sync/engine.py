@@ -3,34 +3,371 @@
 * A calling thread writes its request to the socket itself, and reads the answer, if nobody else reads.
 * A calling thread enforces its own deadline, so that it holds even while the network thread is busy connecting.
 
-The connection and the network thread are in :mod:`statestore_client.sync.link`, the rules for signals in
-:mod:`statestore_client.sync.section`.
+:class:`Engine` is the calls, :class:`Link` the connection and its network thread. The rules for signals are in
+:mod:`statestore_client.sync.section`; the other rules:
+
+* One section guards the machine and the driver (:mod:`statestore_client.sync.section`). No user code runs in it, and
+  nothing in it blocks.
+* A thread that a signal handler interrupts while it waits is outside: what the handler calls is served, and reads the
+  answers of the call below as well.
+* Listeners run in the network thread, outside the section. They may read and close the client; what waits for the
+  network would wait for itself, and is refused.
+* The link belongs to the process that opened it. In a forked child nothing touches the socket, the section (its thread
+  may not exist there) or the selector (the kernel shares it with the parent).
+* The network thread reads, unless a calling thread that waits for an answer has borrowed the socket
+  (:mod:`statestore_client.sync.socket_loan`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
+import selectors
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from statestore_client.clocks import monotonic
-from statestore_client.core.actions import ConnectionState, Observer, WatchOptions
+from statestore_client import thread_locks
+from statestore_client.action_runner import ActionRunner
+from statestore_client.clocks import Clock, monotonic
+from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
 from statestore_client.core.arguments import FencedCommand, next_commands
 from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, within
-from statestore_client.errors import BusyError, ForkedClientError, StateStoreError
-from statestore_client.reports import warn_unclosed
+from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
+from statestore_client.reports import ConnectionLog, warn_unclosed
+from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import Worker, call_back
-from statestore_client.sync.link import Link
+from statestore_client.sync.section import Section
+from statestore_client.sync.socket_loan import SocketLoan
 from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["ON_ITS_WAY", "Engine"]
+T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("statestore_client")
+
+#: The network thread looks after time-outs at least this often (seconds).
+_LONGEST_SLEEP_S: Final = 1.0
+#: A thread that reads for itself looks up this often (seconds).
+_SLICE_S: Final = 0.02
+#: How long closing waits for the DISCONNECT to be written.
+_CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class Link:
+    """The connection of one client. ``actions`` and ``loan`` are used inside ``section``."""
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        client_id: str,
+        on_state: StateListener | None,
+        give_up_on: tuple[type[StateStoreError], ...],
+        clock: Clock,
+        connector: SyncConnector,
+    ) -> None:
+        #: The MQTT client's name.
+        self.client_id: str = client_id
+        self._connector = connector
+        self._on_state = on_state
+        #: What the client was made with.
+        self.settings = settings
+        #: Where it reads the time.
+        self.now = clock
+        self._to_tell: list[StateChanged] = []
+        self._log = ConnectionLog(client_id)
+        self.section: Section = Section(self.interrupted)
+        self.actions: ActionRunner[SyncDriver] = ActionRunner(
+            settings,
+            client_id,
+            give_up_on=give_up_on,
+            connector=connector,
+            on_open=self._open,
+            on_state=self._to_tell.append,
+        )
+        self._machine = self.actions.machine
+        #: Whom calling threads wait for.
+        self.waiting: set[Waiter | Batch] = set()
+        self.loan: SocketLoan = SocketLoan(self.actions, self._to_tell, self.waiting, self._wake)
+        self._to_connect: SyncDriver | None = None
+        self._connecting: SyncDriver | None = None
+        self._given_up: SyncDriver | None = None  # while it was connecting
+        #: The network thread, once there is one.
+        self.thread: threading.Thread | None = None
+        self._is_leaving = False  # it touches nothing any more that the next one uses
+        self._waker: tuple[socket.socket, socket.socket] | None = None  # what is sent into the one, the other receives
+
+    # -- calls of any thread -------------------------------------------------------------------------------------------
+
+    def run(self, work: Callable[[], T], deadline: float = math.inf) -> T:
+        """Do ``work`` inside the section. Of a call that does more, ``section.abandon`` is the handler."""
+        entry = object()
+        try:
+            self.section.enter(entry, deadline)
+            result = work()
+            self.section.leave()
+        except BaseException:
+            self.section.abandon(entry)
+            raise
+        return result
+
+    def start(self, *, is_awaited: bool) -> None:
+        """Start the network thread, unless there is one; inside. ``is_awaited``: somebody hears of errors.
+
+        Raises :class:`BusyError` if the system has no room for a thread; it may be tried again.
+        """
+        if self._machine.has_ended:
+            self._connector.reopen()
+            self._given_up = self._connecting  # the network thread may still be at the attempt before
+        elif self._machine.state is ConnectionState.CLOSED:
+            return
+        self._log.is_awaited = is_awaited
+        if self.thread is not None and not self._is_leaving:
+            return
+        waker = socket.socketpair()
+        for end in waker:
+            end.setblocking(False)
+        thread = threading.Thread(target=self._run, args=waker, name=f"statestore {self.client_id}", daemon=True)
+        try:
+            thread_locks.start(thread)
+        except BaseException:
+            for end in waker:  # a thread that runs all the same finds that it is not this one's, and ends
+                end.close()
+            raise
+        self._waker, self.thread, self._is_leaving = waker, thread, False
+
+    def perform(self) -> None:
+        """Carry out what the machine wants, and write; inside."""
+        if self.loan.reader is None and threading.current_thread() is not self.thread:
+            self.loan.end_parking()  # somebody who does not read himself waits for something
+        self.actions.perform()
+        self._flush()
+        if self.loan.reader is None and self._machine.exchange.silence.deadline < self.loan.looked_after_at:
+            self._wake()  # the network thread would sleep for longer than an answer may take
+
+    def caught_up(self, observer: Observer) -> None:
+        """A watch that was full has room again, or has ended; inside."""
+        self.actions.caught_up(observer)
+        self.perform()
+
+    def expire(self) -> None:
+        """Reject what has reached its deadline, without waiting for the network thread to do so."""
+        self.run(self._expire)
+
+    def _expire(self) -> None:
+        self._machine.tick(self.now())
+        self.perform()
+        self._wake()  # the connection may have been given up, and the network thread has to take the news
+
+    def read(self, reader: object, is_pending: Callable[[], bool], deadline: float) -> None:
+        """Read while ``is_pending``, if it is this reader that has borrowed the socket, and give it back.
+
+        Or less, when there is something that the network thread has to see to. After an exception, the caller abandons
+        the entry of this reader.
+        """
+        loan, section = self.loan, self.section
+        fileno = loan.lent_to(reader)
+        try:
+            while fileno is not None and is_pending() and (remaining := deadline - monotonic()) > 0:
+                # In slices: another thread may have brought the outcome, by closing the client for one.
+                slice_s = ACK_DELAY_S if self.actions.unflushed_acks else _SLICE_S
+                loan.poller.wait_for_input(fileno, min(remaining, slice_s))
+                section.enter(reader)
+                goes_on = loan.renew(reader)
+                if goes_on:
+                    self._take_events()
+                    goes_on = is_pending() and loan.may_go_on()
+                section.leave()
+                if not goes_on:
+                    break
+        except BaseException:
+            self.section.abandon(reader)
+            raise
+        finally:
+            self.give_back(reader)
+
+    def give_back(self, reader: object) -> None:
+        """If it has the socket still: for calls that end before they read."""
+        if self.loan.reader is reader:
+            self.run(self.loan.give_back)
+
+    def interrupted(self) -> None:
+        """An exception has left a change of this thread half done, so that nothing in it can be relied upon.
+
+        Start over: a new connection without the old session. Everybody who waits learns that the outcome is unknown.
+        """
+        for driver in (self.actions.driver, self._to_connect):
+            if driver is not None:
+                driver.abort()
+        self.actions.driver = self._to_connect = None
+        self._given_up = self._connecting
+        self.loan.forget()
+        self._machine.interrupted(self.now())
+        for waiter in list(self.waiting):
+            text = "a signal interrupted the client while it was at work"
+            waiter.reject(ConnectionLostError(text, may_have_been_applied=True))
+        self.waiting.clear()
+        self._wake()
+
+    def close(self, why: StateStoreError | None = None) -> None:
+        """Reject what waits, and begin to disconnect: nothing more can be sent. :meth:`join` is to follow.
+
+        With ``why`` it may be opened again. Never waits: on top of a frame that is inside, this happens when that one
+        leaves.
+        """
+        self.section.later(partial(self._close, why))
+        self._connector.close()
+        self._wake()
+
+    def _close(self, why: StateStoreError | None) -> None:
+        self._machine.close(self.now(), why)
+        self.perform()
+
+    def join(self) -> None:
+        """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
+        if self.thread is None or self.thread is threading.current_thread() or self.section.is_interrupted:
+            return
+        if self._connecting is not None:
+            return  # that cannot be interrupted; the thread ends when it is over
+        self.thread.join(_CLOSE_TIMEOUT_S)
+        if self.thread.is_alive():
+            self.section.later(self.drop)
+            self._wake()
+            self.thread.join(_CLOSE_TIMEOUT_S)
+
+    def drop(self) -> None:
+        """Give up this process's descriptor of the connection."""
+        if self.actions.driver is not None:
+            self.actions.driver.abort()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _open(self, action: Open) -> None:
+        self._to_connect = self._connector.open(clean_start=action.clean_start, new_round=action.new_round)
+        self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
+
+    def _flush(self) -> None:
+        actions = self.actions
+        actions.flush()
+        driver = actions.driver
+        if driver is not None and driver.wants_write and threading.current_thread() is not self.thread:
+            self._wake()
+
+    def _take_events(self) -> None:
+        actions, machine = self.actions, self._machine
+        driver = actions.driver
+        if driver is not None:
+            moment = self.now()
+            events = driver.poll()
+            actions.unflushed_acks = 0  # it writes as well
+            for event in events:
+                machine.receive(event, moment)
+            if moment.monotonic >= machine.exchange.silence.deadline:
+                machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
+        actions.perform()
+        driver = actions.driver
+        acks_may_wait = 0 < actions.unflushed_acks <= FEW_ACKS and not actions.unflushed
+        if not acks_may_wait or (driver is not None and driver.wants_write):
+            self._flush()
+
+    # -- the network thread --------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            with contextlib.suppress(OSError):  # full: it will wake anyway; closed: it has ended
+                self._waker[0].send(b"\0")
+
+    def _run(self, waker_in: socket.socket, waker_out: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, waker_in, waker_out:
+            with self.section:  # which the thread that starts this one is inside of
+                if self.thread is not threading.current_thread():
+                    return  # an exception came between: there will be another one
+            selector.register(waker_out, selectors.EVENT_READ)
+            self.loan.selector = selector
+            try:
+                for timeout in self._rounds():
+                    selector.select(timeout)
+                    with contextlib.suppress(BlockingIOError):
+                        waker_out.recv(4096)
+            except BaseException as error:
+                logger.exception("the network thread of client %s failed", self.client_id)
+                with self.section:
+                    self._is_leaving = True
+                    self._close(ConnectionLostError(f"the network thread failed: {error!r}"))
+                raise
+            finally:
+                with self.section:
+                    if self.loan.selector is selector:  # and not of the next thread, which may have begun
+                        self.loan.forget()
+                        self.loan.selector = None
+
+    def _rounds(self) -> Iterator[float]:
+        """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
+        while True:
+            with self.section:
+                self._machine.tick(self.now())
+                if self.loan.lasts():
+                    self.perform()  # who borrowed the socket reads
+                else:
+                    self._take_events()
+                to_connect, self._to_connect = self._to_connect, None
+                self._connecting = to_connect
+            self._tell()
+            if to_connect is not None:
+                self._connect(to_connect)
+                continue
+            with self.section:
+                # Inside: another thread may close the driver, and the descriptor would be gone or another's.
+                self.loan.watch()
+                timeout = self._sleep_for()
+                is_over = self._machine.state is ConnectionState.CLOSED
+                if is_over and not self.loan.is_watched and not self._to_tell:
+                    self._is_leaving = True
+                    return
+            yield timeout
+
+    def _connect(self, driver: SyncDriver) -> None:
+        driver.connect()
+        with self.section:
+            self._connecting = None
+            if driver is not self._given_up:
+                self.actions.driver = driver
+            if driver is self._given_up or self._machine.state is ConnectionState.CLOSED:
+                driver.abort()
+
+    def _sleep_for(self) -> float:
+        moment, loan, driver = monotonic(), self.loan, self.actions.driver
+        deadlines = [moment + _LONGEST_SLEEP_S, loan.next_look(moment)]
+        if self.actions.unflushed_acks and not loan.is_lent:
+            deadlines.append(moment + ACK_DELAY_S)
+        if (deadline := self._machine.next_deadline()) is not None:
+            deadlines.append(deadline)
+        if driver is not None:
+            deadlines.append(driver.next_deadline())
+        loan.looked_after_at = min(deadlines)
+        return max(0.0, loan.looked_after_at - moment)
+
+    def _tell(self) -> None:
+        """Log and report state changes, outside the section: a listener may call the client."""
+        if not self._to_tell:
+            return
+        with self.section:
+            changes = self._to_tell.copy()
+            self._to_tell.clear()
+        for change in changes:
+            self._log.note(change, self.now().monotonic)
+            if self._on_state is not None:
+                call_back(f"the state listener of client {self.client_id}", self._on_state, change.state, change.error)
+
 
 #: What a lasting command (a release) returns that could not wait for its answer.
 ON_ITS_WAY: Final = DeleteResult(1, None)

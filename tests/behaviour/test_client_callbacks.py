@@ -254,7 +254,7 @@ async def test_what_never_returns_is_cancelled_at_the_end(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """A callback that never returns is cancelled some time after close(), here 0.3 s, and no task is left behind."""
-    monkeypatch.setattr("statestore_client.aio.link._CLOSE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("statestore_client.aio.engine._CLOSE_TIMEOUT_S", 0.3)
     cancelled = asyncio.Event()
 
     async def stuck(*_: object) -> None:

@@ -126,7 +126,7 @@ def test_a_new_claim_follows_a_release_that_is_under_way(monkeypatch: pytest.Mon
         assert go_on.wait(10)
         return real(*arguments)
 
-    monkeypatch.setattr("statestore_client.sync.lease.release", slow)
+    monkeypatch.setattr("statestore_client.sync.leases.release", slow)
     with EmbeddedServer() as server, StateStoreClient(server.url) as store:
         lock = store.lock("job", lease=60.0, holder="me")
         old = lock.acquire()

@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from statestore_client import ConnectionLostError, ConnectionState, StateStoreClient
 from statestore_client.server import EmbeddedServer
-from statestore_client.sync.link import Link
+from statestore_client.sync.engine import Link
 
 TIMEOUT_S = 10.0
 

@@ -13,7 +13,7 @@ from killed_server import TIMEOUT_S
 from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient, WatchEvent
-from statestore_client.aio.lease import AsyncLease
+from statestore_client.aio.leases import AsyncLease
 from statestore_client.aio.watch import AsyncWatch
 
 __all__ = ["ClientAudit"]

@@ -1,4 +1,4 @@
-"""A held lock in a simulated process: what ``sync.lease`` and ``aio.lease`` make of the steps of ``core.leases``."""
+"""A held lock in a simulated process: what ``sync.leases`` and ``aio.leases`` make of the steps of ``core.leases``."""
 
 from __future__ import annotations
 

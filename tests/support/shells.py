@@ -10,10 +10,9 @@ from typing import Any
 
 import statestore_client
 from statestore_client.aio.acquisition import Acquisition
-from statestore_client.sync.election import Election
-from statestore_client.sync.guarded import GuardedStore
-from statestore_client.sync.lock import Lease, Lock
-from statestore_client.sync.observation import LockObservation
+from statestore_client.sync.client import GuardedStore
+from statestore_client.sync.leases import Lease
+from statestore_client.sync.locks import Election, Lock, LockObservation
 from statestore_client.sync.watch import Watch
 
 __all__ = ["SHELLS", "Blocking", "Shell"]

@@ -1,4 +1,3 @@
-# Generated from statestore_client/aio/lease.py by tools/twins.py. Edit that, and run "make twins".
 """A held lock: what it is good for, until when, and the workers that renew it and watch the clock."""
 
 from __future__ import annotations
@@ -12,6 +11,10 @@ from functools import partial
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
+from statestore_client.aio.callbacks import Worker, check_callback
+from statestore_client.aio.engine import Engine
+from statestore_client.aio.steps import elapsed, run_steps
+from statestore_client.aio.waiters import Flag, Guard
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_timeout
 from statestore_client.core.leases import LeaseState, keep_renewed, next_token, outlive
@@ -19,13 +22,7 @@ from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
-from statestore_client.sync.callbacks import Worker, check_callback
-from statestore_client.sync.engine import Engine
-from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.waiters import Flag, Guard
 from statestore_client.wire.hlc import HlcTimestamp
-
-__all__ = ["Lease"]
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 
@@ -33,7 +30,7 @@ logger: logging.Logger = logging.getLogger("statestore_client")
 _LOST_S: Final = 0.1
 
 
-class Lease:
+class AsyncLease:
     """The lock, held. ``fencing_token`` goes with every write that the lock protects.
 
     Use it as a context manager: leaving gives the lock back. If that fails, a warning is logged: the lease ends by
@@ -45,7 +42,7 @@ class Lease:
         engine: Engine,
         terms: LockTerms,
         grant: Grant,
-        leases: set[weakref.ref[Lease]],
+        leases: set[weakref.ref[AsyncLease]],
         *,
         renew: bool,
         request_timeout: float,
@@ -53,7 +50,7 @@ class Lease:
         self._engine = engine
         self._terms = terms
         self._leases = leases  # those that are held, this one until it is lost
-        self._own: weakref.ref[Lease] = weakref.ref(self)  # what stands there
+        self._own: weakref.ref[AsyncLease] = weakref.ref(self)  # what stands there
         self._request_timeout = request_timeout
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
         self.ended: Flag = Flag()
@@ -108,13 +105,13 @@ class Lease:
         in a task of the client then, beside the others, and closing the client gives it two seconds to finish.
         """
         check_callback("callback", callback)
-        self._engine.check_process()
+        self._engine.check_loop()
         with self._changing:
             reason = self._state.on_lost(callback)
         if reason is not None:
             self._tell(callback, reason)
 
-    def next_token(self) -> HlcTimestamp:
+    async def next_token(self) -> HlcTimestamp:
         """A new fencing token: newer than all of this lock so far, older than any later holder's.
 
         For work that must be protected from the holder's own leftovers: a token for each batch keeps a task that hangs
@@ -123,14 +120,14 @@ class Lease:
         came; asking again is safe then.
         """
         try:
-            token: HlcTimestamp = run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
+            token: HlcTimestamp = await run_steps(next_token(self._terms, self, self._request_timeout), self._engine)
         except LeaseLostError as error:
             self._lose(error)
             self._stop_keeper()
             raise
         return token
 
-    def release(self, *, timeout: float | None = None) -> bool:
+    async def release(self, *, timeout: float | None = None) -> bool:
         """Give the lock back. Returns False when it was no longer ours; a second release does nothing.
 
         When no answer comes it raises :class:`TransportError`; the lock is then free at the latest when the lease ends.
@@ -139,21 +136,21 @@ class Lease:
         """
         patience = min(self._request_timeout, max(0.1, self._terms.lease))  # what comes later does not matter any more
         patience = patience if (timeout := check_timeout(timeout)) is None else min(timeout, patience)
-        self._engine.check_process()
+        self._engine.check_loop()
         with self._giving_back:
-            return self._end() and bool(run_steps(release(self._terms, patience), self._engine))
+            return self._end() and bool(await run_steps(release(self._terms, patience), self._engine))
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         self.check()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # One that is lost ends by itself, and whoever guards work with it has to hear of that now.
         patience = None if self.valid else _LOST_S
         try:
-            self.release(timeout=patience)
+            await self.release(timeout=patience)
         except StateStoreError as failed:
             # The lease ends by itself. An error here would hide the one from the body, or fail work that was done.
             logger.warning("the lock %s was not released: %s", self._terms.name, failed)
@@ -252,9 +249,9 @@ class Lease:
         self._engine.call_back(what, listener, copy.copy(reason))
 
 
-def _work(steps: Steps, engine: Engine, ended: Flag, lost: Callable[[LeaseLostError], None]) -> None:
+async def _work(steps: Steps, engine: Engine, ended: Flag, lost: Callable[[LeaseLostError], None]) -> None:
     try:
-        run_steps(steps, engine, stop=ended)
+        await run_steps(steps, engine, stop=ended)
     except StateStoreError as failed:
         # If it was stopped, the reason is known already, and somebody else may be about to tell it.
         lost(LeaseLostError(f"the lease could not be renewed: {failed}"))

@@ -1,27 +1,112 @@
-# Generated from statestore_client/aio/lock.py by tools/twins.py. Edit that, and run "make twins".
-"""A leased lock with a fencing token."""
+# Generated from statestore_client/aio/locks.py by tools/twins.py. Edit that, and run "make twins".
+"""Leased locks with a fencing token, elections, and the holder of either, as it changes."""
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from random import Random
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
+from statestore_client.clocks import monotonic
 from statestore_client.core import locks
+from statestore_client.core.actions import WatchOptions
 from statestore_client.core.arguments import Bytes, check_function, check_timeout, check_wait, set_command
+from statestore_client.core.event_queue import WatchTerms
 from statestore_client.core.leases import KEEP, Change, Edit, edit
-from statestore_client.core.locks import Grant, LockTerms
+from statestore_client.core.locks import ElectionTerms, Grant, HolderView, LockState, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
-from statestore_client.errors import BusyError, InvalidArgumentError, LeaseLostError, PickleRefusedError, TransportError
+from statestore_client.errors import (
+    BusyError,
+    ClosedError,
+    InvalidArgumentError,
+    LeaseLostError,
+    PickleRefusedError,
+    TransportError,
+)
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.lease import Lease
-from statestore_client.sync.observation import LockObservation
+from statestore_client.sync.leases import Lease
 from statestore_client.sync.steps import elapsed, run_steps
 from statestore_client.sync.waiters import Mutex, OneCaller
+from statestore_client.sync.watch import Watch
 
-__all__ = ["Lease", "Lock"]
+
+class LockObservation:
+    """The holder of a lock, or the leader of an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
+
+    Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
+    the holder changes. Renewals do not count. Iteration ends when the observation is closed.
+    """
+
+    def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
+        self._engine = engine
+        self._watch = Watch(engine, WatchTerms(key, WatchOptions(initial=True), limit=64), timeout=timeout)
+        self._view = HolderView()
+        self._first: deque[LockState] = deque()
+        self._starting = Mutex()
+        self._started = False
+
+    def start(self) -> Self:
+        """Start observing; returns when no later change can be missed. If it fails, it may be tried again."""
+        self._engine.check_process()
+        with self._starting:
+            self._watch.start()
+            if not self._started:
+                self._first.append(self._view.first(self._watch.get(timeout=0)))
+                self._started = True
+        return self
+
+    def get(self, timeout: float | None = None) -> LockState | None:
+        """The next state, or None when it did not change within ``timeout`` seconds (None: for ever; 0: only a look).
+
+        Raises :class:`ClosedError` once the observation or its client is closed.
+        """
+        seconds = check_wait(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
+        while not self._first:
+            remaining = None if deadline is None else max(0.0, deadline - monotonic())
+            event = self._watch.get(timeout=remaining)
+            if event is None:
+                return None
+            if (state := self._view.changed(event)) is not None:
+                return state
+        return self._first.popleft()
+
+    def close(self) -> None:
+        """Stop observing; an iteration in another thread ends. Closing twice is harmless."""
+        self._first.clear()
+        self._watch.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an observation cannot be pickled: send client.settings, and observe where it is needed"
+        )
+
+    def __repr__(self) -> str:
+        state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea
+        return f"<{type(self).__name__} {self._watch.key[:80]!r}, {state}>"
+
+    def __iter__(self) -> Iterator[LockState]:
+        return self
+
+    def __next__(self) -> LockState:
+        try:
+            state = self.get()
+        except ClosedError:
+            raise StopIteration from None
+        assert state is not None  # noqa: S101 - get() without a time-out returns a state or raises
+        return state
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Lock:
@@ -197,3 +282,66 @@ class Lock:
             lease.release()
             raise
         return lease
+
+
+class Election:
+    """A named election that one candidate wins at a time; made by :meth:`StateStoreClient.election`.
+
+    A leadership is a :class:`Lease`: it renews itself, has a fencing token, says when it is lost, and resigns when its
+    ``with`` statement is left. One object is one candidate: threads that compete take an election object each.
+    """
+
+    def __init__(
+        self, engine: Engine, terms: ElectionTerms, leases: set[weakref.ref[Lease]], *, request_timeout: float
+    ) -> None:
+        self._terms = terms
+        self._lock = Lock(engine, terms, leases, renew=True, request_timeout=request_timeout)
+
+    @property
+    def name(self) -> str:
+        """The election's name: the key that holds the leader's."""
+        return self._terms.name
+
+    @property
+    def candidate(self) -> bytes:
+        """This candidate's name."""
+        return self._terms.holder
+
+    def campaign(self, timeout: float | None = None) -> Lease:
+        """Wait until this candidate leads, up to ``timeout`` seconds (None: for ever; 0 tries once).
+
+        Returns its leadership, which is a context manager: leaving it resigns.
+
+        When the time is over it raises :class:`LockNotAcquiredError` if another candidate leads, and
+        :class:`RequestTimeoutError` if that is not known, or not any longer: the server gave no answer, or the
+        connection is down. Until then it waits through outages.
+        """
+        return self._lock.acquire(timeout)
+
+    def try_campaign(self) -> Lease | None:
+        """One attempt without waiting; None when another candidate leads."""
+        return self._lock.try_acquire()
+
+    def resign(self, *, timeout: float | None = None) -> bool:
+        """Stop leading, so that the next candidate can. Returns False when this one did not lead any longer.
+
+        As :meth:`Lock.release`, which says how long it waits for an answer.
+        """
+        return self._lock.release(timeout=timeout)
+
+    def leader(self) -> bytes | None:
+        """The candidate that leads now; None when nobody does."""
+        return self._lock.holder()
+
+    def observe(self) -> LockObservation:
+        """The leader, as it changes: an iterator, used as a context manager. The present state comes first."""
+        return self._lock.observe()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "an election cannot be pickled: send the fencing token of its lease, or client.settings to elect elsewhere"
+        )
+
+    def __repr__(self) -> str:
+        state = "leading" if self._lock._is_held else "not leading"  # noqa: SLF001 - the two classes are one idea
+        return f"<{type(self).__name__} {self.name}, candidate {self.candidate!r}, {state}>"

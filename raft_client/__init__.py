@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended, WatchEvent, WatchItem
     from raft_client.core.watch_state import WatchCounts
-    from raft_client.request_id_factory import RequestId, new_request_id
+    from raft_client.request_id_factory import new_request_id
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
     from raft_client.sync.entries import Entries
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from raft_client.sync.watch import Watch
     from raft_client.wire.configuration import ConfigChange, Peer, decode_config
     from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec, Previous
-    from raft_client.wire.log_entry import EntryKind, LogEntry
-    from raft_client.wire.positions import Position
-    from raft_client.wire.request_id import IdFreshness
-    from raft_client.wire.snapshots import SnapshotChunk
+    from raft_client.wire.log_entry import EntryKind, LogEntry, Position, SnapshotChunk
+    from raft_client.wire.request_id import IdFreshness, RequestId
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -113,17 +111,17 @@ _HOMES = {
     "LogEntry": "wire.log_entry",
     "LogInfo": "core.results",
     "Peer": "wire.configuration",
-    "Position": "wire.positions",
+    "Position": "wire.log_entry",
     "Prefix": "core.selectors",
     "Previous": "wire.key_changes",
     "Progress": "core.watch_events",
     "RaftClient": "sync.client",
     "RaftOptions": "settings",
     "RaftSettings": "settings",
-    "RequestId": "request_id_factory",
+    "RequestId": "wire.request_id",
     "RequestStats": "core.request",
     "Resumed": "core.watch_events",
-    "SnapshotChunk": "wire.snapshots",
+    "SnapshotChunk": "wire.log_entry",
     "SnapshotEvent": "core.watch_events",
     "SnapshotPolicy": "core.entries_stream",
     "Subscriber": "sync.subscriber",

@@ -16,6 +16,7 @@ from typing import Any
 
 from raft_client.clocks import monotonic
 from raft_client.codecs import KeyValueCodec
+from raft_client.core.connection_state import StateChanged
 from raft_client.core.request import Request
 from raft_client.core.request_actions import (
     Connect,
@@ -24,7 +25,6 @@ from raft_client.core.request_actions import (
     Resolve,
     Send,
     SetAside,
-    StateChanged,
     Subscribe,
     Unsubscribe,
     Wake,
@@ -35,8 +35,6 @@ from raft_client.core.verdicts import Again, FollowUps
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.user_code import UserCode
-
-__all__ = ["ActionRunner"]
 
 
 class ActionRunner:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-__all__ = ["monotonic", "wall_ns"]
-
 #: Read the machine's own ``time.monotonic()``, since time-outs, versions and request ids are of the real world.
 #: freezegun lets ``time.monotonic()`` and ``time.time()`` stand still, also where a module has them by name, and not in
 #: all threads alike: a wait that goes by them never ends, and versions differ by years. It replaces neither

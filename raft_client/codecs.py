@@ -32,10 +32,8 @@ import attrs
 import msgpack
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
-from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec
+from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
-
-__all__ = ["Change", "ChangeKind", "Compare", "EntryCodec", "KeyValueCodec", "Transaction"]
 
 _TAG: Final = "kv"
 #: The tag as MessagePack has it, after the header of the array.

@@ -29,8 +29,6 @@ from zmq import zmq_poll
 from raft_client.settings import RaftSettings
 from raft_client.zmq_messages import check_curve, monitored_events, receive_message, send_message
 
-__all__ = ["Link", "LinkError", "Links"]
-
 #: Each of these means that a link is gone: refused, broken, or no agreement about keys.
 _LOST: Final = int(
     zmq.EVENT_CLOSED

@@ -11,8 +11,6 @@ from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
 
-__all__ = ["LeaderListener", "StateListener", "calls_of", "log_change", "on_one_line", "warn_unclosed"]
-
 #: Called with each new state and, when it is suspended, the reason.
 StateListener: TypeAlias = Callable[[ConnectionState, RaftError | None], object]
 #: Called with each new leader.

@@ -10,8 +10,6 @@ import socket
 from raft_client.clocks import wall_ns
 from raft_client.wire.request_id import RequestId, RequestIdSource
 
-__all__ = ["RequestId", "new_raw_id", "new_request_id"]
-
 
 def new_request_id() -> RequestId:
     """An id that no other call makes, in this process or any other. From any thread, and after ``fork()``.

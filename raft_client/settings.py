@@ -9,9 +9,7 @@ from typing import Any, Final, TypedDict, Unpack
 import attrs
 
 from raft_client.errors import SettingsError
-from raft_client.wire.peer_urls import is_peer_url
-
-__all__ = ["RaftOptions", "RaftSettings"]
+from raft_client.wire.configuration import is_peer_url
 
 #: The alphabet of Z85, in which ZeroMQ writes CURVE keys (ZeroMQ RFC 32).
 _Z85: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")

@@ -14,8 +14,6 @@ from raft_client.core.selectors import Selector, Where
 from raft_client.errors import BusyError
 from raft_client.wire.key_changes import Change, EntryCodec
 
-__all__ = ["UserCode"]
-
 A = TypeVar("A")
 R = TypeVar("R")
 

@@ -15,17 +15,6 @@ from raft_client.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "LongMessageError",
-    "check_curve",
-    "has_unix_sockets",
-    "monitored_events",
-    "receive_message",
-    "send_message",
-    "send_tracked_message",
-    "skip_message",
-]
-
 # Plain integers: with the enumeration's members every call would compute with enumerations, which costs more than it.
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _DONTWAIT_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)

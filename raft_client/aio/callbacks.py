@@ -9,8 +9,6 @@ from typing import Any
 
 from raft_client.core import arguments
 
-__all__ = ["Worker", "call_back", "check_callback"]
-
 
 def check_callback(callback: object) -> None:
     """A function or coroutine function of one event. None without a callback."""

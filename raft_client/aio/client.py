@@ -32,9 +32,7 @@ from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.wire.configuration import Peer
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.positions import Position
-
-__all__ = ["AsyncRaftClient"]
+from raft_client.wire.log_entry import Position
 
 _KEY_VALUE: Final = KeyValueCodec()
 

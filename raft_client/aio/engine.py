@@ -32,8 +32,6 @@ from raft_client.settings import RaftSettings
 from raft_client.user_code import UserCode
 from raft_client.wire.key_changes import EntryCodec
 
-__all__ = ["Engine"]
-
 T = TypeVar("T")
 
 

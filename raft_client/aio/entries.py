@@ -16,11 +16,7 @@ from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request import Request
 from raft_client.errors import ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["AsyncEntries"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
 class AsyncEntries:

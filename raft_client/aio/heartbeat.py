@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from raft_client.aio.engine import Engine
     from raft_client.settings import RaftSettings
 
-__all__ = ["Heartbeat"]
-
 
 class Heartbeat:
     """A task, if the settings want one. It ends with the client, also when nobody closes that."""

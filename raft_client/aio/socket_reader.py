@@ -20,8 +20,6 @@ from raft_client.errors import BusyError
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
 
-__all__ = ["SocketReader"]
-
 #: The longest time (seconds) for which a reader that need not wait keeps the event loop to itself.
 _TURN_S: Final = 0.005
 

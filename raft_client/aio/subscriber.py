@@ -18,11 +18,7 @@ from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
 from raft_client.reports import warn_unclosed
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["AsyncSubscriber"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
 class AsyncSubscriber:

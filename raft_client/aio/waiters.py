@@ -7,8 +7,6 @@ from typing import Any
 
 from raft_client.errors import BusyError, RaftError
 
-__all__ = ["BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
-
 
 class ReadySignal:
     """A task that is woken when what it waits for is there (``ready``)."""

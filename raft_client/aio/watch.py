@@ -20,9 +20,7 @@ from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed
 from raft_client.wire.key_changes import EntryCodec
-from raft_client.wire.positions import Position
-
-__all__ = ["AsyncWatch"]
+from raft_client.wire.log_entry import Position
 
 logger: logging.Logger = logging.getLogger("raft_client")
 

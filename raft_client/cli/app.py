@@ -40,9 +40,6 @@ from raft_client.errors import (
     TransportError,
 )
 
-__all__ = ["cli", "main"]
-
-
 #: Module and object of each command.
 _COMMANDS: Final = {
     "add-peer": "cluster:add_peer",

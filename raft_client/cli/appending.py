@@ -25,11 +25,10 @@ from raft_client.cli.output import (
 )
 from raft_client.core.arguments import AppendItem, request_id_of
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
-from raft_client.request_id_factory import RequestId, new_request_id
+from raft_client.request_id_factory import new_request_id
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-
-__all__ = ["append", "append_one", "request_id_option"]
+from raft_client.wire.request_id import RequestId
 
 request_id_option: Final = click.option(
     "--request-id", metavar="ID", help="24 hexadecimal digits. An id that was used before appends nothing again."

@@ -13,13 +13,11 @@ from raft_client.cli.output import print_line
 from raft_client.cli.peer_options import to_peer
 from raft_client.request_id_factory import new_request_id
 from raft_client.server.runtime.storage.backup import back_up, restore
-from raft_client.wire.peer_urls import host_of
+from raft_client.wire.configuration import host_of
 
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.inspection import Inspection
     from raft_client.wire.configuration import Peer
-
-__all__ = ["backup", "contents", "restore_backup"]
 
 
 @click.command("backup")

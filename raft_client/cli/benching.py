@@ -14,8 +14,6 @@ from raft_client.cli.output import print_json, print_table
 from raft_client.cli.workloads import BenchPlan, Measurement, appended, measure
 from raft_client.settings import RaftSettings
 
-__all__ = ["bench"]
-
 
 @click.command("bench")
 @click.option("--appends", type=click.IntRange(min=1), default=500, show_default=True, help="One at a time.")

@@ -15,8 +15,6 @@ from raft_client.server.runtime.storage.inspection import inspect_directory
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.inspection import Inspection
 
-__all__ = ["check_data"]
-
 
 @click.command("check")
 @click.argument("directory", metavar="DIR", type=click.Path(readable=False))

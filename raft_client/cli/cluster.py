@@ -20,10 +20,7 @@ from raft_client.core.results import ClusterConfig, LogInfo
 from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, TransportError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import is_tcp_url
-
-__all__ = ["add_peer", "config", "info", "known_members", "member_named", "ping", "remove_peer", "transfer"]
+from raft_client.wire.configuration import Peer, is_tcp_url
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 #: A peer that is up answers at once; who asks for all of them does not want to wait for the dead ones.

@@ -19,8 +19,6 @@ from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.configuration import Peer
 
-__all__ = ["snapshot", "trim"]
-
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 _HEADING: Final = ["peer", "url", "up_to", "bytes"]
 

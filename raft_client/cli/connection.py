@@ -16,8 +16,6 @@ from raft_client.errors import SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 
-__all__ = ["connection_options", "connection_settings", "for_any_command", "open_client"]
-
 #: The variable of ``--url``, as ``statestore`` has STATESTORE_URL, and that of the setting, as every setting has one.
 _VARIABLES: Final = ("ZMQRAFT_URL", "ZMQRAFT_SEEDS")
 _OPTIONS: Final = {

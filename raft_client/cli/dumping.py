@@ -20,10 +20,7 @@ from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.errors import LogError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["dump"]
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 
 _BINARY: Final = ("msgpack",)
 

@@ -2,21 +2,6 @@
 
 from typing import Final
 
-__all__ = [
-    "ADDRESS",
-    "DATA",
-    "DONE",
-    "INTERRUPTED",
-    "NEGATIVE",
-    "NOT_EXECUTABLE",
-    "NOT_FOUND",
-    "NO_CONNECTION",
-    "OUTPUT",
-    "PARTLY",
-    "REFUSED",
-    "USAGE",
-]
-
 DONE: Final = 0
 NEGATIVE: Final = 1
 USAGE: Final = 2

@@ -14,8 +14,6 @@ import click
 from raft_client._common.standard_streams import ReaderGoneError
 from raft_client.errors import RaftError
 
-__all__ = ["complete_file"]
-
 
 @contextmanager
 def complete_file(name: str) -> Iterator[BinaryIO]:

@@ -23,8 +23,6 @@ from raft_client.cli.output import json_line
 from raft_client.cli.records import entry_record, made_at, type_name
 from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["FORMATS", "EntryWriter", "format_of", "open_writer"]
-
 #: A row group of Parquet is held in memory until it is this large.
 _ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _ROW_GROUP_ROWS: Final = 65_536

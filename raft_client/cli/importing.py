@@ -15,8 +15,6 @@ from raft_client.server.runtime.storage.log_import import import_log
 if TYPE_CHECKING:
     from raft_client.wire.configuration import Peers
 
-__all__ = ["import_node_log"]
-
 
 @click.command("import-log")
 @click.argument("source", metavar="SOURCE", type=click.Path())

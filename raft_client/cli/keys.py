@@ -18,10 +18,7 @@ from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["delete_key", "get_key", "set_key"]
+from raft_client.wire.log_entry import Position, SnapshotChunk
 
 #: A snapshot of more is kept on disk until it is complete.
 _SPOOL_BYTES: Final = 16 * 1024 * 1024

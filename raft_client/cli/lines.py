@@ -16,8 +16,6 @@ from raft_client._common.standard_streams import standard_input
 from raft_client.errors import InvalidDataError
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
-__all__ = ["STDIN", "Piece", "total_bytes", "whole_files", "with_lines"]
-
 #: As much as a pipe holds.
 _CHUNK_BYTES: Final = 65_536
 #: Lines in one batch. Between batches the pipeline runs dry, so it is many times what is in flight.

@@ -8,9 +8,7 @@ from typing import Any
 import click
 
 from raft_client.errors import InvalidArgumentError
-from raft_client.wire.positions import Position
-
-__all__ = ["Index", "Seconds", "to_position"]
+from raft_client.wire.log_entry import Position
 
 
 class Index(click.IntRange):

@@ -15,19 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 
 from raft_client._common.standard_streams import shown
 
-__all__ = [
-    "argument_bytes",
-    "as_json",
-    "json_line",
-    "print_json",
-    "print_line",
-    "print_table",
-    "progress_bar",
-    "stdout_is_terminal",
-    "warn",
-    "write",
-]
-
 
 def argument_bytes(argument: str) -> bytes:
     """The bytes that were typed, valid text or not."""

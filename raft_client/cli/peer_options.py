@@ -7,10 +7,7 @@ from typing import TypeVar
 
 import click
 
-from raft_client.wire.configuration import Peer, Peers
-from raft_client.wire.peer_urls import is_tcp_url
-
-__all__ = ["cluster_option", "members_option", "to_peer"]
+from raft_client.wire.configuration import Peer, Peers, is_tcp_url
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -11,8 +11,6 @@ from raft_client.wire.configuration import ConfigChange, Peers, decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import ZERO_REQUEST_ID
 
-__all__ = ["entry_line", "entry_record", "made_at", "type_name"]
-
 
 def type_name(entry: LogEntry) -> str:
     """``state``, ``config`` or ``checkpoint``."""

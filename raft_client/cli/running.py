@@ -11,8 +11,6 @@ import click
 from raft_client.cli import exits
 from raft_client.cli.output import warn
 
-__all__ = ["CannotRunError", "CommandBehindDashes", "run_command"]
-
 
 class CommandBehindDashes(click.Command):
     """``[PREFIX]... [-- COMMAND [ARGUMENT]...]``.

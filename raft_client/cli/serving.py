@@ -33,10 +33,7 @@ from raft_client.server.runtime.readiness import Readiness
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
 from raft_client.server.runtime.trace import traced_into
-from raft_client.wire.configuration import Peers
-from raft_client.wire.peer_urls import host_of
-
-__all__ = ["serve"]
+from raft_client.wire.configuration import Peers, host_of
 
 #: How many more objects make one search for garbage among the new ones, and how many such searches one among all.
 #: Python's own numbers, 700, 10 and 10, are for programs with few objects. A peer has tens of thousands of entries in

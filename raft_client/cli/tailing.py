@@ -17,11 +17,7 @@ from raft_client.cli.records import entry_line, entry_record
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["tail"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 _LAST: Final = 10
 

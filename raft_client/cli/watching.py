@@ -24,9 +24,7 @@ from raft_client.core.watch_events import SnapshotEvent, WatchEvent
 from raft_client.settings import RaftSettings
 from raft_client.sync.watch import Watch
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.positions import Position
-
-__all__ = ["watch"]
+from raft_client.wire.log_entry import Position
 
 #: A snapshot of more is kept on disk until it is complete.
 _SPOOL_BYTES: Final = 16 * 1024 * 1024

@@ -10,8 +10,6 @@ import click
 from raft_client.cli import exits
 from raft_client.errors import InvalidArgumentError, RaftError
 
-__all__ = ["AddressError", "name_options"]
-
 #: Arguments of the API whose options have other names.
 _OTHERS: Final = {
     "request_timeout": "--timeout",

@@ -16,8 +16,6 @@ from raft_client.aio.client import AsyncRaftClient
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 
-__all__ = ["BenchPlan", "Measurement", "appended", "measure"]
-
 #: A pipelined round has this many times the appends of a sequential one: it is that much faster.
 _PIPELINE_FACTOR: Final = 8
 

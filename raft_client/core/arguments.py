@@ -12,29 +12,9 @@ import attrs
 from raft_client.core.calls import Append
 from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.errors import BatchError, InvalidArgumentError, RaftError
+from raft_client.wire.configuration import is_peer_url
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.peer_urls import is_peer_url
 from raft_client.wire.request_id import RequestId
-
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "AppendItem",
-    "Data",
-    "Id",
-    "Timeout",
-    "append_calls",
-    "check_callback",
-    "check_codec",
-    "check_in_flight",
-    "check_silence",
-    "check_timeout",
-    "check_wait",
-    "peer_url",
-    "raise_failures",
-    "request_id_of",
-    "selector_of",
-    "within",
-]
 
 #: What an entry holds: bytes; text is encoded as UTF-8.
 Data: TypeAlias = bytes | str

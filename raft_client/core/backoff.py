@@ -9,8 +9,6 @@ import attrs
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["Backoff"]
-
 
 @attrs.frozen
 class Backoff:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from raft_client.core.entries_stream import EntryBatch
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["BatchQueue"]
+from raft_client.wire.log_entry import SnapshotChunk
 
 
 class BatchQueue:

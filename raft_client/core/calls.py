@@ -20,24 +20,21 @@ from raft_client.errors import (
     RaftError,
     RequestExpiredError,
 )
-from raft_client.wire.client_dispatch import ClientDispatch
-from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
+from raft_client.wire.client_requests import (
+    ClientDispatch,
+    ConfigReply,
+    ConfigUpdate,
+    ConfigUpdateReply,
+    LogInfoReply,
+    Outcome,
+    RequestConfig,
+    RequestLogInfo,
+    RequestUpdate,
+    UpdateReply,
+)
 from raft_client.wire.configuration import Peer
 from raft_client.wire.frames import decode_json, encode_json
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
-from raft_client.wire.update_requests import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
-
-__all__ = [
-    "BUSY_PAUSE_S",
-    "AnsweredOnce",
-    "Append",
-    "AwaitSettled",
-    "Call",
-    "Custom",
-    "GetConfig",
-    "GetLogInfo",
-    "UpdatePeers",
-]
 
 _UPDATE: Final = RequestUpdate.TYPE
 _OK: Final = b"\x01"

@@ -9,8 +9,6 @@ import attrs
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
 
-__all__ = ["ConnectionState", "StateChanged"]
-
 
 class ConnectionState(StrEnum):
     """The life of a client's connection to its cluster."""

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 from operator import length_hint
 
 from raft_client.core.entries_stream import EntryBatch
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["Cursor"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
 class Cursor:

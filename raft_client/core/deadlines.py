@@ -14,8 +14,6 @@ from raft_client.core.request import Request
 from raft_client.core.request_table import RequestTable
 from raft_client.errors import NoLeaderError, RaftError, RequestTimeoutError
 
-__all__ = ["Deadlines"]
-
 #: A busy peer's silence is tolerated twice as long each time, up to this many response time-outs.
 _MAX_SILENCE_FACTOR: Final = 8.0
 

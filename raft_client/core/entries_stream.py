@@ -39,14 +39,10 @@ from raft_client.errors import (
     RaftError,
     TermMismatchError,
 )
-from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
+from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.frames import MAX_UINT
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position, position_after
-from raft_client.wire.request_entries import EntriesReply, EntriesStatus, RequestEntries
-from raft_client.wire.snapshots import SnapshotChunk, SnapshotProgress
-
-__all__ = ["DEFAULT_BUFFER_BYTES", "EntriesStream", "EntryBatch", "SnapshotPolicy", "check_buffer", "snapshot_policy"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk, SnapshotProgress, position_after
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 #: What a stream may hold for a slow consumer, beside the five messages that the peer has sent already.
 DEFAULT_BUFFER_BYTES: Final = 4 * 1024 * 1024

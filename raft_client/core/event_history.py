@@ -12,8 +12,6 @@ from typing import Final
 
 from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["EventHistory"]
-
 #: What an entry costs beside its bytes.
 _ENTRY_BYTES: Final = 100
 

@@ -10,9 +10,7 @@ from typing import Final
 
 from raft_client.core.verdicts import Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import RequestTimeoutError
-from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, ConfigReply, RequestConfig
-
-__all__ = ["FindBroadcast"]
+from raft_client.wire.client_requests import BroadcastStateUrl, BroadcastStateUrlReply, ConfigReply, RequestConfig
 
 #: SERVER_ELECTION_GRACE_MS: by then it knows, or another peer leads.
 _PAUSE_S: Final = 0.3

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 import attrs
 
-__all__ = ["Freshness", "SubscriptionState"]
-
 
 class Freshness(StrEnum):
     """What is known of the distance to the end of the log."""

@@ -8,12 +8,8 @@ from typing import Final
 from raft_client.core.calls import BUSY_PAUSE_S, AnsweredOnce
 from raft_client.core.verdicts import Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import ClusterBusyError, HandOverError
-from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
+from raft_client.wire.client_requests import HandOver, HandOverReply, LogInfoReply, Outcome, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
-from raft_client.wire.peer_extensions import HandOver, HandOverReply
-from raft_client.wire.update_requests import Outcome
-
-__all__ = ["TransferLeadership"]
 
 #: Of the reply to HandOver, after the request id.
 _HAND_OVER_FRAMES: Final = 3

@@ -27,7 +27,7 @@ from raft_client.core.request import Request, about
 from raft_client.core.request_actions import Reject
 from raft_client.core.request_table import RequestTable
 from raft_client.errors import ConnectionLostError, NotLeaderError, ProtocolError, RaftError
-from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
+from raft_client.wire.client_requests import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.configuration import Peer
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from raft_client.wire.configuration import Peers
-
-__all__ = ["LeaderRouting"]
 
 #: While requests pass, the leader is asked for the peers this often (seconds), so that the list never outlives them.
 _REFRESH_S: Final = 30.0

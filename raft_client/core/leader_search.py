@@ -20,9 +20,7 @@ from raft_client.core.backoff import Backoff
 if TYPE_CHECKING:
     from random import Random
 
-    from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply
-
-__all__ = ["LeaderCheck", "LeaderSearch"]
+    from raft_client.wire.client_requests import ConfigReply, LogInfoReply
 
 #: A connection that neither opens nor fails is given up after this many response time-outs: a firewall drops it.
 _HANGING: Final = 5

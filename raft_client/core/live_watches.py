@@ -10,10 +10,7 @@ from collections.abc import Iterable, Sequence
 from raft_client.core.watch_state import WatchState
 from raft_client.core.watch_table import WatchTable, unreadable
 from raft_client.wire.key_changes import Change
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-
-__all__ = ["LiveWatches"]
+from raft_client.wire.log_entry import LogEntry, Position
 
 
 class LiveWatches:

@@ -10,12 +10,16 @@ from raft_client.core.calls import AnsweredOnce
 from raft_client.core.results import TakenSnapshot
 from raft_client.core.verdicts import Failed, Finished, FollowUps, NotLeader, Verdict
 from raft_client.errors import CompactionError
-from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
-from raft_client.wire.compaction_requests import TakeSnapshot, TakeSnapshotReply, Trim, TrimReply
+from raft_client.wire.client_requests import (
+    LogInfoReply,
+    Outcome,
+    RequestLogInfo,
+    TakeSnapshot,
+    TakeSnapshotReply,
+    Trim,
+    TrimReply,
+)
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
-from raft_client.wire.update_requests import Outcome
-
-__all__ = ["MakeSnapshot", "TrimLog"]
 
 #: Of the replies to Trim and TakeSnapshot, after the request id; that to a hello has more.
 _REPLY_FRAMES: Final = 4

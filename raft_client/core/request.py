@@ -10,8 +10,6 @@ from raft_client.core.calls import Call
 from raft_client.errors import RaftError
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
 
-__all__ = ["Request", "RequestStats", "about"]
-
 
 @attrs.define(eq=False)
 class Request:

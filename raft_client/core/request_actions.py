@@ -12,21 +12,7 @@ import attrs
 
 from raft_client.core.connection_state import StateChanged
 from raft_client.errors import RaftError
-from raft_client.wire.hot_value import hot_value
-
-__all__ = [
-    "Action",
-    "Connect",
-    "Disconnect",
-    "Reject",
-    "Resolve",
-    "Send",
-    "SetAside",
-    "StateChanged",
-    "Subscribe",
-    "Unsubscribe",
-    "Wake",
-]
+from raft_client.wire.frames import hot_value
 
 
 @attrs.frozen

@@ -37,8 +37,6 @@ from raft_client.errors import ClientClosedError, ConnectionLostError, RaftError
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["RequestMachine"]
-
 _ID_BYTES: Final = 12
 #: What only a leader answers.
 _AS_LEADERS_DO: Final = (Accepted, Finished, FollowUps, Failed)

@@ -16,8 +16,6 @@ from raft_client.core.request import Request, RequestStats
 from raft_client.core.request_actions import Action, Connect, Disconnect, Send, SetAside
 from raft_client.wire.frames import encode_uint32
 
-__all__ = ["RequestTable"]
-
 _MAX_UINT32: Final = 2**32 - 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from raft_client.wire.cluster_queries import LogInfoReply as LogInfo
+from raft_client.wire.client_requests import LogInfoReply as LogInfo
 from raft_client.wire.configuration import Peers
 
 __all__ = ["ClusterConfig", "LogInfo", "TakenSnapshot"]

@@ -16,8 +16,6 @@ import attrs
 from raft_client.errors import InvalidArgumentError
 from raft_client.wire.key_changes import Change
 
-__all__ = ["Key", "Prefix", "Selector", "SelectorIndex", "Tree", "Where"]
-
 W = TypeVar("W")
 
 

@@ -21,9 +21,9 @@ import attrs
 from raft_client.core.selectors import Key, Prefix, Selector, Tree
 from raft_client.core.verdicts import Failed, Finished, FollowUps, NotLeader, Verdict
 from raft_client.errors import ProtocolError
-from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
+from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,
@@ -34,8 +34,6 @@ from raft_client.wire.watch_messages import (
     WatchReply,
     decode_watch_reply,
 )
-
-__all__ = ["Greeting", "ServedWatch", "SessionCall", "SessionReply"]
 
 #: The reply to RequestLogInfo has nine frames at least, and those about watches have fewer.
 _LOG_INFO_FRAMES: Final = 9

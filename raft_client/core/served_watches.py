@@ -30,10 +30,8 @@ from raft_client.core.watch_events import WatchEvent
 from raft_client.core.watch_state import Phase, WatchReady, WatchState
 from raft_client.core.watch_table import WatchTable, bytes_of
 from raft_client.errors import ProtocolError, RaftError
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchEnded, Watching, WatchProgress
-
-__all__ = ["ServedWatches", "WatchSession"]
 
 #: So many are begun before the first of them is answered: a connection holds a thousand messages.
 _BEGINS_AT_ONCE: Final = 256

@@ -13,20 +13,6 @@ from raft_client.core.calls import Call
 from raft_client.core.freshness import SubscriptionState
 from raft_client.errors import RaftError
 
-__all__ = [
-    "Cancel",
-    "Ended",
-    "FollowUp",
-    "FreshnessChanged",
-    "Listen",
-    "Ready",
-    "Restart",
-    "StopListening",
-    "Submit",
-    "SubscriptionAction",
-]
-
-
 # -- what the shell does, in this order --------------------------------------------------------------------------------
 
 

@@ -21,8 +21,6 @@ from raft_client.core.watches import Watches
 from raft_client.errors import ConnectionLostError, RaftError
 from raft_client.wire.key_changes import EntryCodec
 
-__all__ = ["StreamMachine", "StreamRunner", "StreamRunners"]
-
 
 class StreamMachine(Protocol):
     """What a subscription and the watches of the watches have in common."""

@@ -56,24 +56,9 @@ from raft_client.core.stream_actions import (
 )
 from raft_client.core.verdicts import Again, FollowUps
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError
-from raft_client.wire.cluster_queries import LogInfoReply
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position, position_after
-from raft_client.wire.snapshots import SnapshotChunk
-from raft_client.wire.state_broadcast import StateBroadcast
-
-__all__ = [
-    "Cancel",
-    "FollowUp",
-    "Freshness",
-    "Listen",
-    "Ready",
-    "Restart",
-    "StopListening",
-    "Submit",
-    "Subscription",
-    "SubscriptionState",
-]
+from raft_client.wire.client_requests import LogInfoReply
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk, position_after
+from raft_client.wire.streams import StateBroadcast
 
 #: Between two readers of which the first brought nothing (leaders broadcast more than they hand out), and between two
 #: attempts to listen to the same URL.

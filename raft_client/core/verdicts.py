@@ -7,9 +7,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from raft_client.errors import RaftError
-from raft_client.wire.hot_value import hot_value
-
-__all__ = ["ACCEPTED", "Accepted", "Again", "Failed", "Finished", "FollowUps", "NotLeader", "Retry", "Verdict"]
+from raft_client.wire.frames import hot_value
 
 
 @attrs.frozen

@@ -17,11 +17,7 @@ from raft_client.core.watch_events import SnapshotEvent
 from raft_client.core.watch_state import Phase, WatchState
 from raft_client.core.watch_table import WatchTable, unreadable
 from raft_client.errors import TermMismatchError
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import position_after
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["WatchCatchUp"]
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk, position_after
 
 #: What the reader of one watch may hold, beside the watch's own queue.
 _READER_BYTES: Final = 256 * 1024

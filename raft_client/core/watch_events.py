@@ -11,11 +11,7 @@ from typing import TypeAlias
 import attrs
 
 from raft_client.wire.key_changes import Change
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["Progress", "Resumed", "SnapshotEvent", "Suspended", "WatchEvent", "WatchItem"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
 @attrs.frozen

@@ -13,10 +13,7 @@ from raft_client.core.selectors import Selector
 from raft_client.core.served_watch_calls import ServedWatch
 from raft_client.core.watch_events import WatchItem
 from raft_client.wire.key_changes import Change, Previous
-from raft_client.wire.positions import Position
-
-__all__ = ["DEFAULT_QUEUE_BYTES", "Overflow", "Phase", "WatchCounts", "WatchLimits", "WatchReady", "WatchState"]
-
+from raft_client.wire.log_entry import Position
 
 #: What may wait for the consumer of one watch.
 DEFAULT_QUEUE_BYTES: Final = 1024 * 1024

@@ -17,13 +17,10 @@ from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchEve
 from raft_client.core.watch_state import Phase, WatchCounts, WatchReady, WatchState
 from raft_client.errors import ProtocolError, SubscriberOverflowError
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import LogEntry, Position
 
 if TYPE_CHECKING:
     from raft_client.core.served_watches import ServedWatches
-
-__all__ = ["WatchAction", "WatchTable", "bytes_of", "unreadable"]
 
 #: The entries that are remembered.
 _RECENT_BYTES: Final = 1024 * 1024

@@ -38,12 +38,9 @@ from raft_client.core.watch_events import WatchItem
 from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
 from raft_client.core.watch_table import WatchAction, WatchTable
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, RaftError
-from raft_client.wire.cluster_queries import LogInfoReply
+from raft_client.wire.client_requests import LogInfoReply
 from raft_client.wire.key_changes import EntryCodec
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["Watches"]
+from raft_client.wire.log_entry import Position, SnapshotChunk
 
 
 class Watches:

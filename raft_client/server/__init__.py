@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raft_client.server.machines.state_machine import Applied, StateMachine, WatchableStateMachine
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.runtime.storage.options import Fsync, StorageLimits
-    from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.client_requests import ClientDispatch
 
 __all__ = [
     "Applied",
@@ -39,7 +39,7 @@ _PLACES = {
     "Applied": "server.machines.state_machine",
     "AsyncEmbeddedCluster": "server.embedded_cluster",
     "BroadcastStateMachine": "server.machines.broadcast",
-    "ClientDispatch": "wire.client_dispatch",
+    "ClientDispatch": "wire.client_requests",
     "EmbeddedCluster": "server.embedded_cluster",
     "EmbeddedPeer": "server.embedded_peer",
     "Fsync": "server.runtime.storage.options",

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from raft_client.server.embedded_transport import Transport
     from raft_client.server.machines.state_machine import StateMachine
 
-__all__ = ["AsyncEmbeddedCluster", "EmbeddedCluster"]
-
 T = TypeVar("T")
 
 _MOST_PEERS: Final = 9

@@ -29,16 +29,13 @@ from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync
-from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import host_of, is_tcp_url, with_host
+from raft_client.wire.configuration import Peer, host_of, is_tcp_url, with_host
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
     from raft_client.server.machines.state_machine import StateMachine
-
-__all__ = ["EmbeddedPeer"]
 
 #: How old the figures are at most.
 _FIGURES_S: Final = 1.0

@@ -10,16 +10,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from raft_client.errors import InvalidArgumentError, TransportError
-from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import is_ipc_url
+from raft_client.wire.configuration import Peer, is_ipc_url
 from raft_client.zmq_messages import has_unix_sockets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from raft_client.wire.configuration import Peers
-
-__all__ = ["Transport", "addresses", "check_transport", "publisher_url"]
 
 Transport: TypeAlias = Literal["tcp", "ipc"]
 

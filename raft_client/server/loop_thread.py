@@ -13,8 +13,6 @@ from raft_client.errors import BusyError, InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["LoopThread"]
-
 T = TypeVar("T")
 
 

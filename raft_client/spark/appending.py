@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from raft_client.sync.client import RaftClient
 
-__all__ = ["Batch", "Written", "append_rows", "commit_batch"]
-
 #: Another attempt, perhaps on another machine or in a moment, may do better.
 _CURABLE: Final = (TransportError,)
 

@@ -19,8 +19,6 @@ from raft_client.wire.log_entry import LogEntry
 if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
 
-__all__ = ["appended_before", "begin_again", "begin_batch", "find_state"]
-
 #: The last marker of a pipeline that runs is near the end of the log. Each further look back is four times as long.
 _FIRST_LOOK: Final = 64
 

@@ -24,8 +24,6 @@ from raft_client.spark.markers import MARKER_PREFIX
 from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind, LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID
 
-__all__ = ["COLUMNS", "ENTRY_SCHEMA", "SNAPSHOT_TYPE", "entry_batch", "snapshot_batch"]
-
 #: The same for Spark.
 COLUMNS: Final = "index bigint, term bigint, type string, request_id binary, time timestamp, data binary"
 #: As Spark expects it of a data source, to the letter: times are microseconds of UTC.

@@ -11,12 +11,10 @@ import attrs
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.settings import RaftSettings
 from raft_client.spark.options import ReadOptions, connection, to_options
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["read_entries", "register"]
 
 #: Spark logs a warning when a source is registered twice.
 _REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()

@@ -22,8 +22,6 @@ from raft_client.errors import ProtocolError
 from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, LogEntry
 from raft_client.wire.request_id import RequestId
 
-__all__ = ["MARKER_PREFIX", "Begin", "Commit", "Marker", "is_marker", "marker_in"]
-
 _TAG: Final = "zmqraft-spark"
 _VERSION: Final = 1
 #: An array of eight, and the tag: what every marker of this version begins with, and those of later ones, too.

@@ -24,9 +24,7 @@ import attrs
 
 from raft_client.errors import InvalidArgumentError, SettingsError
 from raft_client.spark.ranges import Part, SnapshotPart, default_partitions, split
-from raft_client.wire.positions import Position
-
-__all__ = ["FORMAT", "StreamOffset"]
+from raft_client.wire.log_entry import Position
 
 #: Raise it when a batch would be read otherwise than by what an earlier version has written.
 FORMAT: Final = 1

@@ -15,20 +15,7 @@ from raft_client.errors import InvalidArgumentError, SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.spark.unknown_options import unknown_options
 from raft_client.wire.frames import MAX_UINT
-from raft_client.wire.positions import Position
-
-__all__ = [
-    "MAX_PARTITIONS",
-    "OF_NO_USE",
-    "ReadOptions",
-    "connection",
-    "option_name",
-    "parse_options",
-    "refuse_useless",
-    "to_options",
-    "to_policy",
-    "whole_number",
-]
+from raft_client.wire.log_entry import Position
 
 #: More tasks than any cluster of Spark runs for one log, which a single peer serves.
 MAX_PARTITIONS: Final = 10_000

@@ -20,8 +20,6 @@ import attrs
 from raft_client.errors import PipelineError
 from raft_client.spark.markers import Begin, Commit, Marker
 
-__all__ = ["Attempt", "PipelineState"]
-
 _NEW_NAME: Final = "begin a new pipeline: choose another pipelineId"
 
 

@@ -20,9 +20,7 @@ from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.spark.options import ReadOptions
-from raft_client.wire.positions import Position
-
-__all__ = ["MAX_SNAPSHOT_BYTES", "EntryRange", "Part", "SnapshotPart", "default_partitions", "outrun", "plan", "split"]
+from raft_client.wire.log_entry import Position
 
 #: A task starts, connects and finds the leader in some 50 ms, in which a peer sends 10,000 entries and more.
 _ENTRIES_PER_PARTITION: Final = 100_000

@@ -18,17 +18,13 @@ from raft_client.settings import RaftSettings
 from raft_client.spark.batches import entry_batch, snapshot_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart, plan
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from raft_client.sync.client import RaftClient
     from raft_client.sync.entries import Entries
-
-__all__ = ["confirm", "log_info_from", "open_client", "plan_read", "read_part"]
 
 #: Arrow batches of about 10,000 rows are the fastest for Spark; large entries make them smaller.
 _BATCH_ROWS: Final = 10_000

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from raft_client.wire.request_id import RequestId
 
-__all__ = ["hashed_tails", "indexed_tails", "tail_of"]
-
 TAIL_BYTES: Final = 8
 _MODULUS: Final = 2**64
 _PERSON: Final = b"zmqraft row id"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["LogStreamWriter", "LogWriter", "TaskCommit", "batch_writer", "stream_writer"]
-
 logger: logging.Logger = logging.getLogger("raft_client.spark")
 
 #: Of a batch write that has a name: there is one batch, and no checkpoint that could be lost.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-__all__ = ["LogReader", "ZmqRaftDataSource"]
-
 
 class ZmqRaftDataSource(DataSource):
     """The source ``zmqraft``; its options are in :mod:`raft_client.spark.options`."""

@@ -20,8 +20,6 @@ from raft_client.wire.request_id import DEFAULT_TTL_S
 if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
 
-__all__ = ["index_before"]
-
 #: Ranges as short as this are read rather than halved.
 _SHORT: Final = 1000
 #: Of these one has an id, unless a cluster does nothing but change its leader.

@@ -13,8 +13,6 @@ from raft_client.errors import SettingsError
 from raft_client.spark.options import MAX_PARTITIONS, to_policy, whole_number
 from raft_client.wire.frames import MAX_UINT
 
-__all__ = ["EARLIEST", "LATEST", "StreamOptions"]
-
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 

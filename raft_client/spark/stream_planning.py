@@ -19,13 +19,10 @@ from raft_client.spark.ranges import outrun
 from raft_client.spark.reading import confirm, log_info_from, open_client
 from raft_client.spark.start_by_time import index_before
 from raft_client.spark.stream_options import LATEST, StreamOptions
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import LogEntry, Position
 
 if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
-
-__all__ = ["StreamPlanner"]
 
 #: How long an answer of the leader counts. A new entry waits for half of it on average, of the 0.3 s of a micro-batch.
 _TAIL_S: Final = 0.05

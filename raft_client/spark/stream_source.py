@@ -27,8 +27,6 @@ from raft_client.spark.stream_planning import StreamPlanner
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LogStreamReader"]
-
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Its repr shows no secret."""

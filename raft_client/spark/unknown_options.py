@@ -11,8 +11,6 @@ from typing import Final
 
 from raft_client.errors import SettingsError
 
-__all__ = ["unknown_options"]
-
 #: A name in lower case -> what is meant; of several, the one that this kind of read has.
 _INSTEAD: Final[Mapping[str, tuple[str, ...]]] = {
     "url": ("seeds",),

@@ -15,8 +15,6 @@ from raft_client.wire.frames import MAX_UINT
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["WriteOptions", "check_columns", "own_options"]
-
 #: What Spark adds to the options of a stream.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 _TEXTS: Final = ("string", "binary")

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from raft_client import thread_locks
 from raft_client.core import arguments
 
-__all__ = ["Worker", "call_back", "check_callback"]
-
 
 def check_callback(callback: object) -> None:
     """A function of one event, and not a coroutine function: nobody would await it. None without a callback."""

@@ -33,9 +33,7 @@ from raft_client.sync.subscriber import Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.configuration import Peer
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.positions import Position
-
-__all__ = ["RaftClient"]
+from raft_client.wire.log_entry import Position
 
 _KEY_VALUE: Final = KeyValueCodec()
 

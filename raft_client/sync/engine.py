@@ -31,8 +31,6 @@ from raft_client.sync.waiters import BatchSlot, BatchWaiter, ReadySignal, Stream
 from raft_client.user_code import UserCode
 from raft_client.wire.key_changes import EntryCodec
 
-__all__ = ["Engine"]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from raft_client.settings import RaftSettings
     from raft_client.sync.engine import Engine
 
-__all__ = ["Heartbeat"]
-
 
 class Heartbeat:
     """A thread, if the settings want one. It ends with the client, also when nobody closes that."""

@@ -13,8 +13,6 @@ from raft_client import thread_locks
 from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
-__all__ = ["Listeners"]
-
 logger: logging.Logger = logging.getLogger("raft_client")
 
 

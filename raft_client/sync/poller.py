@@ -6,8 +6,6 @@ import select
 import selectors
 from typing import Any
 
-__all__ = ["Poller", "make_poller"]
-
 
 class _PollPoller:
     """With poll(2): Linux, macOS, the BSDs."""

@@ -34,8 +34,6 @@ from raft_client.sync.section import Section
 from raft_client.sync.waiters import ReadySignal
 from raft_client.thread_locks import Mutex
 
-__all__ = ["SocketReader"]
-
 T = TypeVar("T")
 
 #: What the machines refuse with, before they change anything. BusyError is not among them: it may be a handler's.

@@ -19,11 +19,7 @@ from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError,
 from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["Subscriber"]
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
 class Subscriber:

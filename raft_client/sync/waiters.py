@@ -14,8 +14,6 @@ from raft_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["BatchSlot", "BatchWaiter", "OneReader", "ReadySignal", "StreamWaiter", "Waiter"]
-
 
 class ReadySignal:
     """A thread that is woken when what it waits for is there (``ready``), or when it has to read.

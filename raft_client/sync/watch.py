@@ -21,9 +21,7 @@ from raft_client.sync.callbacks import Worker, call_back
 from raft_client.sync.engine import Engine
 from raft_client.sync.waiters import OneReader, ReadySignal
 from raft_client.wire.key_changes import EntryCodec
-from raft_client.wire.positions import Position
-
-__all__ = ["Watch"]
+from raft_client.wire.log_entry import Position
 
 logger: logging.Logger = logging.getLogger("raft_client")
 

@@ -18,26 +18,11 @@ from raft_client.wire.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import attrs
 
     from raft_client.wire.configuration import Peers
-    from raft_client.wire.log_entry import LogEntry
-
-__all__ = [
-    "FrameReader",
-    "as_entries",
-    "build",
-    "check_bytes",
-    "check_leader_id",
-    "check_name",
-    "check_optional_uint",
-    "check_peers",
-    "check_uint",
-    "leader_id_from_json",
-    "show_count",
-]
 
 T = TypeVar("T")
 
@@ -74,16 +59,6 @@ def check_leader_id(message: object, attribute: attrs.Attribute[Any], value: obj
     """The id of a peer, or None when no leader is known."""
     if value is not None:
         check_name(message, attribute, value)
-
-
-def as_entries(entries: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
-    """For attrs: keep what cannot change."""
-    return tuple(entries)
-
-
-def show_count(entries: Sequence[LogEntry]) -> str:
-    """For attrs: thousands of entries are of no use in a message."""
-    return f"<{len(entries)}>"
 
 
 def check_peers(_message: object, attribute: attrs.Attribute[Peers], peers: object) -> None:

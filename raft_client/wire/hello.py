@@ -28,8 +28,6 @@ from raft_client.wire.frames import Buffer, JsonValue, decode_json, encode_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["HELLO_VERSION", "Capability", "Hello", "hello_in_reply", "is_hello"]
-
 #: Of the json's layout. A higher one is read as far as it is known: fields are only ever added.
 HELLO_VERSION: Final = 1
 

@@ -8,9 +8,7 @@ from typing import Protocol
 
 import attrs
 
-from raft_client.wire.hot_value import hot_value
-
-__all__ = ["Change", "ChangeKind", "EntryCodec", "Previous"]
+from raft_client.wire.frames import hot_value
 
 
 class ChangeKind(StrEnum):

@@ -1,4 +1,4 @@
-"""Log entries: bytes <-> values.
+"""Entries of the log, places in it, and the chunks of snapshots: bytes <-> values.
 
 ::
 
@@ -6,34 +6,86 @@
 
 An entry in hand is its frame: nothing is copied or parsed until somebody asks. Half a million of them pass per second.
 
-Source: ØMQ Raft protocol, "entry"; facts §1.2.
+A snapshot is the state after ``index``, ``size`` bytes long; its content is the state machine's own affair. Chunks have
+up to 64 KiB and arrive in order, but their sender may change on the way. The next one has a snapshot of its own: even
+one with the same index, term and size may have other bytes, so it starts again.
+
+Source: ØMQ Raft protocol, "entry", "RequestEntries RPC" (status 3) and "InstallSnapshot RPC"; facts §1.2 and §1.4.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
-from raft_client.wire.frames import MAX_UINT, Buffer
-from raft_client.wire.hot_value import hot_value
-from raft_client.wire.positions import Position
+from raft_client.wire.fields import check_bytes, check_uint
+from raft_client.wire.frames import MAX_UINT, Buffer, hot_value
 from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID, RequestId
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# -- places in the log -------------------------------------------------------------------------------------------------
 
-__all__ = [
-    "CHECKPOINT_DATA",
-    "ENTRY_HEADER_BYTES",
-    "MAX_ENTRY_DATA_BYTES",
-    "EntryKind",
-    "LogEntry",
-    "decode_entries",
-    "first_index_of",
-]
+
+_TEXT: Final = re.compile(r"(\d{1,16})(?:@(\d{1,16}))?", re.ASCII)
+
+
+def _check_number(_position: object, attribute: attrs.Attribute[int], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_UINT:
+        raise InvalidArgumentError(
+            f"the {attribute.name} of a position is an integer from 0 to 2^53 - 1, not {value!r}"
+        )
+
+
+@attrs.frozen(order=True)
+class Position:
+    """Everything up to the entry at ``index`` is done with; give it back as ``after`` to go on after it.
+
+    ``term`` is that of the entry at ``index``. One log has one term at one index for ever, so a reader that comes back
+    to another log, or to a cluster that lost its disks, gets :class:`~raft_client.TermMismatchError` instead of entries
+    that do not follow what it has. A term of 0 is not known, and nothing is checked.
+
+    ``str(position)`` is ``"INDEX@TERM"``, or ``"INDEX"`` without a term; :meth:`parse` reads both. Positions of one log
+    are ordered. (Raft, "Log Matching Property")
+    """
+
+    index: int = attrs.field(validator=_check_number)
+    term: int = attrs.field(default=0, validator=_check_number)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read ``str(position)``. Raises InvalidArgumentError."""
+        found = _TEXT.fullmatch(text) if type(text) is str else None
+        if found is None:
+            raise InvalidArgumentError(f"a position is INDEX or INDEX@TERM, as 41@3, not {text!r}")
+        return cls(int(found[1]), int(found[2] or 0))
+
+    @classmethod
+    def of(cls, after: Position | int) -> Position:
+        """What was given as ``after``: a position, or the index alone. Raises InvalidArgumentError."""
+        if isinstance(after, Position):
+            return after
+        if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after <= MAX_UINT:
+            raise InvalidArgumentError(
+                f"after is an index from 0 to 2^53 - 1 or a Position (of a text: Position.parse()), not {after!r}"
+            )
+        return cls(after)
+
+    def __str__(self) -> str:
+        return f"{self.index}@{self.term}" if self.term else str(self.index)
+
+
+def position_after(batch: Sequence[LogEntry] | SnapshotChunk, before: Position) -> Position:
+    """Where a reader is that was at ``before`` and took ``batch``. Within a snapshot, it is where it was."""
+    if isinstance(batch, Sequence):
+        return batch[-1].position if batch else before
+    return Position(batch.index, batch.term) if batch.is_last else before
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
 
 ENTRY_HEADER_BYTES: Final = 20
 #: A peer silently ignores updates with more (``maxLogEntryDataSize``), and so never answers them.
@@ -164,3 +216,92 @@ def _check_frame(frame: Buffer) -> None:
         raise ProtocolError(f"a log entry of the unknown kind {frame[_KIND_OFFSET]}", offset=_KIND_OFFSET)
     if frame[_LAST_TERM_BYTE] > _MAX_TERM_BYTE:
         raise ProtocolError("a log entry with a term of more than 53 bits", offset=_TERM_OFFSET)
+
+
+def as_entries(entries: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
+    """For attrs: keep what cannot change."""
+    return tuple(entries)
+
+
+def show_count(entries: Sequence[LogEntry]) -> str:
+    """For attrs: thousands of entries are of no use in a message."""
+    return f"<{len(entries)}>"
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SnapshotChunk:
+    """``data`` are the bytes from ``offset`` on, of ``size``; ``index`` and ``term`` those of the last entry in it."""
+
+    index: int = attrs.field(validator=check_uint)
+    term: int = attrs.field(validator=check_uint)
+    offset: int = attrs.field(validator=check_uint)
+    size: int = attrs.field(validator=check_uint)
+    data: bytes = attrs.field(repr=False, validator=check_bytes)
+
+    def __attrs_post_init__(self) -> None:
+        if self.end > self.size:
+            raise InvalidArgumentError("a snapshot chunk beyond the end of the snapshot")
+
+    @property
+    def end(self) -> int:
+        """The offset of the byte after the last one."""
+        return self.offset + len(self.data)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether a snapshot starts here; forget what came of another one before."""
+        return self.offset == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the snapshot is complete with it."""
+        return self.end == self.size
+
+
+class SnapshotProgress:
+    """How much of a snapshot has arrived, in order and without a gap.
+
+    Invariant: the chunks that :meth:`take` returned since the last one with offset 0 are, one after the other, the
+    first ``position`` bytes of one snapshot.
+    """
+
+    __slots__ = ("_snapshot", "position")
+
+    def __init__(self) -> None:
+        self._snapshot: tuple[int, int, int] | None = None  # index, term, size
+        self.position: int = 0  # bytes; where the next chunk must start
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last byte was taken."""
+        return self._snapshot is not None and self.position == self._snapshot[2]
+
+    def take(self, chunk: SnapshotChunk) -> SnapshotChunk | None:
+        """The part of ``chunk`` that is new; None when nothing is.
+
+        A chunk of another snapshot counts only from its start. Raises ProtocolError when bytes before it are missing:
+        ask again from :attr:`position`, after :meth:`restart` if the snapshot is another one.
+        """
+        snapshot = (chunk.index, chunk.term, chunk.size)
+        if snapshot != self._snapshot:
+            self.restart()
+        if chunk.offset > self.position:
+            raise ProtocolError(f"a snapshot chunk at {chunk.offset} instead of {self.position}")
+        self._snapshot = snapshot
+        if chunk.end <= self.position and chunk.size:
+            return None
+        new = chunk if chunk.offset == self.position else _from(chunk, self.position)
+        self.position = chunk.end
+        return new
+
+    def restart(self) -> None:
+        """Forget the snapshot: the next one starts at 0."""
+        self._snapshot = None
+        self.position = 0
+
+
+def _from(chunk: SnapshotChunk, position: int) -> SnapshotChunk:
+    return attrs.evolve(chunk, offset=position, data=chunk.data[position - chunk.offset :])

@@ -29,16 +29,6 @@ import attrs
 
 from raft_client.errors import InvalidArgumentError
 
-__all__ = [
-    "CLOCK_TOLERANCE_S",
-    "DEFAULT_TTL_S",
-    "REQUEST_ID_BYTES",
-    "ZERO_REQUEST_ID",
-    "IdFreshness",
-    "RequestId",
-    "RequestIdSource",
-]
-
 REQUEST_ID_BYTES: Final = 12
 #: How long a peer remembers ids unless it is configured otherwise.
 DEFAULT_TTL_S: Final = 8 * 60 * 60

@@ -45,30 +45,12 @@ import msgpack
 
 from raft_client.errors import ProtocolError
 from raft_client.wire.fields import FrameReader, check_bytes, check_uint
-from raft_client.wire.frames import encode_bool, encode_nuint, encode_uint
-from raft_client.wire.hot_value import hot_value
+from raft_client.wire.frames import encode_bool, encode_nuint, encode_uint, hot_value
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = [
-    "WATCH_TYPE",
-    "BeginWatch",
-    "CancelWatch",
-    "EndReason",
-    "Events",
-    "NoSession",
-    "Seen",
-    "WatchEnded",
-    "WatchProgress",
-    "WatchReply",
-    "WatchRequest",
-    "Watching",
-    "decode_watch_reply",
-    "decode_watch_request",
-]
 
 WATCH_TYPE: Final = b"\x00\x57"
 

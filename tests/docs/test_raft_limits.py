@@ -41,7 +41,7 @@ from raft_client.server.runtime import (
 )
 from raft_client.server.runtime.storage import segment_list
 from raft_client.server.runtime.storage.options import StorageLimits
-from raft_client.wire import frames, request_id, requests, update_requests
+from raft_client.wire import client_requests, frames, peer_messages, request_id
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
 SERVER: Final = Path(raft_client.__file__).parent / "server"
@@ -56,8 +56,8 @@ FIXED: Final[dict[str, Any]] = {
     "a frame": sockets._MAX_FRAME_BYTES,
     "a subscription": sockets._MAX_SUBSCRIPTION_BYTES,
     "frames of a message": sockets._MAX_FRAMES,
-    "a request id": requests._MAX_ID_BYTES,
-    "a list of peers in a ConfigUpdate": update_requests._MAX_PEERS_BYTES,
+    "a request id": peer_messages._MAX_ID_BYTES,
+    "a list of peers in a ConfigUpdate": client_requests._MAX_PEERS_BYTES,
     "nesting of JSON": frames._MAX_DEPTH,
     "answers of 16 KiB and more that one client does not read": long_answers._MOST_BYTES_OF_ONE,
     "the same, of all clients": long_answers._MOST_BYTES,

@@ -8,9 +8,9 @@ import pytest
 import zmq
 from support.raft_peers import RaftCluster, why_not
 
+from raft_client.wire.client_requests import HandOver, LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
-from raft_client.wire.messages import LogInfoReply, RequestLogInfo
-from raft_client.wire.peer_extensions import HandOver, PreVote, ReadIndex, TimeoutNow
+from raft_client.wire.peer_messages import PreVote, ReadIndex, TimeoutNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from raft_client.action_runner import ActionRunner
 from raft_client.core.calls import GetLogInfo
 from raft_client.core.request_actions import Disconnect, Send
 from raft_client.core.subscription import Subscription
-from raft_client.wire.cluster_queries import ConfigReply, LogInfoReply
+from raft_client.wire.client_requests import ConfigReply, LogInfoReply
 from raft_client.wire.configuration import Peer
-from raft_client.wire.requests import RequestEntries
+from raft_client.wire.peer_messages import RequestEntries
 
 URL = "tcp://127.0.0.1:8047"
 REPLY = LogInfoReply(True, "1", 1, 1, 7, 7, 7, 0, 0)

@@ -58,7 +58,7 @@ def test_everything_public_is_there() -> None:
         ),
         (
             "from raft_client import RaftClient",
-            "pyspark click rich asyncio statestore_client paho raft_client.wire.peer_rpcs",
+            "pyspark click rich asyncio statestore_client paho raft_client.wire.peer_messages",
         ),
         ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
     ],

@@ -14,8 +14,7 @@ from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.wire.configuration import Peer
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 
 if TYPE_CHECKING:
     from conftest import Run

@@ -21,8 +21,7 @@ from raft_client.core.stream_actions import (
 )
 from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry
-from raft_client.wire.messages import SnapshotChunk
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position, SnapshotChunk
 
 
 class Conversation:

@@ -24,7 +24,7 @@ from raft_client.errors import (
     RequestTimeoutError,
     TransportError,
 )
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.log_entry import SnapshotChunk
 
 PEERS = st.integers(1, 3).map(url_of)
 

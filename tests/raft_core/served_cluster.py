@@ -20,7 +20,7 @@ from raft_client.core.watches import Watches
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.wire.hello import Capability, Hello
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import WATCH_TYPE, decode_watch_request
 
 __all__ = ["ServedCluster", "WatchClient", "WatchPeer"]

@@ -16,7 +16,7 @@ from support.schedules import scaled
 from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
 from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, ProtocolError
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.log_entry import SnapshotChunk
 
 
 class Link:

@@ -17,11 +17,18 @@ from raft_client.errors import (
     ProtocolError,
     RequestTimeoutError,
 )
-from raft_client.wire.cluster_queries import LogInfoReply, RequestLogInfo
-from raft_client.wire.compaction_requests import TakeSnapshot, TakeSnapshotReply, Trim, TrimReply
+from raft_client.wire.client_requests import (
+    HandOver,
+    HandOverReply,
+    LogInfoReply,
+    Outcome,
+    RequestLogInfo,
+    TakeSnapshot,
+    TakeSnapshotReply,
+    Trim,
+    TrimReply,
+)
 from raft_client.wire.hello import Capability, Hello
-from raft_client.wire.peer_extensions import HandOver, HandOverReply
-from raft_client.wire.update_requests import Outcome
 
 OURS = (Capability.TRANSFER,)
 

@@ -18,9 +18,7 @@ from raft_client.core.selectors import Prefix
 from raft_client.core.subscription import Subscription
 from raft_client.core.verdicts import Failed, FollowUps
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, TermMismatchError
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 # -- the value --------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Susp
 from raft_client.core.watch_state import Phase, WatchState
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError, SubscriberOverflowError, TermMismatchError
 from raft_client.wire.key_changes import Previous
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import WATCH_TYPE, BeginWatch, decode_watch_request
 
 

@@ -16,7 +16,7 @@ from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCa
 from raft_client.core.served_watches import ServedWatches
 from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended
 from raft_client.core.watch_state import Phase, WatchState
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 CODEC = KeyValueCodec()
 KEYS = ("a", "a/1", "a/2", "ab", "b", "a;b", "b;a/1;b")

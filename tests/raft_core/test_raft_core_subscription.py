@@ -16,7 +16,7 @@ from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.freshness import Freshness
 from raft_client.core.verdicts import NotLeader
 from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
-from raft_client.wire.messages import SnapshotChunk
+from raft_client.wire.log_entry import SnapshotChunk
 
 
 def caught_up(log: Log) -> Shell:

@@ -19,8 +19,7 @@ from raft_client.core.watch_events import Progress, SnapshotEvent
 from raft_client.core.watch_state import Phase, WatchReady, WatchState
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import LogEntry, Position
 
 # -- what is handed out -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from raft_client.core.watch_events import Resumed, Suspended, WatchEvent
 from raft_client.core.watch_state import WatchCounts
 from raft_client.errors import SubscriberOverflowError
 from raft_client.wire.key_changes import Previous
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 
 def kinds(items: list[Any]) -> list[Any]:

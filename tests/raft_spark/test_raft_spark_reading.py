@@ -17,7 +17,7 @@ from raft_client.spark.batches import ENTRY_SCHEMA, entry_batch
 from raft_client.spark.options import ReadOptions
 from raft_client.spark.ranges import EntryRange, Part, SnapshotPart
 from raft_client.spark.reading import plan_read, read_part
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from support.scripted_peers import ScriptedCluster

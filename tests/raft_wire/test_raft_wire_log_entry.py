@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
 from raft_client.request_id_factory import new_request_id
-from raft_client.wire.configuration import ConfigChange, Peer, decode_config, encode_config
+from raft_client.wire.configuration import (
+    ConfigChange,
+    Peer,
+    decode_config,
+    encode_config,
+    is_ipc_url,
+    is_peer_url,
+    is_tcp_url,
+)
 from raft_client.wire.log_entry import EntryKind, LogEntry, decode_entries
-from raft_client.wire.peer_urls import is_ipc_url, is_peer_url, is_tcp_url
 from raft_client.wire.request_id import ZERO_REQUEST_ID, IdFreshness, RequestId, RequestIdSource
 
 # -- entries ----------------------------------------------------------------------------------------------------------

@@ -12,11 +12,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
-from raft_client.wire import messages as m
+from raft_client.wire.client_requests import (
+    BroadcastStateUrl,
+    BroadcastStateUrlReply,
+    ClientDispatch,
+    ConfigReply,
+    ConfigUpdate,
+    ConfigUpdateReply,
+    LogInfoReply,
+    Outcome,
+    RequestConfig,
+    RequestLogInfo,
+    RequestUpdate,
+    UpdateReply,
+)
 from raft_client.wire.configuration import Peer
-from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk, SnapshotProgress
+from raft_client.wire.peer_messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
+    RequestVote,
+    SnapshotReply,
+    VoteReply,
+)
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.snapshots import SnapshotChunk, SnapshotProgress
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries, StateBroadcast
 
 #: An entry of the published document and a checkpoint of it.
 ENTRY = "5956dc8826f27e10dcccab20002a000000000000666f6f"
@@ -27,60 +48,60 @@ PEERS = "9192a131b47463703a2f2f3132372e302e302e313a38303437"
 
 #: Captured on the wire between Node peers and their client, or written by the Node library: (frames, value).
 GOLDEN: list[tuple[str, Any]] = [
-    ("3f|| 31|01|00|00", m.RequestVote(b"", "1", 1, 0, 0)),
-    ("01|01", m.VoteReply(1, granted=True)),
-    ("01|", m.VoteReply(1, granted=False)),
-    ("2b||32|01|00|00|00", m.AppendEntries(b"", "2", 1, 0, 0, 0)),
-    ("01|01", m.AppendReply(1, success=True)),
-    ("5e|", m.RequestConfig(b"")),
-    (f"01|a131|{PEERS}", m.ConfigReply(True, "1", (PEER,))),
-    ("25|", m.RequestLogInfo(b"")),
+    ("3f|| 31|01|00|00", RequestVote(b"", "1", 1, 0, 0)),
+    ("01|01", VoteReply(1, granted=True)),
+    ("01|", VoteReply(1, granted=False)),
+    ("2b||32|01|00|00|00", AppendEntries(b"", "2", 1, 0, 0, 0)),
+    ("01|01", AppendReply(1, success=True)),
+    ("5e|", RequestConfig(b"")),
+    (f"01|a131|{PEERS}", ConfigReply(True, "1", (PEER,))),
+    ("25|", RequestLogInfo(b"")),
     (
         "01|a133|1e|d107|830c|830c|830c|6cc302|00",
-        m.LogInfoReply(True, "3", 30, 2001, 3203, 3203, 3203, 181100, 0),
+        LogInfoReply(True, "3", 30, 2001, 3203, 3203, 3203, 181100, 0),
     ),
-    ("01", m.UpdateReply(m.Outcome.ACCEPTED)),
-    ("01|cd012c", m.UpdateReply(m.Outcome.COMMITTED, 300)),
-    ("|a133", m.UpdateReply(m.Outcome.NOT_LEADER, leader_id="3")),
-    ("|c0", m.UpdateReply(m.Outcome.NOT_LEADER)),
-    ("", m.UpdateReply(m.Outcome.EXPIRED)),
-    (f"26||{PEERS}", m.ConfigUpdate(b"", (PEER,))),
+    ("01", UpdateReply(Outcome.ACCEPTED)),
+    ("01|cd012c", UpdateReply(Outcome.COMMITTED, 300)),
+    ("|a133", UpdateReply(Outcome.NOT_LEADER, leader_id="3")),
+    ("|c0", UpdateReply(Outcome.NOT_LEADER)),
+    ("", UpdateReply(Outcome.EXPIRED)),
+    (f"26||{PEERS}", ConfigUpdate(b"", (PEER,))),
     (
         "02|82a46e616d65a9547970654572726f72a76d657373616765b67065657273206d75737420626520616e206172726179",
-        m.ConfigUpdateReply(
-            m.Outcome.REFUSED, error_name="TypeError", error_message="peers must be an array"
+        ConfigUpdateReply(
+            Outcome.REFUSED, error_name="TypeError", error_message="peers must be an array"
         ),
     ),
-    ("01|cd012c", m.ConfigUpdateReply(m.Outcome.COMMITTED, 300)),
-    ("01", m.ConfigUpdateReply(m.Outcome.ACCEPTED)),
-    ("03", m.ConfigUpdateReply(m.Outcome.BUSY)),
-    ("04", m.ConfigUpdateReply(m.Outcome.EXPIRED)),
-    ("00|a133", m.ConfigUpdateReply(m.Outcome.NOT_LEADER, leader_id="3")),
-    ("3c|6964656e74|00", m.RequestEntries(b"ident", 0)),
-    ("3c|6964656e74|05||64", m.RequestEntries(b"ident", 5, None, 100)),
-    ("3c|6964656e74|05|00", m.RequestEntries(b"ident", 5, 0)),
-    ("00|a133", m.EntriesReply(m.EntriesStatus.NOT_LEADER, leader_id="3")),
-    ("01|c0|830c", m.EntriesReply(m.EntriesStatus.LAST, 3203)),
-    ("01|c0", m.EntriesReply(m.EntriesStatus.LAST)),
+    ("01|cd012c", ConfigUpdateReply(Outcome.COMMITTED, 300)),
+    ("01", ConfigUpdateReply(Outcome.ACCEPTED)),
+    ("03", ConfigUpdateReply(Outcome.BUSY)),
+    ("04", ConfigUpdateReply(Outcome.EXPIRED)),
+    ("00|a133", ConfigUpdateReply(Outcome.NOT_LEADER, leader_id="3")),
+    ("3c|6964656e74|00", RequestEntries(b"ident", 0)),
+    ("3c|6964656e74|05||64", RequestEntries(b"ident", 5, None, 100)),
+    ("3c|6964656e74|05|00", RequestEntries(b"ident", 5, 0)),
+    ("00|a133", EntriesReply(EntriesStatus.NOT_LEADER, leader_id="3")),
+    ("01|c0|830c", EntriesReply(EntriesStatus.LAST, 3203)),
+    ("01|c0", EntriesReply(EntriesStatus.LAST)),
     (
         f"03|93ce00010000ce0002c36c1e|d007|{'ab' * 65536}",
-        m.EntriesReply(
-            m.EntriesStatus.CHUNK, 2000, chunk=m.SnapshotChunk(2000, 30, 65536, 181100, b"\xab" * 65536)
+        EntriesReply(
+            EntriesStatus.CHUNK, 2000, chunk=SnapshotChunk(2000, 30, 65536, 181100, b"\xab" * 65536)
         ),
     ),
-    ("2a|", m.BroadcastStateUrl(b"")),
-    ("7463703a2f2f3132372e302e302e313a38303438", m.BroadcastStateUrlReply("tcp://127.0.0.1:8048")),
-    ("|01|08", m.StateBroadcast(b"", 1, 8)),
+    ("2a|", BroadcastStateUrl(b"")),
+    ("7463703a2f2f3132372e302e302e313a38303438", BroadcastStateUrlReply("tcp://127.0.0.1:8048")),
+    ("|01|08", StateBroadcast(b"", 1, 8)),
     (
         f"|01|08|{ENTRY}|{CHECKPOINT}",
-        m.StateBroadcast(
+        StateBroadcast(
             b"", 1, 8, [LogEntry(7, STATE.frame), LogEntry.of(b"\xc0", term=43, kind=EntryKind.CHECKPOINT, index=8)]
         ),
     ),
-    (f"02|c0|2c01|{ENTRY}", m.EntriesReply(m.EntriesStatus.MORE, 300, [LogEntry(300, STATE.frame)])),
+    (f"02|c0|2c01|{ENTRY}", EntriesReply(EntriesStatus.MORE, 300, [LogEntry(300, STATE.frame)])),
     (
         f"2b||32|01|01|01|01|{ENTRY}",
-        m.AppendEntries(b"", "2", 1, 1, 1, 1, [LogEntry(2, STATE.frame)]),
+        AppendEntries(b"", "2", 1, 1, 1, 1, [LogEntry(2, STATE.frame)]),
     ),
 ]  # fmt: skip
 
@@ -95,64 +116,64 @@ def test_captured_messages_are_read_and_written(text: str, message: Any) -> None
 
 def test_an_explicit_null_count_is_read() -> None:
     """A count that is an empty frame, as the Node client writes it, means the same as a missing one."""
-    assert m.RequestEntries.from_frames(frames("3c|6964656e74|05|")) == m.RequestEntries(b"ident", 5)
+    assert RequestEntries.from_frames(frames("3c|6964656e74|05|")) == RequestEntries(b"ident", 5)
 
 
 def test_an_update_is_sent_as_the_document_says() -> None:
     """In an update type, ident and data follow the request id."""
-    update = m.RequestUpdate(b"ident", b"data")
+    update = RequestUpdate(b"ident", b"data")
     assert update.to_frames() == [b"\x3d", b"ident", b"data"]
-    assert m.RequestUpdate.from_frames([b"\x3d", b"ident", b"data"]) == update
+    assert RequestUpdate.from_frames([b"\x3d", b"ident", b"data"]) == update
 
 
 def test_an_index_beyond_31_bits_is_an_integer() -> None:
     """A Node 0.5.0 peer answers with a double from the index 2^31 on (facts §1.2)."""
-    reply = m.UpdateReply.from_frames(frames("01|cb41e0000000000000"))
-    assert reply == m.UpdateReply(m.Outcome.COMMITTED, 2**31)
+    reply = UpdateReply.from_frames(frames("01|cb41e0000000000000"))
+    assert reply == UpdateReply(Outcome.COMMITTED, 2**31)
     assert type(reply.index) is int
 
 
 def test_the_index_of_a_conflict_comes_before_its_term() -> None:
     """In a conflict the index comes before the term, as the peers send it (facts §1.5), unlike in the document."""
-    assert m.AppendReply.from_frames(frames("05||07|03")) == m.AppendReply(5, False, conflict_index=7, conflict_term=3)
-    assert m.AppendReply(5, False, conflict_index=7).to_frames() == frames("05||07")
+    assert AppendReply.from_frames(frames("05||07|03")) == AppendReply(5, False, conflict_index=7, conflict_term=3)
+    assert AppendReply(5, False, conflict_index=7).to_frames() == frames("05||07")
 
 
 def test_entries_know_their_indexes() -> None:
     """Entries get their indexes from the last index of their message."""
-    reply = m.EntriesReply.from_frames(frames(f"02|c0|2c01|{ENTRY}|{ENTRY}|{CHECKPOINT}"))
+    reply = EntriesReply.from_frames(frames(f"02|c0|2c01|{ENTRY}|{ENTRY}|{CHECKPOINT}"))
     assert [entry.index for entry in reply.entries] == [298, 299, 300]
 
 
 def test_a_custom_message_has_a_long_type() -> None:
     """A custom message has a type of two bytes or more, because types of one byte are reserved for ØMQ Raft."""
-    message = m.ClientDispatch(b"ab", b"ident", (b"x", b""))
+    message = ClientDispatch(b"ab", b"ident", (b"x", b""))
     assert message.to_frames() == [b"ab", b"ident", b"x", b""]
-    assert m.ClientDispatch.from_frames([b"ab", b"ident", b"x", b""]) == message
+    assert ClientDispatch.from_frames([b"ab", b"ident", b"x", b""]) == message
     for wrong in (b"", b"a"):
         with pytest.raises(InvalidArgumentError):
-            m.ClientDispatch(wrong, b"")
+            ClientDispatch(wrong, b"")
 
 
 def test_frames_behind_the_message_are_ignored() -> None:
     """Frames after the message, as a later release may add them, are ignored."""
-    assert m.RequestConfig.from_frames(frames("5e||ff")) == m.RequestConfig(b"")
-    assert m.VoteReply.from_frames(frames("01|01|ff")) == m.VoteReply(1, granted=True)
-    assert m.UpdateReply.from_frames(frames("01|cd012c|ff")) == m.UpdateReply(m.Outcome.COMMITTED, 300)
+    assert RequestConfig.from_frames(frames("5e||ff")) == RequestConfig(b"")
+    assert VoteReply.from_frames(frames("01|01|ff")) == VoteReply(1, granted=True)
+    assert UpdateReply.from_frames(frames("01|cd012c|ff")) == UpdateReply(Outcome.COMMITTED, 300)
 
 
 def test_a_change_of_peers_is_refused_however_badly_it_is_explained() -> None:
     """A refusal without a readable reason is still a refusal."""
-    assert m.ConfigUpdateReply.from_frames(frames("02")) == m.ConfigUpdateReply(m.Outcome.REFUSED)
-    assert m.ConfigUpdateReply.from_frames(frames("02|01")) == m.ConfigUpdateReply(m.Outcome.REFUSED)
+    assert ConfigUpdateReply.from_frames(frames("02")) == ConfigUpdateReply(Outcome.REFUSED)
+    assert ConfigUpdateReply.from_frames(frames("02|01")) == ConfigUpdateReply(Outcome.REFUSED)
 
 
 def test_peers_that_know_no_leader_answer_null_or_nothing() -> None:
     """A null leader, an empty id and a missing frame all mean that no leader is known."""
     for text in ("00|c0", "00|a0", "00"):
-        assert m.EntriesReply.from_frames(frames(text)).leader_id is None
-    assert m.ConfigReply.from_frames(frames("|c0")) == m.ConfigReply(False, None)
-    assert m.BroadcastStateUrlReply.from_frames([]).url is None
+        assert EntriesReply.from_frames(frames(text)).leader_id is None
+    assert ConfigReply.from_frames(frames("|c0")) == ConfigReply(False, None)
+    assert BroadcastStateUrlReply.from_frames([]).url is None
 
 
 # -- nothing malformed can be sent -------------------------------------------------------------------------------------
@@ -165,49 +186,49 @@ def test_data_that_peers_ignore_is_not_sent(data: bytes) -> None:
     """An empty update, and one over 10 MiB, which peers ignore silently and a Node client repeats for ever, is
     refused."""
     with pytest.raises(InvalidDataError):
-        m.RequestUpdate(b"", data)
+        RequestUpdate(b"", data)
 
 
 def test_ten_mebibytes_are_sent() -> None:
     """An update of exactly 10 MiB is sent."""
-    assert m.RequestUpdate(b"", bytes(10 * 1024 * 1024)).data
+    assert RequestUpdate(b"", bytes(10 * 1024 * 1024)).data
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: m.RequestConfig("text"),
-        lambda: m.RequestEntries(b"", -1),
-        lambda: m.RequestEntries(b"", 2**53),
-        lambda: m.RequestEntries(b"", None),
-        lambda: m.RequestEntries(b"", 1.0),
-        lambda: m.RequestEntries(b"", True),
-        lambda: m.RequestEntries(b"", 1, -1),
-        lambda: m.RequestEntries(b"", 1, None, "x"),
-        lambda: m.ConfigUpdate(b"", ()),
-        lambda: m.ConfigUpdate(b"", [PEER]),
-        lambda: m.ConfigUpdate(b"", (("1", "tcp:1"),)),
-        lambda: m.ConfigUpdate(b"", (PEER, Peer("1", "tcp:2"))),
-        lambda: m.ConfigUpdate(b"", (PEER, Peer("2", PEER.url))),
-        lambda: m.RequestVote(b"", "", 1, 1, 1),
-        lambda: m.RequestVote(b"", "1", None, 1, 1),
-        lambda: m.RequestVote(b"", "\ud800", 1, 1, 1),
-        lambda: m.AppendEntries(b"", "1", 1, 1, 1, 1, [LogEntry(2, bytes(20))]),
-        lambda: m.AppendReply(1, False, conflict_term=1),
-        lambda: m.SnapshotChunk(1, 1, 5, 6, b"ab"),
-        lambda: m.SnapshotChunk(1, 1, 5, 6, "a"),
-        lambda: m.EntriesReply(m.EntriesStatus.CHUNK, 1),
-        lambda: m.EntriesReply(m.EntriesStatus.MORE),
-        lambda: m.EntriesReply(m.EntriesStatus.LAST, None, [STATE]),
-        lambda: m.EntriesReply(m.EntriesStatus.LAST, 1, [STATE, STATE]),
-        lambda: m.EntriesReply(m.EntriesStatus.NOT_LEADER, 1, [STATE]),
-        lambda: m.StateBroadcast(b"", 1, 0, [STATE]),
-        lambda: m.UpdateReply(m.Outcome.BUSY),
-        lambda: m.UpdateReply(m.Outcome.COMMITTED),
-        lambda: m.UpdateReply(m.Outcome.COMMITTED, 0),
-        lambda: m.UpdateReply(m.Outcome.ACCEPTED, 1),
-        lambda: m.UpdateReply(m.Outcome.EXPIRED, leader_id="1"),
-        lambda: m.ClientDispatch(b"ab", b"", ["x"]),
+        lambda: RequestConfig("text"),
+        lambda: RequestEntries(b"", -1),
+        lambda: RequestEntries(b"", 2**53),
+        lambda: RequestEntries(b"", None),
+        lambda: RequestEntries(b"", 1.0),
+        lambda: RequestEntries(b"", True),
+        lambda: RequestEntries(b"", 1, -1),
+        lambda: RequestEntries(b"", 1, None, "x"),
+        lambda: ConfigUpdate(b"", ()),
+        lambda: ConfigUpdate(b"", [PEER]),
+        lambda: ConfigUpdate(b"", (("1", "tcp:1"),)),
+        lambda: ConfigUpdate(b"", (PEER, Peer("1", "tcp:2"))),
+        lambda: ConfigUpdate(b"", (PEER, Peer("2", PEER.url))),
+        lambda: RequestVote(b"", "", 1, 1, 1),
+        lambda: RequestVote(b"", "1", None, 1, 1),
+        lambda: RequestVote(b"", "\ud800", 1, 1, 1),
+        lambda: AppendEntries(b"", "1", 1, 1, 1, 1, [LogEntry(2, bytes(20))]),
+        lambda: AppendReply(1, False, conflict_term=1),
+        lambda: SnapshotChunk(1, 1, 5, 6, b"ab"),
+        lambda: SnapshotChunk(1, 1, 5, 6, "a"),
+        lambda: EntriesReply(EntriesStatus.CHUNK, 1),
+        lambda: EntriesReply(EntriesStatus.MORE),
+        lambda: EntriesReply(EntriesStatus.LAST, None, [STATE]),
+        lambda: EntriesReply(EntriesStatus.LAST, 1, [STATE, STATE]),
+        lambda: EntriesReply(EntriesStatus.NOT_LEADER, 1, [STATE]),
+        lambda: StateBroadcast(b"", 1, 0, [STATE]),
+        lambda: UpdateReply(Outcome.BUSY),
+        lambda: UpdateReply(Outcome.COMMITTED),
+        lambda: UpdateReply(Outcome.COMMITTED, 0),
+        lambda: UpdateReply(Outcome.ACCEPTED, 1),
+        lambda: UpdateReply(Outcome.EXPIRED, leader_id="1"),
+        lambda: ClientDispatch(b"ab", b"", ["x"]),
     ],
 )  # fmt: skip
 def test_what_would_harm_a_peer_cannot_be_made(make: Any) -> None:
@@ -219,53 +240,53 @@ def test_what_would_harm_a_peer_cannot_be_made(make: Any) -> None:
 # -- malformed input ---------------------------------------------------------------------------------------------------
 
 CLASSES = [
-    m.RequestConfig, m.ConfigReply, m.RequestLogInfo, m.LogInfoReply, m.RequestUpdate, m.UpdateReply, m.ConfigUpdate,
-    m.ConfigUpdateReply, m.RequestEntries, m.EntriesReply, m.BroadcastStateUrl, m.BroadcastStateUrlReply,
-    m.StateBroadcast, m.RequestVote, m.VoteReply, m.AppendEntries, m.AppendReply, m.InstallSnapshot, m.SnapshotReply,
-    m.ClientDispatch,
+    RequestConfig, ConfigReply, RequestLogInfo, LogInfoReply, RequestUpdate, UpdateReply, ConfigUpdate,
+    ConfigUpdateReply, RequestEntries, EntriesReply, BroadcastStateUrl, BroadcastStateUrlReply,
+    StateBroadcast, RequestVote, VoteReply, AppendEntries, AppendReply, InstallSnapshot, SnapshotReply,
+    ClientDispatch,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (m.RequestConfig, "5e"),
-        (m.RequestConfig, "5f|"),
-        (m.RequestUpdate, "3d||"),
-        (m.RequestUpdate, "3d|"),
-        (m.ConfigUpdate, "26||c1"),
-        (m.ConfigUpdate, "26||90"),
-        (m.RequestEntries, "3c|"),
-        (m.RequestEntries, "3c||"),
-        (m.RequestEntries, "3c||0000000000000001"),
-        (m.RequestVote, "3f||31||00|00"),
-        (m.RequestVote, "3f|||01|00|00"),
-        (m.ConfigReply, "01"),
-        (m.ConfigReply, "01|01"),
-        (m.ConfigReply, "01|c0|c0"),
-        (m.LogInfoReply, "01|a133|1e|d107|830c|830c|830c|6cc302"),
-        (m.UpdateReply, "01|a133"),
-        (m.UpdateReply, "01|00"),
-        (m.UpdateReply, "01|c3"),
-        (m.UpdateReply, "01|c0"),
-        (m.UpdateReply, "01|cb3fe0000000000000"),
-        (m.UpdateReply, "|2a"),
-        (m.ConfigUpdateReply, "05"),
-        (m.ConfigUpdateReply, "01|a133"),
-        (m.EntriesReply, "04|c0"),
-        (m.EntriesReply, "02|c0"),
-        (m.EntriesReply, "02|c0|"),
-        (m.EntriesReply, f"02|c0|01|{ENTRY}|{ENTRY}"),
-        (m.EntriesReply, "02|c0|01|00"),
-        (m.EntriesReply, "03|c0|01|00"),
-        (m.EntriesReply, "03|93010001|01"),
-        (m.EntriesReply, "03|93c30101|01"),
-        (m.EntriesReply, "03|93000101|01|0000"),
-        (m.EntriesReply, "03|9300ff01|01|"),
-        (m.StateBroadcast, "|01"),
-        (m.StateBroadcast, f"|01|00|{ENTRY}"),
-        (m.AppendEntries, f"2b||32|01|01|01|01|{'00' * 20}"),
-        (m.ClientDispatch, "5e|"),
+        (RequestConfig, "5e"),
+        (RequestConfig, "5f|"),
+        (RequestUpdate, "3d||"),
+        (RequestUpdate, "3d|"),
+        (ConfigUpdate, "26||c1"),
+        (ConfigUpdate, "26||90"),
+        (RequestEntries, "3c|"),
+        (RequestEntries, "3c||"),
+        (RequestEntries, "3c||0000000000000001"),
+        (RequestVote, "3f||31||00|00"),
+        (RequestVote, "3f|||01|00|00"),
+        (ConfigReply, "01"),
+        (ConfigReply, "01|01"),
+        (ConfigReply, "01|c0|c0"),
+        (LogInfoReply, "01|a133|1e|d107|830c|830c|830c|6cc302"),
+        (UpdateReply, "01|a133"),
+        (UpdateReply, "01|00"),
+        (UpdateReply, "01|c3"),
+        (UpdateReply, "01|c0"),
+        (UpdateReply, "01|cb3fe0000000000000"),
+        (UpdateReply, "|2a"),
+        (ConfigUpdateReply, "05"),
+        (ConfigUpdateReply, "01|a133"),
+        (EntriesReply, "04|c0"),
+        (EntriesReply, "02|c0"),
+        (EntriesReply, "02|c0|"),
+        (EntriesReply, f"02|c0|01|{ENTRY}|{ENTRY}"),
+        (EntriesReply, "02|c0|01|00"),
+        (EntriesReply, "03|c0|01|00"),
+        (EntriesReply, "03|93010001|01"),
+        (EntriesReply, "03|93c30101|01"),
+        (EntriesReply, "03|93000101|01|0000"),
+        (EntriesReply, "03|9300ff01|01|"),
+        (StateBroadcast, "|01"),
+        (StateBroadcast, f"|01|00|{ENTRY}"),
+        (AppendEntries, f"2b||32|01|01|01|01|{'00' * 20}"),
+        (ClientDispatch, "5e|"),
     ],
 )  # fmt: skip
 def test_malformed_messages_are_refused(kind: Any, text: str) -> None:
@@ -277,7 +298,7 @@ def test_malformed_messages_are_refused(kind: Any, text: str) -> None:
 def test_the_error_names_the_frame() -> None:
     """The error of a malformed message tells which frame is wrong."""
     with pytest.raises(ProtocolError) as caught:
-        m.LogInfoReply.from_frames(frames("01|a133|1e|d107||830c|830c|6cc302|00"))
+        LogInfoReply.from_frames(frames("01|a133|1e|d107||830c|830c|6cc302|00"))
     assert caught.value.frame == 4
 
 
@@ -311,7 +332,7 @@ PEER_LISTS = st.dictionaries(NAME, st.integers(1, 65535), max_size=4).map(
     lambda urls: tuple(Peer(name, f"tcp://10.0.0.{n}:{port}") for n, (name, port) in enumerate(urls.items()))
 )
 CHUNKS = st.builds(
-    lambda index, term, offset, rest, data: m.SnapshotChunk(index, term, offset, offset + len(data) + rest, data),
+    lambda index, term, offset, rest, data: SnapshotChunk(index, term, offset, offset + len(data) + rest, data),
     UINT, UINT, st.integers(0, 2**40), st.integers(0, 2**40), st.binary(max_size=20),
 )  # fmt: skip
 
@@ -326,25 +347,25 @@ def consecutive(draw: st.DrawFn) -> list[LogEntry]:
 
 ENTRY_LISTS = consecutive()
 MESSAGES = st.one_of(
-    st.builds(m.RequestConfig, IDENT),
-    st.builds(m.ConfigReply, st.booleans(), LEADER, st.none() | PEER_LISTS),
-    st.builds(m.RequestLogInfo, IDENT),
-    st.builds(m.LogInfoReply, st.booleans(), LEADER, UINT, UINT, UINT, UINT, UINT, UINT, UINT),
-    st.builds(m.RequestUpdate, IDENT, st.binary(min_size=1)),
-    st.builds(m.UpdateReply, st.just(m.Outcome.COMMITTED), st.integers(1, 2**53 - 1)),
-    st.builds(m.UpdateReply, st.just(m.Outcome.NOT_LEADER), st.none(), LEADER),
-    st.builds(m.ConfigUpdate, IDENT, PEER_LISTS.filter(bool)),
-    st.builds(m.ConfigUpdateReply, st.just(m.Outcome.NOT_LEADER), st.none(), LEADER),
-    st.builds(m.ConfigUpdateReply, st.just(m.Outcome.REFUSED), st.none(), st.none(), st.text(), st.text()),
-    st.builds(m.RequestEntries, IDENT, UINT, st.none() | UINT, st.none() | UINT),
-    ENTRY_LISTS.filter(bool).map(lambda es: m.EntriesReply(m.EntriesStatus.MORE, es[-1].index, es)),
-    CHUNKS.map(lambda chunk: m.EntriesReply(m.EntriesStatus.CHUNK, chunk.index, chunk=chunk)),
-    ENTRY_LISTS.filter(bool).map(lambda es: m.StateBroadcast(b"i", 3, es[-1].index, es)),
-    st.builds(m.RequestVote, IDENT, NAME, UINT, UINT, UINT),
-    ENTRY_LISTS.filter(bool).map(lambda es: m.AppendEntries(b"i", "1", 2, es[0].index - 1, 1, 0, es)),
-    st.builds(m.AppendReply, UINT, st.booleans(), UINT, st.none() | UINT),
-    st.builds(m.InstallSnapshot, IDENT, NAME, UINT, CHUNKS),
-    st.builds(m.SnapshotReply, UINT, st.none() | UINT),
+    st.builds(RequestConfig, IDENT),
+    st.builds(ConfigReply, st.booleans(), LEADER, st.none() | PEER_LISTS),
+    st.builds(RequestLogInfo, IDENT),
+    st.builds(LogInfoReply, st.booleans(), LEADER, UINT, UINT, UINT, UINT, UINT, UINT, UINT),
+    st.builds(RequestUpdate, IDENT, st.binary(min_size=1)),
+    st.builds(UpdateReply, st.just(Outcome.COMMITTED), st.integers(1, 2**53 - 1)),
+    st.builds(UpdateReply, st.just(Outcome.NOT_LEADER), st.none(), LEADER),
+    st.builds(ConfigUpdate, IDENT, PEER_LISTS.filter(bool)),
+    st.builds(ConfigUpdateReply, st.just(Outcome.NOT_LEADER), st.none(), LEADER),
+    st.builds(ConfigUpdateReply, st.just(Outcome.REFUSED), st.none(), st.none(), st.text(), st.text()),
+    st.builds(RequestEntries, IDENT, UINT, st.none() | UINT, st.none() | UINT),
+    ENTRY_LISTS.filter(bool).map(lambda es: EntriesReply(EntriesStatus.MORE, es[-1].index, es)),
+    CHUNKS.map(lambda chunk: EntriesReply(EntriesStatus.CHUNK, chunk.index, chunk=chunk)),
+    ENTRY_LISTS.filter(bool).map(lambda es: StateBroadcast(b"i", 3, es[-1].index, es)),
+    st.builds(RequestVote, IDENT, NAME, UINT, UINT, UINT),
+    ENTRY_LISTS.filter(bool).map(lambda es: AppendEntries(b"i", "1", 2, es[0].index - 1, 1, 0, es)),
+    st.builds(AppendReply, UINT, st.booleans(), UINT, st.none() | UINT),
+    st.builds(InstallSnapshot, IDENT, NAME, UINT, CHUNKS),
+    st.builds(SnapshotReply, UINT, st.none() | UINT),
 )
 
 

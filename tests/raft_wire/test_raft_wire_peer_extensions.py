@@ -10,25 +10,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
-from raft_client.wire import messages as m
-from raft_client.wire.compaction_requests import TakeSnapshot, TakeSnapshotReply, Trim, TrimReply
-from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
-from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.messages import AppendReply, EntriesReply, EntriesStatus, SnapshotReply, VoteReply
-from raft_client.wire.peer_extensions import (
+from raft_client.wire.client_requests import (
+    BroadcastStateUrl,
+    ClientDispatch,
+    ConfigProposal,
     HandOver,
     HandOverReply,
+    LogInfoReply,
+    Outcome,
+    RequestConfig,
+    RequestLogInfo,
+    RequestUpdate,
+    TakeSnapshot,
+    TakeSnapshotReply,
+    Trim,
+    TrimReply,
+)
+from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.key_changes import Change, ChangeKind
+from raft_client.wire.log_entry import Position, SnapshotChunk
+from raft_client.wire.peer_messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
     PreVote,
     PreVoteReply,
     ReadIndex,
     ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
+    VoteReply,
+    decode_peer_reply,
+    decode_request,
 )
-from raft_client.wire.peer_replies import decode_peer_reply
-from raft_client.wire.positions import Position
-from raft_client.wire.requests import decode_request
-from raft_client.wire.update_requests import ConfigProposal
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,
@@ -55,19 +72,19 @@ GOLDEN: list[tuple[str, Any]] = [
     ("c0", ReadIndexReply(None)),
     ("0048|63|a132", HandOver(b"c", "2")),
     ("0048||c0", HandOver(b"")),
-    ("00|a132|", HandOverReply(m.Outcome.NOT_LEADER, "2")),
-    ("00|c0|", HandOverReply(m.Outcome.NOT_LEADER)),
-    ("02|c0|6e6f", HandOverReply(m.Outcome.REFUSED, reason="no")),
-    ("03|c0|", HandOverReply(m.Outcome.BUSY)),
+    ("00|a132|", HandOverReply(Outcome.NOT_LEADER, "2")),
+    ("00|c0|", HandOverReply(Outcome.NOT_LEADER)),
+    ("02|c0|6e6f", HandOverReply(Outcome.REFUSED, reason="no")),
+    ("03|c0|", HandOverReply(Outcome.BUSY)),
     ("004c|63||d107", Trim(b"c", 2001)),
     ("004c||32|07", Trim(b"", 7, "2")),
-    ("01|a131|d107|", TrimReply(m.Outcome.COMMITTED, "1", 2001)),
-    ("00|a132|00|", TrimReply(m.Outcome.NOT_LEADER, "2")),
-    ("02|c0|00|6e6f", TrimReply(m.Outcome.REFUSED, reason="no")),
+    ("01|a131|d107|", TrimReply(Outcome.COMMITTED, "1", 2001)),
+    ("00|a132|00|", TrimReply(Outcome.NOT_LEADER, "2")),
+    ("02|c0|00|6e6f", TrimReply(Outcome.REFUSED, reason="no")),
     ("0053|63", TakeSnapshot(b"c")),
-    ("01|d107|1e|", TakeSnapshotReply(m.Outcome.COMMITTED, 2001, 30)),
-    ("02|00|00|6e6f", TakeSnapshotReply(m.Outcome.REFUSED, reason="no")),
-    ("3f||31|01|00|00|01", m.RequestVote(b"", "1", 1, 0, 0, leader_agrees=True)),
+    ("01|d107|1e|", TakeSnapshotReply(Outcome.COMMITTED, 2001, 30)),
+    ("02|00|00|6e6f", TakeSnapshotReply(Outcome.REFUSED, reason="no")),
+    ("3f||31|01|00|00|01", RequestVote(b"", "1", 1, 0, 0, leader_agrees=True)),
 ]
 
 #: ``[1, "2", 5, ["pre-vote", "transfer"]]`` in MessagePack, by hand.
@@ -92,11 +109,11 @@ def test_a_hello_is_an_ordinary_question_with_a_long_request_id() -> None:
 def test_a_reply_without_the_tenth_frame_says_that_nothing_else_is_known() -> None:
     """A reply with the nine frames of a Node peer means that it knows nothing else; a tenth frame is our peer's
     hello."""
-    reply = m.LogInfoReply(True, "2", 7, 1, 1, 1, 1, 0, 0)
+    reply = LogInfoReply(True, "2", 7, 1, 1, 1, 1, 0, 0)
     assert hello_in_reply(reply.to_frames()) is None
     answered = [*reply.to_frames(), HELLO_FRAME]
     assert hello_in_reply(answered) == HELLO
-    assert m.LogInfoReply.from_frames(answered) == reply
+    assert LogInfoReply.from_frames(answered) == reply
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
@@ -146,7 +163,7 @@ def test_other_request_ids_do_not_say_hello() -> None:
         lambda: ReadIndexReply("", 1),
         lambda: HandOver(b"", ""),
         lambda: HandOver(b"", 2),  # type: ignore[arg-type]
-        lambda: HandOverReply(m.Outcome.COMMITTED),
+        lambda: HandOverReply(Outcome.COMMITTED),
         lambda: Hello("", 1),
         lambda: Hello("1", -1),
         lambda: Seen(b"", 1, -1),
@@ -165,21 +182,21 @@ def test_what_the_other_side_could_not_read_cannot_be_made(make: Any) -> None:
 UPDATE_ID = bytes(range(12))
 
 REQUESTS: list[tuple[bytes, str, Any]] = [
-    (b"\x01", "5e|", m.RequestConfig(b"")),
-    (b"any bytes at all", "5e|", m.RequestConfig(b"")),
-    (HELLO.to_request_id(), "25|", m.RequestLogInfo(b"")),
-    (b"\x07", "3c||00", m.RequestEntries(b"", 0)),
-    (b"", "2a|", m.BroadcastStateUrl(b"")),
-    (UPDATE_ID, "3d||61", m.RequestUpdate(b"", b"a")),
-    (b"\x01", "3f|| 31|01|00|00", m.RequestVote(b"", "1", 1, 0, 0)),
+    (b"\x01", "5e|", RequestConfig(b"")),
+    (b"any bytes at all", "5e|", RequestConfig(b"")),
+    (HELLO.to_request_id(), "25|", RequestLogInfo(b"")),
+    (b"\x07", "3c||00", RequestEntries(b"", 0)),
+    (b"", "2a|", BroadcastStateUrl(b"")),
+    (UPDATE_ID, "3d||61", RequestUpdate(b"", b"a")),
+    (b"\x01", "3f|| 31|01|00|00", RequestVote(b"", "1", 1, 0, 0)),
     (UPDATE_ID, "26||9192a131a3746370", ConfigProposal(b"", [["1", "tcp"]])),
     (UPDATE_ID, "26||91a3746370", ConfigProposal(b"", ["tcp"])),
     (UPDATE_ID, "26||81a26964c0", ConfigProposal(b"", {"id": None})),
-    (b"\xff\xff\xff", "2b||32|01|00|00|00", m.AppendEntries(b"", "2", 1, 0, 0, 0)),
-    (b"\x01", "24||32|01|05|01|00|01|61", m.InstallSnapshot(b"", "2", 1, m.SnapshotChunk(5, 1, 0, 1, b"a"))),
+    (b"\xff\xff\xff", "2b||32|01|00|00|00", AppendEntries(b"", "2", 1, 0, 0, 0)),
+    (b"\x01", "24||32|01|05|01|00|01|61", InstallSnapshot(b"", "2", 1, SnapshotChunk(5, 1, 0, 1, b"a"))),
     (b"\x01", "0050|63|32|07|d107|06", PreVote(b"c", "2", 7, 2001, 6)),
     (b"\x01", "0057|63|02|d107|07", Seen(b"c", 2001, 7)),
-    (b"\x01", "6162|63|64|", m.ClientDispatch(b"ab", b"c", (b"d", b""))),
+    (b"\x01", "6162|63|64|", ClientDispatch(b"ab", b"c", (b"d", b""))),
 ]
 
 
@@ -218,7 +235,7 @@ def test_the_door_refuses_what_costs_more_to_read_than_to_send() -> None:
         decode_request(UPDATE_ID, [b"\x26", b"", b"\xdd" + (20_000).to_bytes(4, "big") + b"\x90" * 20_000])
     with pytest.raises(ProtocolError, match="a request id of 1025 bytes"):
         decode_request(bytes(1025), [b"\x25", b""])
-    assert decode_request(bytes(1024), [b"\x25", b""]) == m.RequestLogInfo(b"")
+    assert decode_request(bytes(1024), [b"\x25", b""]) == RequestLogInfo(b"")
 
 
 TYPES = frames("5e|25|3c|2a|3d|26|3f|2b|24|0050|0054|0052|57|6162")

@@ -11,9 +11,8 @@ from raft_client.errors import RaftError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.wire.configuration import decode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.snapshots import SnapshotChunk
 
 # -- raft log image ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raft_client
-import raft_client.wire.hot_value
+import raft_client.wire.frames
 import statestore_client
 import statestore_client.wire.hot_value
 

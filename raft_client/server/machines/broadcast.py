@@ -11,14 +11,12 @@ import attrs
 
 from raft_client.server.machines.state_machine import StateMachine
 from raft_client.wire.frames import encode_uint
-from raft_client.wire.state_broadcast import StateBroadcast
+from raft_client.wire.streams import StateBroadcast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["HEARTBEAT_S", "BroadcastStateMachine", "Broadcaster"]
 
 #: From the last message, whatever it was. CLIENT_HEARTBEAT_INTERVAL is 0.5 s; oftener, a subscriber that wants to know
 #: soon can take 0.3 s for silence.

@@ -11,12 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
-
-__all__ = ["LEAST_CHANGED_BYTES", "ChangeHistory", "Item", "size_of"]
 
 #: Places that were dropped are given back when there are so many of them, and as many as are left.
 _SLACK: Final = 1_000

@@ -11,9 +11,6 @@ from sortedcontainers import SortedDict, SortedList
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FrozenItems"]
-
-
 #: Keys that are looked at together: none of them takes part in another step.
 _STEP: Final = 256
 _TABLES: Final = 64

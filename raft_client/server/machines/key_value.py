@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from raft_client.codecs import Transaction
-    from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.client_requests import ClientDispatch
     from raft_client.wire.key_changes import Change
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["KeyValueStateMachine", "TransactionStatus"]
 
 #: Transactions that compared and whose result is remembered: an application asks right after its append.
 _REMEMBERED: Final = 65_536

@@ -14,11 +14,9 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.client_requests import ClientDispatch
     from raft_client.wire.key_changes import Change
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["Applied", "StateMachine", "WatchableStateMachine"]
 
 
 class StateMachine(ABC):

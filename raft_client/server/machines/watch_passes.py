@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from raft_client.server.machines.change_history import ChangeHistory, Item
     from raft_client.server.machines.watch_sessions import Watch
 
-__all__ = ["Pass"]
-
 #: What sending a message costs, in steps: a step is to look at something, about a microsecond.
 _SEND_STEPS: Final = 5
 

@@ -28,7 +28,7 @@ import attrs
 from raft_client.server.machines.change_history import ChangeHistory
 from raft_client.server.machines.watch_passes import Pass
 from raft_client.server.machines.watch_sessions import IndexQueue, Session, Watch, WatchServerLimits
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,
@@ -43,8 +43,6 @@ from raft_client.wire.watch_messages import (
 if TYPE_CHECKING:
     from raft_client.wire.key_changes import Change
     from raft_client.wire.watch_messages import Events, WatchReply, WatchRequest
-
-__all__ = ["ToRoute", "WatchServer"]
 
 #: What one turn may take: sending a message is five steps, a look at an entry or a watch one or two. About 10 ms.
 _TURN_STEPS: Final = 5_000

@@ -14,10 +14,8 @@ from raft_client.core.selectors import Key, Prefix
 if TYPE_CHECKING:
     from raft_client.core.selectors import Selector
     from raft_client.server.machines.watch_passes import Pass
-    from raft_client.wire.positions import Position
+    from raft_client.wire.log_entry import Position
     from raft_client.wire.watch_messages import BeginWatch
-
-__all__ = ["IndexQueue", "Session", "Watch", "WatchServerLimits"]
 
 #: Places of watches that were discarded are given back when there are so many of them, and more than others.
 _SLACK: Final = 1_000

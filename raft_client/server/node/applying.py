@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Applying"]
-
 #: Of entries that are handed out and not yet applied: some milliseconds of work, and one message to subscribers.
 _BATCH_BYTES: Final = 256 * 1024
 

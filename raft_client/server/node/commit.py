@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.replication import Replication
     from raft_client.server.node.state import NodeState
 
-__all__ = ["Commit"]
-
 
 class Commit:
     """The commit index of a leader."""

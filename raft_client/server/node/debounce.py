@@ -15,9 +15,7 @@ from raft_client.server.node.ready import Answer
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
-    from raft_client.wire.messages import Message
-
-__all__ = ["Debounce"]
+    from raft_client.wire.frames import Message
 
 
 @attrs.define(eq=False)

@@ -24,15 +24,12 @@ from raft_client.server.node.quorum import has_majority
 from raft_client.server.node.ready import Answer
 from raft_client.server.node.roles import Role
 from raft_client.wire.hello import Capability
-from raft_client.wire.messages import RequestVote, VoteReply
-from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+from raft_client.wire.peer_messages import PreVote, PreVoteReply, RequestVote, VoteReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
-
-__all__ = ["Election"]
 
 
 class Election:

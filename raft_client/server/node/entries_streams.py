@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client.server.node.ready import Answer
-from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries, SnapshotChunk
+from raft_client.wire.log_entry import SnapshotChunk
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 if TYPE_CHECKING:
     from raft_client.server.node.commit import Commit
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.stored_log import SnapshotMeta
-
-__all__ = ["EntriesStreams"]
 
 #: Facts §1.4: a message has no more entries than this, however short they are.
 _MAX_ENTRIES: Final = 4096

@@ -15,7 +15,7 @@ from raft_client.errors import ProtocolError
 from raft_client.server.node.debounce import Debounce
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.log_entry import EntryKind
-from raft_client.wire.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
+from raft_client.wire.peer_messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.snapshots import SnapshotReceiver
     from raft_client.server.node.state import NodeState
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["Following", "are_sound"]
 
 #: How far a follower looks for the start of a term that conflicts.
 _MAX_BACK: Final = 1024

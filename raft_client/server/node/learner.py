@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Final
 from raft_client.server.node.following import are_sound
 from raft_client.server.node.ready import Ask
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import EntriesReply, EntriesStatus, RequestEntries
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 if TYPE_CHECKING:
     from raft_client.server.node.peer_requests import PeerRequests
     from raft_client.server.node.ready import Reply
     from raft_client.server.node.snapshots import SnapshotReceiver
     from raft_client.server.node.state import NodeState
-    from raft_client.wire.messages import SnapshotChunk
-
-__all__ = ["Learner"]
+    from raft_client.wire.log_entry import SnapshotChunk
 
 #: SERVER_RESPONSE_TTL and SERVER_ELECTION_GRACE_MS of the document.
 _SILENCE_S: Final = 0.5

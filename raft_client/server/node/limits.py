@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.replication import Replication
     from raft_client.server.node.state import NodeState
 
-__all__ = ["Limits"]
-
 
 class Limits:
     """Steps down in time."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.stored_log import StoredLog
     from raft_client.wire.configuration import ConfigChange
 
-__all__ = ["Log"]
-
 #: What the tail keeps of what is durable.
 _CACHE_BYTES: Final = 4 * 1024 * 1024
 _TRIM_BYTES: Final = 1024 * 1024

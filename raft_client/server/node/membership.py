@@ -20,19 +20,16 @@ from typing import TYPE_CHECKING
 
 from raft_client.server.node.peer_lists import PeersRefusedError, parse_peers
 from raft_client.server.node.request_ids import is_fresh
+from raft_client.wire.client_requests import ConfigProposal, ConfigUpdateReply, Outcome
 from raft_client.wire.configuration import ConfigChange, encode_config, peers_to_json
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import ConfigUpdateReply, Outcome
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId, RequestIdSource
-from raft_client.wire.update_requests import ConfigProposal
 
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
+    from raft_client.wire.client_requests import ConfigUpdate
     from raft_client.wire.frames import JsonValue
-    from raft_client.wire.messages import ConfigUpdate
-
-__all__ = ["Membership"]
 
 
 class Membership:

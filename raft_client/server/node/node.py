@@ -39,31 +39,30 @@ from raft_client.server.node.status import NodeStatus, node_status
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates
-from raft_client.wire.messages import (
-    AppendEntries,
-    AppendReply,
+from raft_client.wire.client_requests import (
+    ConfigProposal,
     ConfigUpdate,
-    EntriesReply,
-    InstallSnapshot,
+    HandOver,
     LogInfoReply,
     RequestConfig,
-    RequestEntries,
     RequestLogInfo,
     RequestUpdate,
-    RequestVote,
-    SnapshotReply,
-    VoteReply,
 )
-from raft_client.wire.peer_extensions import (
-    HandOver,
+from raft_client.wire.peer_messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
     PreVote,
     PreVoteReply,
     ReadIndex,
     ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
+    VoteReply,
 )
-from raft_client.wire.update_requests import ConfigProposal
+from raft_client.wire.streams import EntriesReply, RequestEntries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,10 +70,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Incoming
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.stored_log import Configuration, SnapshotMeta
-    from raft_client.wire.messages import Message
-
-__all__ = ["RaftNode"]
-
+    from raft_client.wire.frames import Message
 
 #: Terms and indexes count up by one: a peer that is at the end of the numbers is broken, and must not lead others on.
 _MAX_NUMBER: Final = 2**52

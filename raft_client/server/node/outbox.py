@@ -12,12 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.ready import Answer, Ask
-from raft_client.wire.messages import VoteReply
+from raft_client.wire.peer_messages import VoteReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.ready import Output
-
-__all__ = ["Outbox"]
 
 #: Answers that wait for a disk that stands still. More are dropped: what is asked again is answered again.
 _MAX_WAITING: Final = 10_000

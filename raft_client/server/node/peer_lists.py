@@ -15,14 +15,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import RaftError
-from raft_client.wire.configuration import Peer
-from raft_client.wire.peer_urls import is_ipc_url, is_tcp_url
+from raft_client.wire.configuration import Peer, is_ipc_url, is_tcp_url
 
 if TYPE_CHECKING:
     from raft_client.wire.configuration import Peers
     from raft_client.wire.frames import JsonValue
-
-__all__ = ["PeersRefusedError", "parse_peers"]
 
 _ASSERTION: Final = "AssertionError"
 _URL: Final = re.compile(

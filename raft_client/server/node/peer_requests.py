@@ -22,9 +22,9 @@ import attrs
 
 from raft_client.server.node.ready import Ask, Connect, Disconnect, Reconnect
 from raft_client.server.node.timing import QUIET_S
+from raft_client.wire.client_requests import RequestLogInfo
 from raft_client.wire.frames import encode_uint
 from raft_client.wire.hello import Capability
-from raft_client.wire.messages import RequestLogInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Reply
     from raft_client.server.node.state import NodeState
     from raft_client.wire.configuration import Peer, Peers
-    from raft_client.wire.messages import Message
-
-__all__ = ["PeerLink", "PeerRequests", "Question"]
+    from raft_client.wire.frames import Message
 
 _ID_MASK: Final = 2**24 - 1
 #: A connection that owes answers, and is silent for so long, is opened anew.

@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raft_client.server.node.quorum import member_peers
-from raft_client.wire.messages import ConfigReply, LogInfoReply
+from raft_client.wire.client_requests import ConfigReply, LogInfoReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
-
-__all__ = ["config_reply", "log_info_reply"]
 
 
 def config_reply(state: NodeState) -> ConfigReply:

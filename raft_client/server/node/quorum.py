@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from raft_client.wire.configuration import ConfigChange, Peers
 
-__all__ = ["agreed", "has_majority", "is_member", "member_peers"]
-
 T = TypeVar("T", int, float)
 
 

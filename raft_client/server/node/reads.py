@@ -25,7 +25,7 @@ from raft_client.server.node.quorum import member_peers
 from raft_client.server.node.ready import ReadGranted
 from raft_client.server.node.roles import Role
 from raft_client.wire.hello import Capability
-from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply
+from raft_client.wire.peer_messages import ReadIndex, ReadIndexReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.commit import Commit
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Request
     from raft_client.server.node.replication import Replication
     from raft_client.server.node.state import NodeState
-
-__all__ = ["Reads"]
 
 _LEASE_SHARE: Final = 0.9
 #: Reads that wait; more are refused.

@@ -20,26 +20,8 @@ import attrs
 
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import Peer
-from raft_client.wire.hot_value import hot_value
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import Message
-from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = [
-    "Answer",
-    "Ask",
-    "Connect",
-    "Disconnect",
-    "Incoming",
-    "Output",
-    "Persist",
-    "ReadGranted",
-    "Ready",
-    "Reconnect",
-    "Reply",
-    "Request",
-]
-
+from raft_client.wire.frames import Message, hot_value
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
 

@@ -24,16 +24,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from raft_client.server.node.quorum import agreed
-from raft_client.wire.messages import AppendEntries, AppendReply
+from raft_client.wire.peer_messages import AppendEntries, AppendReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.peer_requests import PeerLink, PeerRequests, Question
     from raft_client.server.node.snapshots import SnapshotSender
     from raft_client.server.node.state import NodeState
+    from raft_client.wire.client_requests import LogInfoReply
     from raft_client.wire.log_entry import LogEntry
-    from raft_client.wire.messages import LogInfoReply
-
-__all__ = ["FollowerProgress", "Replication"]
 
 
 @attrs.define(eq=False)

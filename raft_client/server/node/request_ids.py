@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
     from raft_client.wire.request_id import RequestId
 
-__all__ = ["is_fresh"]
-
 
 def is_fresh(request_id: RequestId, state: NodeState) -> bool:
     """Whether an id that is not in the log is new for certain. ``wall_s`` is the clock of this peer."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Role"]
-
 
 class Role(Enum):
     """What a peer is at the moment."""

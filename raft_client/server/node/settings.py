@@ -17,8 +17,6 @@ from raft_client.wire.request_id import DEFAULT_TTL_S
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["NodeSettings"]
-
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 #: A fresh request id may be so old, or so far ahead of this machine's clock.

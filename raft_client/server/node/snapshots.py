@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from raft_client.server.node.stored_log import SnapshotMeta
-from raft_client.wire.messages import InstallSnapshot, SnapshotChunk, SnapshotReply
+from raft_client.wire.log_entry import SnapshotChunk
+from raft_client.wire.peer_messages import InstallSnapshot, SnapshotReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
-
-__all__ = ["SnapshotReceiver", "SnapshotSender"]
 
 
 class SnapshotSender:

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.stored_log import StoredLog
     from raft_client.wire.configuration import ConfigChange, Peers
-    from raft_client.wire.messages import Message
-    from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["NodeState"]
+    from raft_client.wire.frames import Message
+    from raft_client.wire.log_entry import SnapshotChunk
 
 
 class NodeState:

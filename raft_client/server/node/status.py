@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.updates import Updates
 
-__all__ = ["FollowerStatus", "NodeStatus", "node_status"]
-
 
 @attrs.frozen
 class FollowerStatus:

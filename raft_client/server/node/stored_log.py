@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Configuration", "HardState", "SnapshotMeta", "StoredLog", "as_many_as_fit"]
-
 
 @attrs.frozen
 class HardState:

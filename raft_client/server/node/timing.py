@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.settings import NodeSettings
 
-__all__ = ["LONGEST_S", "QUIET_S", "RecentPeak", "Timing"]
-
 #: A constant of the protocol among our peers: what an earlier life or another version has promised is no less.
 QUIET_S: Final = 0.2
 #: Suspicion and grace end here, however slow disk and process are.

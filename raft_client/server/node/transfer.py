@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.ready import Answer
 from raft_client.server.node.roles import Role
+from raft_client.wire.client_requests import HandOver, HandOverReply, Outcome
 from raft_client.wire.hello import Capability
-from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
-from raft_client.wire.update_requests import Outcome
+from raft_client.wire.peer_messages import TimeoutNow, TimeoutNowReply
 
 if TYPE_CHECKING:
     from raft_client.server.node.election import Election
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.replication import Replication
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.updates import Updates
-
-__all__ = ["Transfer"]
 
 #: Clients that wait for the end of a transfer. More are told to come back.
 _MAX_ASKED: Final = 1_000

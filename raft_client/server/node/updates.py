@@ -18,8 +18,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.request_ids import is_fresh
+from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.ready import Request
     from raft_client.server.node.state import NodeState
-
-__all__ = ["Updates"]
 
 _ACCEPTED: Final = UpdateReply(Outcome.ACCEPTED)
 #: Those who have waited for this time hear that their entry was accepted, and before twice this time. A Node client

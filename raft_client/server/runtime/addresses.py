@@ -7,8 +7,6 @@ from pathlib import Path
 
 from raft_client.errors import TransportError
 
-__all__ = ["check_first_start"]
-
 
 def check_first_start(data: Path, *urls: str | None) -> None:
     """Raises TransportError if there is no data directory yet and somebody listens at one of these URLs already.

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from raft_client.wire.peer_replies import PeerReply, decode_peer_reply
+from raft_client.wire.peer_messages import PeerReply, decode_peer_reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["REMEMBERED", "AskedRequests"]
 
 #: Of each peer. There is one at a time, and late replies of earlier ones.
 REMEMBERED: Final = 64

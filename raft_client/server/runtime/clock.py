@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["monotonic_s"]
-
 
 def _clock() -> Callable[[], float]:
     for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):

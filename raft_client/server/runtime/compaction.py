@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 from raft_client.errors import InvalidArgumentError, StorageError
 from raft_client.reports import on_one_line
 from raft_client.server.node.stored_log import SnapshotMeta
-from raft_client.wire.compaction_requests import TakeSnapshotReply, Trim
-from raft_client.wire.update_requests import Outcome
+from raft_client.wire.client_requests import Outcome, TakeSnapshotReply, Trim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.disk import DiskWorker, Storage
     from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
     from raft_client.server.runtime.trimming import Trimming
-    from raft_client.wire.compaction_requests import TakeSnapshot
-    from raft_client.wire.messages import Message
-
-__all__ = ["Compaction", "check_compact_bytes"]
+    from raft_client.wire.client_requests import TakeSnapshot
+    from raft_client.wire.frames import Message
 
 logger: Final = logging.getLogger("raft_client.server")
 

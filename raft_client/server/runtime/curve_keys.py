@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from raft_client.wire.configuration import Peer
 
-__all__ = ["CLIENTS", "CurveKeys"]
-
 logger: Final = logging.getLogger("raft_client.server")
 
 _READ_AGAIN_S: Final = 1.0

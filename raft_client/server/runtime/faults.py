@@ -11,8 +11,6 @@ from raft_client.thread_locks import Flag
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["SlowableLog", "unreachable"]
-
 
 class SlowableLog(DiskLog):
     """A log whose disk can be made slow, at any time and from any thread."""

@@ -19,17 +19,14 @@ from zmq.utils import z85
 
 from raft_client.reports import on_one_line
 from raft_client.server.runtime.curve_keys import CLIENTS
-from raft_client.wire.compaction_requests import Trim
-from raft_client.wire.messages import AppendEntries, InstallSnapshot, RequestVote
-from raft_client.wire.peer_extensions import PreVote, TimeoutNow
+from raft_client.wire.client_requests import Trim
+from raft_client.wire.peer_messages import AppendEntries, InstallSnapshot, PreVote, RequestVote, TimeoutNow
 from raft_client.zmq_messages import monitored_events, receive_message, send_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raft_client.server.runtime.curve_keys import CurveKeys
-
-__all__ = ["Handshakes"]
 
 logger: Final = logging.getLogger("raft_client.server")
 

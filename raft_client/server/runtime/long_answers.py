@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     import zmq
 
-__all__ = ["LongAnswers"]
-
 #: Shorter ones are bounded by their number alone.
 _LONG_BYTES: Final = 16 * 1024
 #: What waits for one connection, and for all. A connection for which nothing waits may have an answer all the same.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from raft_client.errors import ProtocolError, StorageError
 from raft_client.server.machines.broadcast import Broadcaster
 from raft_client.server.runtime.watch_service import WatchService
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.disk import Storage
-    from raft_client.wire.client_dispatch import ClientDispatch
+    from raft_client.wire.client_requests import ClientDispatch
     from raft_client.wire.log_entry import LogEntry
-    from raft_client.wire.state_broadcast import StateBroadcast
-
-__all__ = ["MachineRunner", "Question"]
+    from raft_client.wire.streams import StateBroadcast
 
 #: Questions that wait until the peer knows that it still leads. More are dropped, and asked again.
 _MOST_QUESTIONS: Final = 10_000

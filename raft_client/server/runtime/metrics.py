@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from raft_client.server.machines.watch_server import WatchServer
     from raft_client.server.runtime.peer import RaftPeer
 
-__all__ = ["CONTENT_TYPE", "render"]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -19,8 +19,6 @@ from raft_client.server.runtime.metrics import CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MetricsPage"]
-
 _MAX_REQUEST: Final = 8 * 1024
 _TIMEOUT_S: Final = 5.0
 _CONNECTIONS: Final = 16

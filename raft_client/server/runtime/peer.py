@@ -32,11 +32,18 @@ from raft_client.server.runtime.request_door import RequestDoor
 from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
 from raft_client.server.runtime.trimming import Trimming
-from raft_client.wire.client_dispatch import ClientDispatch
-from raft_client.wire.cluster_queries import BroadcastStateUrl, BroadcastStateUrlReply, LogInfoReply, RequestLogInfo
-from raft_client.wire.compaction_requests import TakeSnapshot, Trim
+from raft_client.wire.client_requests import (
+    BroadcastStateUrl,
+    BroadcastStateUrlReply,
+    ClientDispatch,
+    ConfigProposal,
+    ConfigUpdate,
+    LogInfoReply,
+    RequestLogInfo,
+    TakeSnapshot,
+    Trim,
+)
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
-from raft_client.wire.update_requests import ConfigProposal, ConfigUpdate
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
 if TYPE_CHECKING:
@@ -49,9 +56,7 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.curve_keys import CurveKeys
     from raft_client.server.runtime.disk import Storage
     from raft_client.server.runtime.sockets import Received
-    from raft_client.wire.messages import Message
-
-__all__ = ["RaftPeer"]
+    from raft_client.wire.frames import Message
 
 logger: Final = logging.getLogger("raft_client.server")
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.status import NodeStatus
 
-__all__ = ["Readiness"]
-
 
 class Readiness:
     """A peer is ready when it knows a leader and has applied its log.

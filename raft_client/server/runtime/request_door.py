@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import ProtocolError
 from raft_client.server.node.ready import Request
-from raft_client.wire.requests import decode_request
+from raft_client.wire.peer_messages import decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["RequestDoor"]
 
 #: A route, a request id, a type and the cluster ident.
 _LEAST_FRAMES: Final = 4

@@ -10,8 +10,6 @@ from raft_client.wire.request_id import CLOCK_TOLERANCE_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RequestHorizon"]
-
 #: It is asked for this often.
 _INTERVAL_S: Final = 10.0
 

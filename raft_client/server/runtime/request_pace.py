@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["RequestPace"]
-
 #: Requests of one connection that are taken in a second: more than a peer can answer. To receive and drop as many takes
 #: less than half of a processor.
 _A_SECOND: Final = 50_000

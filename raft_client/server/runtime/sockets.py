@@ -28,15 +28,13 @@ from raft_client.errors import TransportError
 from raft_client.server.runtime.handshakes import Handshakes
 from raft_client.server.runtime.long_answers import LongAnswers
 from raft_client.server.runtime.request_pace import RequestPace
-from raft_client.wire.peer_urls import with_host
+from raft_client.wire.configuration import with_host
 from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from raft_client.server.runtime.curve_keys import CurveKeys
-
-__all__ = ["Dealer", "PeerSockets", "Received"]
 
 logger: Final = logging.getLogger("raft_client.server")
 

@@ -38,7 +38,7 @@ from zlib import crc32
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import ConfigUpdateReply, Outcome, UpdateReply
+from raft_client.wire.client_requests import ConfigUpdateReply, Outcome, UpdateReply
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
     from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["Trace", "TracedNode", "traced_into"]
 
 #: Of the log that is read at a start.
 _PIECE: Final = 1024 * 1024

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.roles import Role
-from raft_client.wire.compaction_requests import Trim, TrimReply
+from raft_client.wire.client_requests import Outcome, Trim, TrimReply
 from raft_client.wire.hello import Capability
-from raft_client.wire.update_requests import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
-
-__all__ = ["Trimming"]
 
 #: Of what the leader tells others, who do not answer it.
 _REQUEST_ID: Final = b"\x00trim"

@@ -10,7 +10,7 @@ from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.state_machine import WatchableStateMachine
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from raft_client.server.machines.state_machine import Applied, StateMachine
     from raft_client.wire.log_entry import LogEntry
     from raft_client.wire.watch_messages import WatchReply, WatchRequest
-
-__all__ = ["WatchService"]
 
 #: Where the numbers of sessions of one start begin: another start is not to come near them.
 _FIRST_SESSIONS: Final = 2**52

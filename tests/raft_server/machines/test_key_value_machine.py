@@ -17,10 +17,10 @@ from raft_client.server.machines import key_value
 from raft_client.server.machines.frozen_items import FrozenItems
 from raft_client.server.machines.key_value import KeyValueStateMachine, TransactionStatus
 from raft_client.server.machines.state_machine import Applied
+from raft_client.wire.client_requests import ClientDispatch
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.frames import decode_uint
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
-from raft_client.wire.messages import ClientDispatch
 
 GET, RANGE, DONE = b"kv.get", b"kv.range", b"kv.done"
 

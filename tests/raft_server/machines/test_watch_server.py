@@ -13,7 +13,7 @@ from raft_client.server.machines import watch_server
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,

@@ -17,7 +17,7 @@ from raft_client.server.machines.change_history import ChangeHistory
 from raft_client.server.machines.watch_passes import Pass
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import Session
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason
 
 if TYPE_CHECKING:

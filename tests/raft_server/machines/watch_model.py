@@ -20,7 +20,7 @@ import attrs
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.wire.key_changes import Change, ChangeKind
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,

@@ -20,9 +20,11 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.wire.client_requests import RequestUpdate
 from raft_client.wire.configuration import Peer, Peers
+from raft_client.wire.frames import Message
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import AppendEntries, Message, RequestUpdate
+from raft_client.wire.peer_messages import AppendEntries
 
 __all__ = ["OURS", "NodeCluster", "make_id", "peers_of"]
 

@@ -7,8 +7,7 @@ from node_cluster import OURS, NodeCluster, make_id
 
 from raft_client.server.node.ready import Reply, Request
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import RequestVote, VoteReply
-from raft_client.wire.peer_extensions import PreVote, PreVoteReply
+from raft_client.wire.peer_messages import PreVote, PreVoteReply, RequestVote, VoteReply
 
 NODE: frozenset[str] = frozenset()
 

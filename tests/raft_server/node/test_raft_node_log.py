@@ -12,9 +12,8 @@ from raft_client.server.node.log import Log
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.snapshots import SnapshotChunk
 
 
 class Model:

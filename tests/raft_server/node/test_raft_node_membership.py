@@ -7,20 +7,12 @@ from node_cluster import NodeCluster, make_id, peers_of
 
 from raft_client.server.node.ready import Ask, Connect, Disconnect, Output, Reply
 from raft_client.server.node.roles import Role
+from raft_client.wire.client_requests import ConfigProposal, ConfigReply, ConfigUpdateReply, Outcome, RequestConfig
 from raft_client.wire.configuration import ConfigChange, Peer, decode_config, encode_config
-from raft_client.wire.frames import JsonValue
+from raft_client.wire.frames import JsonValue, Message
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import (
-    AppendEntries,
-    ConfigReply,
-    ConfigUpdateReply,
-    EntriesReply,
-    EntriesStatus,
-    Message,
-    Outcome,
-    RequestConfig,
-)
-from raft_client.wire.update_requests import ConfigProposal
+from raft_client.wire.peer_messages import AppendEntries
+from raft_client.wire.streams import EntriesReply, EntriesStatus
 
 
 def propose(cluster: NodeCluster, names: str, name: str = "", request_id: bytes | None = None) -> list[Message]:

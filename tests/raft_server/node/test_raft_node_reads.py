@@ -8,7 +8,7 @@ from node_cluster import OURS, NodeCluster
 
 from raft_client.server.node.ready import ReadGranted
 from raft_client.server.node.roles import Role
-from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply, TimeoutNow
+from raft_client.wire.peer_messages import ReadIndex, ReadIndexReply, TimeoutNow
 
 
 def followers(cluster: NodeCluster) -> list[str]:

@@ -10,7 +10,7 @@ from raft_client.server.node.ready import Ask, Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import AppendEntries, AppendReply, RequestVote
+from raft_client.wire.peer_messages import AppendEntries, AppendReply, RequestVote
 
 NODE: frozenset[str] = frozenset()
 

@@ -14,18 +14,10 @@ from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.configuration import ConfigChange, encode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.messages import (
-    AppendEntries,
-    InstallSnapshot,
-    Outcome,
-    RequestUpdate,
-    SnapshotChunk,
-    SnapshotReply,
-    UpdateReply,
-)
-from raft_client.wire.peer_extensions import TimeoutNow, TimeoutNowReply
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
+from raft_client.wire.peer_messages import AppendEntries, InstallSnapshot, SnapshotReply, TimeoutNow, TimeoutNowReply
 
 NODE: frozenset[str] = frozenset()
 

@@ -11,7 +11,8 @@ from node_cluster import OURS, NodeCluster, peers_of
 from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import AppendEntries, EntriesReply, EntriesStatus, RequestEntries
+from raft_client.wire.peer_messages import AppendEntries
+from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 
 def filled(count: int = 30, size: int = 100, **options: object) -> NodeCluster:

@@ -11,8 +11,8 @@ from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.timing import LONGEST_S, QUIET_S, RecentPeak, Timing
-from raft_client.wire.messages import AppendEntries, AppendReply, RequestLogInfo, RequestVote, VoteReply
-from raft_client.wire.peer_extensions import ReadIndex, ReadIndexReply
+from raft_client.wire.client_requests import RequestLogInfo
+from raft_client.wire.peer_messages import AppendEntries, AppendReply, ReadIndex, ReadIndexReply, RequestVote, VoteReply
 
 
 def timing_of(**settings: float) -> Timing:

@@ -9,8 +9,9 @@ import pytest
 from node_cluster import NodeCluster
 
 from raft_client.server.node.roles import Role
-from raft_client.wire.messages import Message, Outcome
-from raft_client.wire.peer_extensions import HandOver, HandOverReply, TimeoutNow, TimeoutNowReply
+from raft_client.wire.client_requests import HandOver, HandOverReply, Outcome
+from raft_client.wire.frames import Message
+from raft_client.wire.peer_messages import TimeoutNow, TimeoutNowReply
 
 
 def ask(cluster: NodeCluster, name: str, to: str | None, request_id: bytes = b"\x01") -> list[Message]:

@@ -6,20 +6,19 @@ import pytest
 from node_cluster import NodeCluster, make_id
 
 from raft_client.server.node.ready import Request
-from raft_client.wire.messages import (
+from raft_client.wire.client_requests import LogInfoReply, Outcome, RequestLogInfo, RequestUpdate, UpdateReply
+from raft_client.wire.frames import Message
+from raft_client.wire.log_entry import SnapshotChunk
+from raft_client.wire.peer_messages import (
     AppendEntries,
     InstallSnapshot,
-    LogInfoReply,
-    Message,
-    Outcome,
-    RequestEntries,
-    RequestLogInfo,
-    RequestUpdate,
+    PreVote,
+    ReadIndex,
+    ReadIndexReply,
     RequestVote,
-    SnapshotChunk,
-    UpdateReply,
+    TimeoutNow,
 )
-from raft_client.wire.peer_extensions import PreVote, ReadIndex, ReadIndexReply, TimeoutNow
+from raft_client.wire.streams import RequestEntries
 
 ACCEPTED = UpdateReply(Outcome.ACCEPTED)
 

@@ -9,9 +9,9 @@ from typing import Self
 import zmq
 from support.waiting import until
 
-from raft_client.wire.cluster_queries import RequestLogInfo
+from raft_client.wire.client_requests import RequestLogInfo
 from raft_client.wire.hello import Hello, hello_in_reply
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,

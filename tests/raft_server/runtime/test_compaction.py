@@ -40,7 +40,7 @@ from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
 from raft_client.wire.frames import encode_uint
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason, NoSession, Watching
 
 KEYS = 40

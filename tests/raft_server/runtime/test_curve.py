@@ -23,10 +23,8 @@ from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.wire.cluster_queries import RequestConfig
-from raft_client.wire.compaction_requests import Trim, TrimReply
-from raft_client.wire.peer_rpcs import AppendEntries, RequestVote
-from raft_client.wire.update_requests import Outcome
+from raft_client.wire.client_requests import Outcome, RequestConfig, Trim, TrimReply
+from raft_client.wire.peer_messages import AppendEntries, RequestVote
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.wire.client_dispatch import ClientDispatch
+from raft_client.wire.client_requests import ClientDispatch
 
 KEYS = 1000
 ALONE = (Peer("1", "tcp://127.0.0.1:1"),)

@@ -26,8 +26,8 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.wire.messages import Message, RequestVote
-from raft_client.wire.peer_rpcs import AppendEntries
+from raft_client.wire.frames import Message
+from raft_client.wire.peer_messages import AppendEntries, RequestVote
 
 PEERS = (Peer("1", "tcp://127.0.0.1:1"),)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -18,7 +18,7 @@ from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits
 from raft_client.server.runtime import watch_service
 from raft_client.wire.hello import Capability
-from raft_client.wire.positions import Position
+from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, EndReason, NoSession, WatchProgress
 
 Limit = Callable[..., None]

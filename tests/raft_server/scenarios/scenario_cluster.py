@@ -33,9 +33,9 @@ from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.server.runtime.trace import Trace, TracedNode
 from raft_client.wire.configuration import ConfigChange
+from raft_client.wire.frames import Message
 from raft_client.wire.hello import Capability
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import Message
 
 __all__ = ["ScenarioCluster", "ScenarioPeer"]
 

@@ -38,7 +38,7 @@ from scenario_words import id_of, peers_of, read_entry
 
 from raft_client.server.node.roles import Role
 from raft_client.server.node.stored_log import HardState
-from raft_client.wire.messages import ConfigUpdate, RequestUpdate
+from raft_client.wire.client_requests import ConfigUpdate, RequestUpdate
 
 __all__ = ["Scenario"]
 

@@ -10,31 +10,26 @@ from __future__ import annotations
 import re
 
 from raft_client.server.node.ready import Persist
+from raft_client.wire.client_requests import ConfigUpdateReply, UpdateReply
 from raft_client.wire.configuration import ConfigChange, Peer, Peers, decode_config, encode_config
-from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
-from raft_client.wire.messages import (
+from raft_client.wire.frames import Message
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry, SnapshotChunk
+from raft_client.wire.peer_messages import (
     AppendEntries,
     AppendReply,
-    ConfigUpdateReply,
-    EntriesReply,
     InstallSnapshot,
-    Message,
-    RequestEntries,
-    RequestVote,
-    SnapshotChunk,
-    SnapshotReply,
-    UpdateReply,
-    VoteReply,
-)
-from raft_client.wire.peer_extensions import (
     PreVote,
     PreVoteReply,
     ReadIndex,
     ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
+    VoteReply,
 )
 from raft_client.wire.request_id import RequestId
+from raft_client.wire.streams import EntriesReply, RequestEntries
 
 __all__ = ["WALL_S", "id_of", "job_words", "log_words", "message_words", "peers_of", "place", "read_entry"]
 

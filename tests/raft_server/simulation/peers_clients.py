@@ -11,9 +11,9 @@ from peers_network import Connection, Frames, Network
 from peers_world import WALL_START_S, World
 
 from raft_client.errors import ProtocolError
+from raft_client.wire.client_requests import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.configuration import Peers
 from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.messages import ConfigUpdate, ConfigUpdateReply, Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.request_id import RequestId
 
 __all__ = ["SimulatedClient", "Update"]

@@ -11,29 +11,23 @@ from peers_world import World
 
 from raft_client.errors import ProtocolError
 from raft_client.server.node.ready import Ask, Reply
+from raft_client.wire.client_requests import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.hello import Hello, hello_in_reply, is_hello
-from raft_client.wire.messages import (
+from raft_client.wire.peer_messages import (
     AppendEntries,
     AppendReply,
-    ConfigReply,
-    EntriesReply,
     InstallSnapshot,
-    LogInfoReply,
-    RequestConfig,
-    RequestEntries,
-    RequestLogInfo,
-    RequestVote,
-    SnapshotReply,
-    VoteReply,
-)
-from raft_client.wire.peer_extensions import (
     PreVote,
     PreVoteReply,
     ReadIndex,
     ReadIndexReply,
+    RequestVote,
+    SnapshotReply,
     TimeoutNow,
     TimeoutNowReply,
+    VoteReply,
 )
+from raft_client.wire.streams import EntriesReply, RequestEntries
 
 __all__ = ["Dealers"]
 

@@ -23,8 +23,7 @@ from raft_client.server.node.stored_log import Configuration, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.wire.log_entry import LogEntry
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 
 __all__ = ["FILE_KINDS", "DiskBackedLog"]
 

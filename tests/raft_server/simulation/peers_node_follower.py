@@ -21,23 +21,24 @@ from support.raft_disks import SimulatedLog
 from raft_client.errors import RaftError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
-from raft_client.wire.messages import (
-    AppendEntries,
-    AppendReply,
+from raft_client.wire.client_requests import (
     ConfigReply,
     ConfigUpdateReply,
-    EntriesReply,
-    EntriesStatus,
-    InstallSnapshot,
     LogInfoReply,
-    Message,
     Outcome,
     RequestUpdate,
+    UpdateReply,
+)
+from raft_client.wire.frames import Message
+from raft_client.wire.peer_messages import (
+    AppendEntries,
+    AppendReply,
+    InstallSnapshot,
     RequestVote,
     SnapshotReply,
-    UpdateReply,
     VoteReply,
 )
+from raft_client.wire.streams import EntriesReply, EntriesStatus
 
 __all__ = ["NodeFollower"]
 

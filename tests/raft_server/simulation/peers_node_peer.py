@@ -21,19 +21,16 @@ from peers_world import WALL_START_S
 
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState
+from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.frames import encode_uint
-from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
-from raft_client.wire.messages import (
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry, SnapshotChunk
+from raft_client.wire.peer_messages import (
     AppendEntries,
     AppendReply,
     InstallSnapshot,
-    Outcome,
-    RequestUpdate,
     RequestVote,
-    SnapshotChunk,
     SnapshotReply,
-    UpdateReply,
     VoteReply,
 )
 from raft_client.wire.request_id import DEFAULT_TTL_S, IdFreshness, RequestId

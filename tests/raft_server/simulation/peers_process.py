@@ -39,9 +39,9 @@ from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.runtime.request_horizon import RequestHorizon
+from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, is_hello
-from raft_client.wire.messages import LogInfoReply, RequestLogInfo
-from raft_client.wire.requests import decode_request
+from raft_client.wire.peer_messages import decode_request
 
 __all__ = ["SimulatedPeer"]
 

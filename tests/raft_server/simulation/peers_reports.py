@@ -12,7 +12,7 @@ from raft_client.server.node.ready import Answer, Request
 from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
 from raft_client.wire.configuration import ConfigChange
-from raft_client.wire.messages import AppendEntries, AppendReply, RequestVote, SnapshotReply, VoteReply
+from raft_client.wire.peer_messages import AppendEntries, AppendReply, RequestVote, SnapshotReply, VoteReply
 
 __all__ = ["PeerReports"]
 

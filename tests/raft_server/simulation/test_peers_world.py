@@ -16,8 +16,7 @@ from support.raft_disks import DamagedLogError, SimulatedLog, steps_of
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 
 _START = Configuration(0, ConfigChange(peers_of(["1", "2", "3"])))
 

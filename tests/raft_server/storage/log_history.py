@@ -14,9 +14,8 @@ from raft_client.server.node.stored_log import Configuration, HardState, Snapsho
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["SMALL", "History", "ViolationError"]
 

@@ -9,9 +9,8 @@ from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import ConfigChange, Peer
-from raft_client.wire.log_entry import LogEntry
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId
-from raft_client.wire.snapshots import SnapshotChunk
 
 __all__ = ["PEERS", "START", "arrive", "entries", "entry", "open_log", "request_id", "snapshot", "write"]
 

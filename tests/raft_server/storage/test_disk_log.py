@@ -29,8 +29,7 @@ from raft_client.server.runtime.storage.filesystem import DirectoryLock
 from raft_client.server.runtime.storage.inspection import inspect_directory
 from raft_client.server.runtime.storage.options import StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
-from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 
 
 @pytest.fixture

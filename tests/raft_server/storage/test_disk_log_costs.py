@@ -21,7 +21,7 @@ from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.request_filter import RequestFilter
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import SnapshotChunk
 
 
 class Counts:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.inspection import Inspection
     from raft_client.wire.request_id import RequestId
 
-__all__ = ["TERM_STEP", "back_up", "restore"]
-
 #: Added to the term when a backup is restored: more elections than the old cluster has had since the backup.
 TERM_STEP: Final = 1 << 20
 _PIECE: Final = 1024 * 1024

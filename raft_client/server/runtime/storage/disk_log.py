@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["DiskLog"]
-
 
 class DiskLog(LogContents):
     """A log on a disk. Make one with :meth:`open`."""

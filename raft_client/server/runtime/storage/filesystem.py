@@ -15,8 +15,6 @@ from raft_client._common.durable_files import sync_file, sync_folder
 from raft_client.errors import StorageError, StorageFullError, StorageInUseError
 from raft_client.thread_locks import Mutex
 
-__all__ = ["DirectoryLock", "File", "Folder", "SystemFile", "SystemFolder", "make_directory", "storage_error"]
-
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
 _LOCK_NAME: Final = "lock"
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.recovery import Recovered
 
-__all__ = ["Inspection", "Problem", "inspect_directory", "inspect_folder"]
-
 
 @attrs.frozen
 class Problem:

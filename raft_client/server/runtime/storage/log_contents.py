@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.recovery import Recovered
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["LogContents"]
-
 
 class LogContents:
     """Implements :class:`~raft_client.server.node.stored_log.StoredLog`. Belongs to the loop's thread."""

@@ -23,8 +23,7 @@ from raft_client.server.runtime.storage.new_directory import new_directory
 from raft_client.server.runtime.storage.node_peer_files import NodePeerFolder
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.configuration import ConfigChange
-from raft_client.wire.log_entry import EntryKind
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import EntryKind, SnapshotChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.node_peer_files import NodeSnapshot
     from raft_client.wire.configuration import Peers
     from raft_client.wire.log_entry import LogEntry
-
-__all__ = ["import_log"]
 
 #: Written, and synced, at once; one entry may be longer.
 _BATCH_ENTRIES: Final = 4096

@@ -15,8 +15,6 @@ from raft_client.server.runtime.storage.filesystem import SystemFolder, make_dir
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["new_directory"]
-
 
 @contextmanager
 def new_directory(path: str | os.PathLike[str], doing: str) -> Iterator[Path]:

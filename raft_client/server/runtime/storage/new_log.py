@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder
     from raft_client.server.runtime.storage.owner import Owner
 
-__all__ = ["make_log"]
-
 
 def make_log(folder: Folder, owner: Owner, salt: bytes) -> None:
     """A new directory. It counts when the owner's file is there, which is the last to come."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from raft_client.server.runtime.storage.filesystem import File
 
-__all__ = ["EntryFile", "NodePeerFolder", "NodePeerState", "NodeSnapshot"]
-
 _STATE_NAME: Final = "raft.pers"
 _APPLIED_NAME: Final = "state.pers"
 _SNAPSHOT_NAME: Final = "snap"

@@ -7,8 +7,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["Fsync", "StorageLimits"]
-
 _MIB: Final = 1024 * 1024
 
 

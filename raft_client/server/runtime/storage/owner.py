@@ -24,8 +24,6 @@ from raft_client.wire.configuration import ConfigChange, decode_config, encode_c
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder
 
-__all__ = ["BACKUP_NAME", "OWNER_NAME", "Owner"]
-
 OWNER_NAME: Final = "meta"
 BACKUP_NAME: Final = "meta.backup"
 _TMP_NAME: Final = "meta.tmp"

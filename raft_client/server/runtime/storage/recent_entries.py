@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["RecentEntries"]
-
 
 class RecentEntries:
     """The last entries of the log, without a gap, about as many bytes as allowed; more only until they are durable.

@@ -26,8 +26,6 @@ from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder
 
-__all__ = ["FIRST_SEQUENCE", "FileNames", "Recovered", "is_new", "list_files", "read_file", "recover"]
-
 FIRST_SEQUENCE: Final = 1
 _LOG: Final = re.compile(r"([0-9a-f]{16})\.log")
 _INDEX: Final = re.compile(r"([0-9a-f]{16})\.index")

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["RequestFilter"]
-
 _BITS_PER_ID: Final = 8
 
 

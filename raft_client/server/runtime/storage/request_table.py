@@ -9,8 +9,6 @@ from raft_client.wire.request_id import ZERO_REQUEST_ID
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["RequestTable"]
-
 _NONE = ZERO_REQUEST_ID.raw
 
 

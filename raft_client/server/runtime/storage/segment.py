@@ -25,8 +25,6 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES
 if TYPE_CHECKING:
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["Segment", "SegmentTables", "SegmentWriter"]
-
 
 @attrs.define(eq=False)
 class SegmentTables:

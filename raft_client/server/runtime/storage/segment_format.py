@@ -35,23 +35,6 @@ from raft_client.errors import StorageDamagedError, StorageVersionError
 from raft_client.server.node.stored_log import HardState
 from raft_client.wire.log_entry import LogEntry
 
-__all__ = [
-    "FORMAT_VERSION",
-    "HEADER_BYTES",
-    "MAX_BODY_BYTES",
-    "RECORD_HEADER_BYTES",
-    "SALT_BYTES",
-    "Mark",
-    "SegmentHeader",
-    "decode_mark",
-    "encode_entries",
-    "encode_mark",
-    "is_power_loss",
-    "read_entry",
-    "read_record",
-    "record_end",
-]
-
 FORMAT_VERSION: Final = 1
 SALT_BYTES: Final = 8
 _MAGIC: Final = b"zmqraftL"

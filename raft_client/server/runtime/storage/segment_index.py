@@ -40,8 +40,6 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import File, Folder
 
-__all__ = ["SegmentIndex", "Summary", "encode_index", "index_name", "write_index"]
-
 _VERSION: Final = 1
 _MAGIC: Final = b"zmqraftI"
 _HEAD: Final = struct.Struct("<8sHHII")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
     from raft_client.wire.log_entry import LogEntry
 
-__all__ = ["SegmentList"]
-
 #: Of files that are open for reading, and of segments whose offsets are in memory.
 _OPEN_FILES: Final = 128
 _LOADED_OFFSETS: Final = 4

@@ -22,8 +22,6 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.segment import Segment
 
-__all__ = ["scan_last_segment", "scan_segment"]
-
 
 def scan_segment(name: str, data: bytes) -> SegmentWriter:
     """One that is followed by another: all of it was synced.

@@ -28,8 +28,6 @@ from raft_client.wire.configuration import decode_config, encode_config
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import File, Folder
 
-__all__ = ["SnapshotFileWriter", "StoredSnapshot", "snapshot_name"]
-
 _VERSION: Final = 1
 _MAGIC: Final = b"zmqraftS"
 _END: Final = b"Sfarqmz."

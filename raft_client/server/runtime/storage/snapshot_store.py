@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
-    from raft_client.wire.snapshots import SnapshotChunk
-
-__all__ = ["SnapshotStore", "SnapshotWriter"]
+    from raft_client.wire.log_entry import SnapshotChunk
 
 _INCOMING_NAME: Final = "incoming.tmp"
 _LOCAL_NAME: Final = "local.tmp"

@@ -1,4 +1,4 @@
-"""What is answered with a stream: RequestEntries.
+"""What a peer sends of its log: the stream that answers RequestEntries, and what a leader broadcasts.
 
 The reply to RequestEntries, after the request id::
 
@@ -12,7 +12,7 @@ order: RequestEntries under the same request id, ``after`` being the last index 
 keeps the first ``after`` until its last chunk). A follow-up with ``count=0`` ends the stream, without a reply. Status 1
 is not answered. A follow-up that the peer did not expect starts a new stream from its ``after``.
 
-Source: ØMQ Raft protocol, "RequestEntries RPC"; facts §1.3 and §1.4 (RequestEntries).
+Source: ØMQ Raft protocol, "RequestEntries RPC" and "StateBroadcast"; facts §1.3 and §1.4.
 """
 
 from __future__ import annotations
@@ -23,24 +23,12 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
-from raft_client.wire.fields import (
-    FrameReader,
-    as_entries,
-    build,
-    check_bytes,
-    check_leader_id,
-    check_optional_uint,
-    check_uint,
-    show_count,
-)
+from raft_client.wire.fields import FrameReader, build, check_bytes, check_leader_id, check_optional_uint, check_uint
 from raft_client.wire.frames import JsonValue, decode_uint, encode_json, encode_nuint, encode_uint
-from raft_client.wire.log_entry import LogEntry, decode_entries, first_index_of
-from raft_client.wire.snapshots import SnapshotChunk
+from raft_client.wire.log_entry import LogEntry, SnapshotChunk, as_entries, decode_entries, first_index_of, show_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ["EntriesReply", "EntriesStatus", "RequestEntries"]
 
 _NIL = b"\xc0"
 
@@ -157,3 +145,39 @@ def _chunk_numbers(value: JsonValue) -> tuple[int, int, int]:
         case [int(offset), int(size), int(term)] if not any(isinstance(number, bool) for number in value):
             return offset, size, term
     raise ProtocolError("a snapshot chunk without offset, size and term", frame=1)
+
+
+# -- StateBroadcast ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StateBroadcast:
+    """What a leader publishes: the entries it just applied, the last being ``last_applied``; none as a heartbeat.
+
+    On the wire it is the whole message: the cluster ident first, no request id, no type. A SUB socket's filter compares
+    only the start of the ident: compare it again.
+    """
+
+    TYPE: ClassVar[bytes] = b""
+
+    ident: bytes = attrs.field(validator=check_bytes)
+    term: int = attrs.field(validator=check_uint)
+    last_applied: int = attrs.field(validator=check_uint)
+    entries: tuple[LogEntry, ...] = attrs.field(default=(), repr=show_count, converter=as_entries)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.entries) > self.last_applied:
+            raise InvalidArgumentError("more entries than the log can have")
+
+    def to_frames(self) -> list[bytes]:
+        """All frames of the message."""
+        head = [self.ident, encode_uint(self.term), encode_uint(self.last_applied)]
+        return head + [entry.frame for entry in self.entries]
+
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes]) -> StateBroadcast:
+        """Raises ProtocolError. The entries know their indexes."""
+        reader = FrameReader(frames)
+        ident, term, last_applied = reader.raw(), reader.uint(), reader.uint()
+        entries = reader.rest()
+        return cls(ident, term, last_applied, decode_entries(entries, first_index_of(last_applied, len(entries))))

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import Compare, KeyValueCodec, Transaction
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
-    from raft_client.core.connection_state import ConnectionState
+    from raft_client.core.calls import ClusterConfig, LogInfo, TakenSnapshot
     from raft_client.core.entries_stream import SnapshotPolicy
-    from raft_client.core.freshness import Freshness, SubscriptionState
-    from raft_client.core.request import RequestStats
-    from raft_client.core.results import ClusterConfig, LogInfo, TakenSnapshot
+    from raft_client.core.requests import ConnectionState, RequestStats
     from raft_client.core.selectors import Key, Prefix, Tree, Where
-    from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended, WatchEvent, WatchItem
-    from raft_client.core.watch_state import WatchCounts
+    from raft_client.core.stream_actions import Freshness, SubscriptionState
+    from raft_client.core.watch_events import (
+        Progress,
+        Resumed,
+        SnapshotEvent,
+        Suspended,
+        WatchCounts,
+        WatchEvent,
+        WatchItem,
+    )
     from raft_client.request_id_factory import new_request_id
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
@@ -97,19 +103,19 @@ _HOMES = {
     "AsyncWatch": "aio.watch",
     "Change": "wire.key_changes",
     "ChangeKind": "wire.key_changes",
-    "ClusterConfig": "core.results",
+    "ClusterConfig": "core.calls",
     "Compare": "codecs",
     "ConfigChange": "wire.configuration",
-    "ConnectionState": "core.connection_state",
+    "ConnectionState": "core.requests",
     "Entries": "sync.entries",
     "EntryCodec": "wire.key_changes",
     "EntryKind": "wire.log_entry",
-    "Freshness": "core.freshness",
+    "Freshness": "core.stream_actions",
     "IdFreshness": "wire.request_id",
     "Key": "core.selectors",
     "KeyValueCodec": "codecs",
     "LogEntry": "wire.log_entry",
-    "LogInfo": "core.results",
+    "LogInfo": "core.calls",
     "Peer": "wire.configuration",
     "Position": "wire.log_entry",
     "Prefix": "core.selectors",
@@ -119,19 +125,19 @@ _HOMES = {
     "RaftOptions": "settings",
     "RaftSettings": "settings",
     "RequestId": "wire.request_id",
-    "RequestStats": "core.request",
+    "RequestStats": "core.requests",
     "Resumed": "core.watch_events",
     "SnapshotChunk": "wire.log_entry",
     "SnapshotEvent": "core.watch_events",
     "SnapshotPolicy": "core.entries_stream",
     "Subscriber": "sync.subscriber",
-    "SubscriptionState": "core.freshness",
-    "TakenSnapshot": "core.results",
+    "SubscriptionState": "core.stream_actions",
+    "TakenSnapshot": "core.calls",
     "Suspended": "core.watch_events",
     "Transaction": "codecs",
     "Tree": "core.selectors",
     "Watch": "sync.watch",
-    "WatchCounts": "core.watch_state",
+    "WatchCounts": "core.watch_events",
     "WatchEvent": "core.watch_events",
     "WatchItem": "core.watch_events",
     "Where": "core.selectors",

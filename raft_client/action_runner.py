@@ -16,22 +16,22 @@ from typing import Any
 
 from raft_client.clocks import monotonic
 from raft_client.codecs import KeyValueCodec
-from raft_client.core.connection_state import StateChanged
-from raft_client.core.request import Request
-from raft_client.core.request_actions import (
+from raft_client.core.calls import Again, FollowUps
+from raft_client.core.request_machine import RequestMachine
+from raft_client.core.requests import (
     Connect,
     Disconnect,
     Reject,
+    Request,
     Resolve,
     Send,
     SetAside,
+    StateChanged,
     Subscribe,
     Unsubscribe,
     Wake,
 )
-from raft_client.core.request_machine import RequestMachine
 from raft_client.core.stream_runners import StreamRunners
-from raft_client.core.verdicts import Again, FollowUps
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.user_code import UserCode

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from raft_client.core.connection_state import ConnectionState, StateChanged
+from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import Peer
 

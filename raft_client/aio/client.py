@@ -15,17 +15,23 @@ from raft_client.aio.watch import AsyncWatch
 from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
 from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem, Data, Id, Timeout
-from raft_client.core.calls import Append, AwaitSettled, Custom, GetConfig, GetLogInfo, UpdatePeers
-from raft_client.core.connection_state import ConnectionState
+from raft_client.core.calls import (
+    Append,
+    AwaitSettled,
+    ClusterConfig,
+    Custom,
+    GetConfig,
+    GetLogInfo,
+    LogInfo,
+    TakenSnapshot,
+    UpdatePeers,
+)
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
-from raft_client.core.hand_over import TransferLeadership
-from raft_client.core.log_upkeep import MakeSnapshot, TrimLog
-from raft_client.core.request import RequestStats
-from raft_client.core.results import ClusterConfig, LogInfo, TakenSnapshot
+from raft_client.core.greeted_calls import MakeSnapshot, TransferLeadership, TrimLog
+from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch_events import WatchItem
-from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts
+from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
 from raft_client.errors import InvalidArgumentError, PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id

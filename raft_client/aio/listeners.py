@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from raft_client.aio.callbacks import call_back
-from raft_client.core.connection_state import ConnectionState, StateChanged
+from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
 logger: logging.Logger = logging.getLogger("raft_client")

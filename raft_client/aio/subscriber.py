@@ -11,9 +11,8 @@ from raft_client.aio.engine import Engine
 from raft_client.aio.waiters import OneReader, ReadySignal
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
-from raft_client.core.cursor import Cursor
-from raft_client.core.entries_stream import EntryBatch
-from raft_client.core.freshness import SubscriptionState
+from raft_client.core.entries_stream import Cursor, EntryBatch
+from raft_client.core.stream_actions import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError

@@ -16,7 +16,7 @@ from raft_client.cli import exits
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Seconds
 from raft_client.cli.output import print_json, print_line, print_table, warn
-from raft_client.core.results import ClusterConfig, LogInfo
+from raft_client.core.calls import ClusterConfig, LogInfo
 from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, TransportError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient

@@ -13,7 +13,7 @@ from raft_client.cli.cluster import known_members, member_named
 from raft_client.cli.connection import connection_options, open_client
 from raft_client.cli.option_types import Index
 from raft_client.cli.output import print_json, print_line, print_table, warn
-from raft_client.core.results import TakenSnapshot
+from raft_client.core.calls import TakenSnapshot
 from raft_client.errors import RaftError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient

@@ -7,10 +7,10 @@ up. A call is asked for its frames each time it is sent, so that a stream can go
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
-from raft_client.core.results import ClusterConfig
-from raft_client.core.verdicts import ACCEPTED, Failed, Finished, NotLeader, Retry, Verdict
+import attrs
+
 from raft_client.errors import (
     ClusterBusyError,
     ConfigError,
@@ -32,9 +32,106 @@ from raft_client.wire.client_requests import (
     RequestUpdate,
     UpdateReply,
 )
-from raft_client.wire.configuration import Peer
-from raft_client.wire.frames import decode_json, encode_json
+from raft_client.wire.configuration import Peer, Peers
+from raft_client.wire.frames import decode_json, encode_json, hot_value
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
+
+# -- what calls return -------------------------------------------------------------------------------------------------
+
+
+#: What a peer says of its log; users know it by this name.
+LogInfo: TypeAlias = LogInfoReply
+
+
+@attrs.frozen
+class ClusterConfig:
+    """The leader of the cluster, and its peers. During a change of the peers it lists the old and the new ones."""
+
+    leader_id: str
+    peers: Peers
+
+    @property
+    def leader_url(self) -> str | None:
+        """The URL of the leader's ROUTER as its peers see it; None when it is not among the peers."""
+        return next((peer.url for peer in self.peers if peer.id == self.leader_id), None)
+
+
+@attrs.frozen
+class TakenSnapshot:
+    """A snapshot that a peer made of its state machine: ``size`` bytes, of the entries up to ``index``.
+
+    It takes their place when no request id in them can be repeated any more, 8 hours later as a rule.
+    """
+
+    index: int
+    size: int
+
+
+# -- verdicts: what an answer means ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Accepted:
+    """The request is being worked on: wait on, with a fresh clock."""
+
+
+ACCEPTED: Final = Accepted()
+
+
+@hot_value
+class Finished:
+    """The answer is complete. ``last`` is for the peer, to say that nothing more is wanted."""
+
+    result: Any
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Failed:
+    """The answer is final, and an error. ``last`` as in :class:`Finished`."""
+
+    error: RaftError
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class Again:
+    """Send ``last``, if any, under the present request id and then ask again, under a new one, on the same link."""
+
+    last: list[bytes] | None = None
+
+
+@attrs.frozen
+class NotLeader:
+    """The peer that was asked says that it is not the leader; it may know who is."""
+
+    leader_id: str | None
+
+
+@attrs.frozen
+class Retry:
+    """Not now: ask again after a pause of this many seconds. At the deadline ``error`` is raised.
+
+    ``doubts_leader``: what it said proves nothing, but if another peer leads in a later term, that one is to be asked.
+    """
+
+    after_s: float
+    error: RaftError
+    doubts_leader: bool = False
+
+
+@hot_value
+class FollowUps:
+    """Send these on the same link, with the same request id. ``wake``: the call's queue has something new."""
+
+    frames: tuple[list[bytes], ...] = ()
+    wake: bool = False
+
+
+Verdict: TypeAlias = Accepted | Finished | Failed | NotLeader | Retry | FollowUps | Again
+
+
+# -- the calls ---------------------------------------------------------------------------------------------------------
 
 _UPDATE: Final = RequestUpdate.TYPE
 _OK: Final = b"\x01"

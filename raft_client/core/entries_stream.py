@@ -19,6 +19,7 @@ snapshot after it start again from the index before it.
 Invariant: all chunks of a snapshot come from one peer over one link. When that changes, the snapshot starts again.
 Invariant: what was handed out ends at ``taken``. When a term is known of the entry to start after, that entry is asked
 for as well, and nothing is handed out before its term was found to be the same.
+Invariant: :meth:`Cursor.position` is after the last item that was handed out, and never after one that was not.
 
 Source: ØMQ Raft protocol, "RequestEntries RPC"; facts §1.4.
 """
@@ -26,11 +27,12 @@ Source: ØMQ Raft protocol, "RequestEntries RPC"; facts §1.4.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from operator import length_hint
 from typing import Final, TypeAlias
 
-from raft_client.core.verdicts import ACCEPTED, Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
+from raft_client.core.calls import ACCEPTED, Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
@@ -366,3 +368,39 @@ class EntriesStream:
         self._owed.clear()
         self.paused = False
         return FollowUps(owed)
+
+
+# -- where a reader stands ---------------------------------------------------------------------------------------------
+
+
+class Cursor:
+    """The batch that an iterator is at. An iterator over a list knows how much is left: so counting costs nothing."""
+
+    __slots__ = ("_batch", "_before", "rest")
+
+    def __init__(self) -> None:
+        self._batch: EntryBatch = ()
+        self._before = Position(0)
+        #: What is left of the batch, one by one.
+        self.rest: Iterator[LogEntry | SnapshotChunk] = iter(())
+
+    def enter(self, batch: EntryBatch, before: Position) -> None:
+        """Begin with a batch that a reader took who was at ``before``."""
+        self._batch, self._before = batch, before
+        self.rest = iter((batch,) if isinstance(batch, SnapshotChunk) else batch)
+
+    def take_rest(self) -> EntryBatch | None:
+        """What is left of the batch, all at once; None when nothing is."""
+        rest = list(self.rest)  # and not a new iterator: a loop may be in the middle of this one
+        if isinstance(self._batch, SnapshotChunk) or not rest:
+            return self._batch if rest else None
+        return [item for item in rest if not isinstance(item, SnapshotChunk)]
+
+    def position(self, taken: Position) -> Position:
+        """After the last item that was handed out; ``taken`` is after the whole batch."""
+        left = length_hint(self.rest)
+        if not left:
+            return taken
+        if isinstance(self._batch, SnapshotChunk) or left == len(self._batch):
+            return self._before
+        return self._batch[-1 - left].position

@@ -21,11 +21,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from raft_client.core.connection_state import ConnectionState, StateChanged
 from raft_client.core.leader_search import LeaderCheck, LeaderSearch
-from raft_client.core.request import Request, about
-from raft_client.core.request_actions import Reject
-from raft_client.core.request_table import RequestTable
+from raft_client.core.requests import ConnectionState, Reject, Request, RequestTable, StateChanged, about
 from raft_client.errors import ConnectionLostError, NotLeaderError, ProtocolError, RaftError
 from raft_client.wire.client_requests import ConfigReply, LogInfoReply, RequestConfig, RequestLogInfo
 from raft_client.wire.configuration import Peer
@@ -45,7 +42,7 @@ _CHECK_S: Final = 2.0
 class LeaderRouting:
     """The way of requests to the leader and back into the queue. ``now`` is in monotonic seconds.
 
-    :class:`~raft_client.core.deadlines.Deadlines` tells it what time does to requests, and
+    :class:`~raft_client.core.request_machine.Deadlines` tells it what time does to requests, and
     :class:`~raft_client.core.request_machine.RequestMachine` of calls and their answers: with :meth:`start`,
     :meth:`flush`, :meth:`finish` and :meth:`reject` of a request, and with :meth:`need_leader`, :meth:`doubt_leader`,
     :meth:`check_leader` and :meth:`lose_leader` of the leader.

@@ -15,12 +15,32 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client.core.backoff import Backoff
-
 if TYPE_CHECKING:
     from random import Random
 
     from raft_client.wire.client_requests import ConfigReply, LogInfoReply
+
+# -- pauses ------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Backoff:
+    """``first`` · ``factor``^n, capped, minus up to ``jitter`` of itself. Seconds.
+
+    Jitter keeps a thousand clients, who all saw the leader die in the same instant, from asking in the same instants.
+    """
+
+    first: float = 0.025
+    factor: float = 1.25
+    cap: float = 0.3
+    jitter: float = 0.4
+
+    def delay(self, attempt: int, random: Random) -> float:
+        """Seconds before attempt number ``attempt``; the first repetition is 0."""
+        # Beyond a hundred attempts the cap has long won, and the power of a float would overflow.
+        full = min(self.cap, self.first * self.factor ** min(attempt, 100))
+        return full * (1.0 - self.jitter * random.random())
+
 
 #: A connection that neither opens nor fails is given up after this many response time-outs: a firewall drops it.
 _HANGING: Final = 5

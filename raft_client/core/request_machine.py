@@ -6,15 +6,16 @@ Life of a request to the leader (ØMQ Raft protocol, "broken known leader state"
       ^                              |
       +------------------------------+  the leader is lost, says "not me", or says nothing: search it, send again
 
-A request keeps its 12-byte id however often it is sent; the log takes it once. What was sent
-on which link is in :mod:`raft_client.core.request_table`, the way to the leader and back into the queue in
-:mod:`raft_client.core.leader_routing`, silence and deadlines in :mod:`raft_client.core.deadlines`.
+A request keeps its 12-byte id however often it is sent; the log takes it once. What was sent on which link is in
+:mod:`raft_client.core.requests`, the way to the leader and back into the queue in
+:mod:`raft_client.core.leader_routing`; silence and deadlines stand here.
 
 Invariant: a waiter is answered exactly once; after an exception of a signal handler, at least once.
 Invariant: a request is in ``owed`` from its submission until its answer was handed over, or it was cancelled. All else
 can be made anew from that: :meth:`RequestMachine.interrupted` does so when an exception has cut a change.
 Invariant: no call fails, waits or gets a wrong answer because of another. What one request says of the leader is
 not believed for all, unless the leader said it itself, or says nothing to anybody.
+Invariant: without requests nothing is asked and no time passes.
 """
 
 from __future__ import annotations
@@ -23,19 +24,164 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from raft_client.core.calls import AnsweredOnce, Append, Call, UpdatePeers
-from raft_client.core.connection_state import ConnectionState, StateChanged
-from raft_client.core.deadlines import Deadlines
+from raft_client.core.arguments import within
+from raft_client.core.calls import (
+    ACCEPTED,
+    Accepted,
+    Again,
+    AnsweredOnce,
+    Append,
+    Call,
+    ClusterConfig,
+    Failed,
+    Finished,
+    FollowUps,
+    NotLeader,
+    Retry,
+    UpdatePeers,
+)
 from raft_client.core.leader_routing import LeaderRouting
-from raft_client.core.request import Request, RequestStats, about
-from raft_client.core.request_actions import Action, Disconnect, Reject, Resolve, Send, Wake
-from raft_client.core.request_table import RequestTable
-from raft_client.core.results import ClusterConfig
-from raft_client.core.verdicts import ACCEPTED, Accepted, Again, Failed, Finished, FollowUps, NotLeader, Retry
-from raft_client.errors import ClientClosedError, ConnectionLostError, RaftError
+from raft_client.core.requests import (
+    Action,
+    ConnectionState,
+    Disconnect,
+    Reject,
+    Request,
+    RequestStats,
+    RequestTable,
+    Resolve,
+    Send,
+    StateChanged,
+    Wake,
+    about,
+)
+from raft_client.errors import ClientClosedError, ConnectionLostError, NoLeaderError, RaftError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from random import Random
+
+# -- what time does to requests ----------------------------------------------------------------------------------------
+
+
+#: A busy peer's silence is tolerated twice as long each time, up to this many response time-outs.
+_MAX_SILENCE_FACTOR: Final = 8.0
+
+
+class Deadlines:
+    """What happens to requests as time passes: call :meth:`look` when ``check_at`` of the table has come."""
+
+    def __init__(self, table: RequestTable, routing: LeaderRouting) -> None:
+        self._table = table
+        self._routing = routing
+
+    def look(self, now: float) -> None:
+        """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
+        self._table.check_at = math.inf
+        silent = []
+        held_back = self._routing.held_back()
+        for request in [*self._table.requests.values(), *held_back]:
+            if request.is_done:
+                continue
+            if request.deadline <= now:
+                self._expire(request, now)
+            elif self._look_at(request, now):
+                silent.append(request)
+        if silent:
+            self._resend_or_search(silent, now)
+        held_back = self._routing.held_back()
+        for request in [*self._table.requests.values(), *held_back]:
+            self._table.check_at = min(self._table.check_at, request.deadline, self.attention_at(request))
+
+    def attention_at(self, request: Request) -> float:
+        """When something is to be done about it, its deadline apart."""
+        if request.sent_to is None:
+            return request.not_before or math.inf
+        time_out = self._table.response_timeout
+        if not request.call.repeatable:
+            return request.heard_at + time_out if request.has_slot else math.inf
+        if request.call.paused:
+            return math.inf
+        silent_at = request.heard_at + time_out * request.silence_factor
+        if request.target is not None:
+            return silent_at
+        if not request.was_missed:
+            return request.heard_at + time_out * request.silence_factor / 2.0
+        # The leader has as much time to show that it lives.
+        return (
+            silent_at if self._routing.doubted_at is None else max(silent_at, self._routing.doubted_at + time_out / 2.0)
+        )
+
+    def _look_at(self, request: Request, now: float) -> bool:
+        """See whether its time has come; True when no answer came to it."""
+        if now < self.attention_at(request):
+            return False
+        if request.sent_to is None:
+            self._resume(request, now)
+        elif not request.call.repeatable:
+            self._table.free_slot(request)  # its answer may take long, without keeping others from a slot
+            self._routing.flush(now)
+        elif request.target is None and not request.was_missed:
+            request.was_missed = True
+            if not request.call.keeps_slot:
+                self._table.free_slot(request)
+                self._routing.flush(now)
+            self._routing.doubt_leader(now)
+            return now >= self.attention_at(request)
+        else:
+            return True
+        return False
+
+    def _resume(self, request: Request, now: float) -> None:
+        """Its pause is over."""
+        request.not_before = 0.0
+        self._routing.start(request, now)
+
+    def _resend_or_search(self, silent: list[Request], now: float) -> None:
+        """A leader that says anything is alive: only the one answer is missing. One that says nothing is given up.
+
+        The link to a silent leader stays: if it was merely slow, its answers to what it was asked still count.
+        """
+        for request in silent:
+            request.silence_factor = min(_MAX_SILENCE_FACTOR, 2.0 * request.silence_factor)
+        for request in silent:
+            if request.target is not None:
+                self._table.send(request, request.target, now)
+        to_leader = [r for r in silent if r.target is None]
+        if not to_leader or self._routing.leader is None:
+            return
+        if self._routing.doubted_at is None:
+            for request in to_leader:
+                self._table.send(request, self._routing.leader, now)
+            self._routing.check_leader(now)
+            return
+        self._routing.suspects.add(self._routing.leader)
+        self._routing.suspend(
+            RequestTimeoutError(
+                f"the leader at {self._routing.leader} said nothing {within(self._table.response_timeout)}"
+            )
+        )
+        self._routing.take_back()
+        self._routing.need_leader(now)
+
+    def _expire(self, request: Request, now: float) -> None:
+        refused = request.sent_to is None and request.pause_error is not None
+        error = self._timed_out(request)
+        self._routing.reject(request, error, now, refused=refused)
+
+    def _timed_out(self, request: Request) -> RaftError:
+        limit = within(request.timeout or 0.0)
+        if request.pause_error is not None:
+            return request.pause_error
+        if request.target is not None:
+            return RequestTimeoutError(f"no answer from {request.target} {limit}")
+        if self._routing.leader is None and request.sent_to is None:
+            return NoLeaderError(f"no leader {limit}: {self._routing.told()}")
+        return RequestTimeoutError(
+            f"no final answer from the leader at {request.sent_to or self._routing.leader} {limit}"
+        )
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
 
 _ID_BYTES: Final = 12
 #: What only a leader answers.

@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from raft_client.core.calls import Failed, Finished, FollowUps, NotLeader, Verdict
 from raft_client.core.selectors import Key, Prefix, Selector, Tree
-from raft_client.core.verdicts import Failed, Finished, FollowUps, NotLeader, Verdict
 from raft_client.errors import ProtocolError
 from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, hello_in_reply

@@ -25,10 +25,8 @@ import attrs
 from raft_client.core.calls import Call
 from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
 from raft_client.core.stream_actions import Cancel, FollowUp, Submit
-from raft_client.core.watch_catch_up import WatchCatchUp
-from raft_client.core.watch_events import WatchEvent
-from raft_client.core.watch_state import Phase, WatchReady, WatchState
-from raft_client.core.watch_table import WatchTable, bytes_of
+from raft_client.core.watch_events import Phase, WatchEvent, WatchReady, WatchState
+from raft_client.core.watch_table import WatchCatchUp, WatchTable, bytes_of
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchEnded, Watching, WatchProgress

@@ -5,13 +5,32 @@ A runner carries actions out in the order in which they come; it owns the reques
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeAlias
 
 import attrs
 
 from raft_client.core.calls import Call
-from raft_client.core.freshness import SubscriptionState
 from raft_client.errors import RaftError
+
+# -- how fresh they are ------------------------------------------------------------------------------------------------
+
+
+class Freshness(StrEnum):
+    """What is known of the distance to the end of the log."""
+
+    FRESH = "fresh"  # all that was broadcast is in the queue
+    STALE = "stale"  # entries are missing and being fetched
+    SILENT = "silent"  # nothing is heard, and the leader is being looked for: what was seen may be out of date
+
+
+@attrs.frozen
+class SubscriptionState:
+    """``missing`` is how many entries are known to exist and were not received yet."""
+
+    freshness: Freshness
+    missing: int = 0
+
 
 # -- what the shell does, in this order --------------------------------------------------------------------------------
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Unpack
 
 from raft_client.core.calls import Call
-from raft_client.core.request import Request
-from raft_client.core.request_actions import Subscribe, Unsubscribe, Wake
 from raft_client.core.request_machine import RequestMachine
+from raft_client.core.requests import Request, Subscribe, Unsubscribe, Wake
 from raft_client.core.served_watches import WatchSession
 from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
-from raft_client.core.watch_state import WatchCounts, WatchLimits, WatchReady
+from raft_client.core.watch_events import WatchCounts, WatchLimits, WatchReady
 from raft_client.core.watches import Watches
 from raft_client.errors import ConnectionLostError, RaftError
 from raft_client.wire.key_changes import EntryCodec

@@ -27,11 +27,11 @@ Source: ØMQ Raft protocol, "BroadcastStateUrl RPC", "StateBroadcast"; facts §1
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from raft_client.core.batch_queue import BatchQueue
-from raft_client.core.calls import Call, GetLogInfo
+from raft_client.core.calls import Again, Call, Finished, FollowUps, GetLogInfo, NotLeader, Retry, Verdict
 from raft_client.core.entries_stream import (
     DEFAULT_BUFFER_BYTES,
     EntriesStream,
@@ -40,12 +40,11 @@ from raft_client.core.entries_stream import (
     check_buffer,
     snapshot_policy,
 )
-from raft_client.core.find_broadcast import FindBroadcast
-from raft_client.core.freshness import Freshness, SubscriptionState
 from raft_client.core.stream_actions import (
     Cancel,
     Ended,
     FollowUp,
+    Freshness,
     FreshnessChanged,
     Listen,
     Ready,
@@ -53,12 +52,99 @@ from raft_client.core.stream_actions import (
     StopListening,
     Submit,
     SubscriptionAction,
+    SubscriptionState,
 )
-from raft_client.core.verdicts import Again, FollowUps
-from raft_client.errors import ClientClosedError, ProtocolError, RaftError
-from raft_client.wire.client_requests import LogInfoReply
+from raft_client.errors import ClientClosedError, ProtocolError, RaftError, RequestTimeoutError
+from raft_client.wire.client_requests import (
+    BroadcastStateUrl,
+    BroadcastStateUrlReply,
+    ConfigReply,
+    LogInfoReply,
+    RequestConfig,
+)
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk, position_after
 from raft_client.wire.streams import StateBroadcast
+
+# -- batches that wait for a reader ------------------------------------------------------------------------------------
+
+
+class BatchQueue:
+    """Batches in order, and their bytes."""
+
+    __slots__ = ("_batches", "size")
+
+    def __init__(self) -> None:
+        self._batches: deque[EntryBatch] = deque()
+        self.size: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def push(self, batch: EntryBatch) -> None:
+        self._batches.append(batch)
+        self.size += _size(batch)
+
+    def pop(self) -> EntryBatch:
+        batch = self._batches.popleft()
+        self.size -= _size(batch)
+        return batch
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self.size = 0
+
+
+def _size(batch: EntryBatch) -> int:
+    return len(batch.data) if isinstance(batch, SnapshotChunk) else sum([len(entry.frame) for entry in batch])
+
+
+# -- where the leader broadcasts ---------------------------------------------------------------------------------------
+# Source: ØMQ Raft protocol, "RequestConfig RPC" and "BroadcastStateUrl RPC"; facts §1.4.
+
+
+#: SERVER_ELECTION_GRACE_MS: by then it knows, or another peer leads.
+_PAUSE_S: Final = 0.3
+
+
+class FindBroadcast:
+    """Where does the leader broadcast? Result: the URL of its PUB socket.
+
+    Every peer answers BroadcastStateUrl with its own URL, but only the leader broadcasts (facts §1.4). So the peer is
+    asked first whether it leads, on the same link. One that leads and broadcasts nowhere is asked again later. Peers
+    whose state machine is not a BroadcastStateMachine do not answer the second question at all.
+    """
+
+    __slots__ = ("_ident", "_leads")
+
+    request_id: bytes | None = None
+    repeatable = True
+    changes = False
+    paused = False
+    needs_slot = False  # a peer that does not broadcast may never answer
+    keeps_slot = False
+    has_new_id = True
+
+    def __init__(self, ident: bytes) -> None:
+        self._ident = ident
+        self._leads = False
+
+    def moved(self) -> None:
+        """Each time it is sent it starts from the first question."""
+
+    def frames(self) -> list[bytes]:
+        self._leads = False
+        return RequestConfig(self._ident).to_frames()
+
+    def receive(self, frames: Sequence[bytes]) -> Verdict:
+        if self._leads:
+            url = BroadcastStateUrlReply.from_frames(frames).url
+            return Finished(url) if url else Retry(_PAUSE_S, RequestTimeoutError("the leader does not broadcast"))
+        reply = ConfigReply.from_frames(frames)
+        if not reply.is_leader:
+            return NotLeader(reply.leader_id)
+        self._leads = True
+        return FollowUps((BroadcastStateUrl(self._ident).to_frames(),))
+
 
 #: Between two readers of which the first brought nothing (leaders broadcast more than they hand out), and between two
 #: attempts to listen to the same URL.

@@ -1,26 +1,84 @@
 """All watches with one codec: which there are, how far they are, what they want done.
 
+What is broadcast is decoded once, and offered to the *live* watches that may want it. A watch that is *behind* takes
+from the memory of the last entries, or from a reader of its own, as much as its queue has room for; when nothing is
+missing any more it is live.
+
 Invariant: ``seen`` of a watch never goes back.
+Invariant: a watch that is behind takes each entry after ``watch.seen`` once, in order.
+
+Source: State Watch pattern; facts (kvstore and watch) §8.4, R8 and R11.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import islice
+from typing import Final, Protocol, TypeAlias
 
-from raft_client.core.calls import Call, GetLogInfo
-from raft_client.core.event_history import EventHistory
-from raft_client.core.freshness import Freshness
+from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
+from raft_client.core.entries_stream import EntriesStream, EntryBatch, SnapshotPolicy
 from raft_client.core.selectors import SelectorIndex, Where
-from raft_client.core.stream_actions import Cancel, Submit, SubscriptionAction
-from raft_client.core.watch_events import Progress, Resumed, Suspended, WatchEvent, WatchItem
-from raft_client.core.watch_state import Phase, WatchCounts, WatchReady, WatchState
-from raft_client.errors import ProtocolError, SubscriberOverflowError
+from raft_client.core.stream_actions import Cancel, FollowUp, Freshness, Restart, Submit, SubscriptionAction
+from raft_client.core.watch_events import (
+    Phase,
+    Progress,
+    Resumed,
+    SnapshotEvent,
+    Suspended,
+    WatchCounts,
+    WatchEvent,
+    WatchItem,
+    WatchReady,
+    WatchState,
+)
+from raft_client.errors import ProtocolError, SubscriberOverflowError, TermMismatchError
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.log_entry import LogEntry, Position
+from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk, position_after
 
-if TYPE_CHECKING:
-    from raft_client.core.served_watches import ServedWatches
+# -- the last entries --------------------------------------------------------------------------------------------------
+# Source: State Watch pattern, "Storing Event History"; here what is no longer in memory is still in the log.
+
+
+#: What an entry costs beside its bytes.
+_ENTRY_BYTES: Final = 100
+
+
+class EventHistory:
+    """Entries with consecutive indexes, the oldest being dropped when they take more than ``limit`` bytes."""
+
+    __slots__ = ("_bytes", "_entries", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: deque[LogEntry] = deque()
+        self._bytes = 0
+
+    def append(self, entry: LogEntry) -> None:
+        """The entry after the last one."""
+        self._entries.append(entry)
+        self._bytes += entry.size + _ENTRY_BYTES
+        while self._bytes > self._limit:
+            self._bytes -= self._entries.popleft().size + _ENTRY_BYTES
+
+    def after(self, index: int) -> Iterable[LogEntry]:
+        """All entries after ``index``; nothing when the first of them is no longer there."""
+        skip = index + 1 - self._entries[0].index if self._entries else -1
+        return islice(self._entries, skip, None) if skip >= 0 else ()
+
+    def term_of(self, index: int) -> int:
+        """The term of the entry at ``index``; 0 when it is not there."""
+        skip = index - self._entries[0].index if self._entries else -1
+        return self._entries[skip].term if 0 <= skip < len(self._entries) else 0
+
+    def clear(self) -> None:
+        """Forget them all: the next one has any index."""
+        self._entries.clear()
+        self._bytes = 0
+
+
+# -- the watches -------------------------------------------------------------------------------------------------------
 
 #: The entries that are remembered.
 _RECENT_BYTES: Final = 1024 * 1024
@@ -28,6 +86,15 @@ _RECENT_BYTES: Final = 1024 * 1024
 _EVENT_BYTES: Final = 100
 
 WatchAction: TypeAlias = SubscriptionAction | WatchReady
+
+
+class WatchSource(Protocol):
+    """The watches that the leader serves, as the table needs them: see :mod:`raft_client.core.served_watches`."""
+
+    is_refused: bool
+
+    def begin(self, watch: WatchState) -> None: ...
+    def drop(self, watch: WatchState) -> None: ...
 
 
 class WatchTable:
@@ -50,7 +117,7 @@ class WatchTable:
         self.history: EventHistory = EventHistory(_RECENT_BYTES)
         self.paused: dict[WatchState, float] = {}  # watches that pause before they read again
         #: Those that the leader serves; None: what the codec reads, no leader could.
-        self.served: ServedWatches | None = None
+        self.served: WatchSource | None = None
         self.actions: list[WatchAction] = []
 
     def room(self, watch: WatchState) -> int:
@@ -200,3 +267,164 @@ def bytes_of(changes: Sequence[Change]) -> int:
 def unreadable(entry: LogEntry, error: Exception) -> ProtocolError:
     """The error of watches whose codec failed on this entry."""
     return ProtocolError(f"the codec cannot read the entry {entry.index}: {type(error).__name__}: {error}")
+
+
+# -- live watches ------------------------------------------------------------------------------------------------------
+
+
+class LiveWatches:
+    """Offer entries to the live watches. One whose consumer is slow falls behind, or ends, as it was asked to."""
+
+    def __init__(self, table: WatchTable) -> None:
+        self._table = table
+
+    def offer(self, entries: Iterable[LogEntry]) -> None:
+        """What was broadcast next: each entry is decoded once, and remembered."""
+        table = self._table
+        for entry in entries:
+            before, table.position = table.position, entry.position
+            table.history.append(entry)
+            if entry.is_state and table.live:
+                self._offer_entry(entry, before)
+
+    def _offer_entry(self, entry: LogEntry, before: Position) -> None:
+        try:
+            changes = self._table.codec.decode(entry.data)
+        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
+            self._table.end_all([w for w in self._table.watches.values() if w.is_live], unreadable(entry, error))
+            return
+        wanted: dict[WatchState, list[Change]] = {}
+        for change in changes:
+            for watch in self._table.live.candidates(change.key):
+                wanted.setdefault(watch, []).append(change)
+        for watch, candidates in wanted.items():
+            if watch.is_live and entry.index > watch.seen.index:
+                self._offer_changes(watch, entry, candidates, before)
+
+    def _offer_changes(
+        self, watch: WatchState, entry: LogEntry, candidates: Sequence[Change], before: Position
+    ) -> None:
+        if watch.size > self._table.room(watch):
+            self._table.fall_behind(watch, before)
+            self._table.overflowed(watch)
+            return
+        selected = self._table.select(watch, candidates, of_its_keys=True)
+        if selected:
+            self._table.push_event(watch, entry, selected)
+
+
+# -- watches that read the log -----------------------------------------------------------------------------------------
+
+
+#: What the reader of one watch may hold, beside the watch's own queue.
+_READER_BYTES: Final = 256 * 1024
+#: Before a watch reads again when the last reading brought nothing, although there is more (a new leader lags).
+_READ_AGAIN_S: Final = 0.1
+
+
+class WatchCatchUp:
+    """The reading of the watches that are behind."""
+
+    def __init__(self, table: WatchTable) -> None:
+        self._table = table
+
+    def catch_up(self, watch: WatchState, now: float) -> None:
+        """From its reader, then from memory; live when it has seen what the live ones have; else from a new reader."""
+        if watch.reader is not None:
+            self._read_on(watch, watch.reader, now)
+        else:
+            self.find_source(watch)
+
+    def find_source(self, watch: WatchState) -> None:
+        if watch.phase is not Phase.BEHIND or watch in self._table.paused:
+            return
+        if self._table.is_served:
+            self._table.begin(watch)
+        else:
+            if watch.confirms:
+                self._confirm(watch)
+            if not watch.confirms:
+                self._replay(watch)
+            if watch.phase is Phase.BEHIND and watch.confirms:
+                self.start_reader(watch)
+            elif watch.phase is Phase.BEHIND and watch.seen.index >= self._table.position.index:
+                self._table.go_live(watch)
+            elif watch.phase is Phase.BEHIND and watch.size <= self._table.room(watch):
+                self.start_reader(watch)
+
+    def _confirm(self, watch: WatchState) -> None:
+        """From what is known here; else its reader asks."""
+        seen, table = watch.seen, self._table
+        known = table.position
+        term = known.term if known.index == seen.index else table.history.term_of(seen.index)
+        watch.confirms = not term
+        if term and term != seen.term:
+            text = f"the entry {seen.index} was of the term {seen.term}, and the log has the term {term} there"
+            error = TermMismatchError(f"{text}: it is another log", index=seen.index, term=seen.term, found_term=term)
+            self._table.end(watch, error)
+
+    def start_reader(self, watch: WatchState) -> None:
+        policy = SnapshotPolicy.DELIVER if watch.relist else SnapshotPolicy.REFUSE
+        after = watch.seen if watch.confirms else watch.seen.index
+        watch.reader = EntriesStream(self._table.ident, after, snapshot=policy, buffer_bytes=_READER_BYTES)
+        watch.read_from = watch.seen
+        self._table.readers[watch.reader] = watch
+        self._table.actions.append(Submit(watch.reader))
+
+    def _read_on(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
+        """Take what the reader has, while there is room."""
+        while watch.size <= self._table.room(watch) and (batch := reader.next_batch(now)) is not None:
+            self._take(watch, batch)
+        if watch.reader is not reader:
+            return  # the watch ended on the way
+        match reader.resume():
+            case FollowUps(frames=frames):
+                self._table.actions.append(FollowUp(reader, frames))
+            case Again(last=last):
+                self._table.actions.append(Restart(reader, last))
+
+    def drain(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
+        """The reader is done: take all it has, room or not. It never holds much."""
+        watch.reader = None
+        watch.confirms = False
+        while watch.phase is Phase.BEHIND and (batch := reader.next_batch(now)) is not None:
+            self._take(watch, batch)
+
+    def reader_finished(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
+        self.drain(watch, reader, now)
+        if watch.phase is Phase.BEHIND:
+            if watch.seen.index == watch.read_from.index and (
+                self._table.is_served or watch.seen.index < self._table.position.index
+            ):
+                self._table.paused[watch] = now + _READ_AGAIN_S
+            self.catch_up(watch, now)
+
+    def _replay(self, watch: WatchState) -> None:
+        """Take from memory what the watch has not seen, if all of that is there."""
+        for entry in self._table.history.after(watch.seen.index):
+            if watch.size > self._table.room(watch) or watch.phase is not Phase.BEHIND:
+                return
+            self._take(watch, (entry,))
+
+    def _take(self, watch: WatchState, batch: EntryBatch) -> None:
+        watch.confirms = False
+        if isinstance(batch, SnapshotChunk):
+            watch.forget()
+            watch.seen = position_after(batch, watch.seen)
+            self._table.push(watch, SnapshotEvent(watch.id, batch, watch.seen), len(batch.data))
+            return
+        for entry in batch:
+            if watch.phase is Phase.BEHIND and entry.index > watch.seen.index:
+                watch.seen = entry.position
+                if entry.is_state:
+                    self._take_entry(watch, entry)
+
+    def _take_entry(self, watch: WatchState, entry: LogEntry) -> None:
+        try:
+            changes = self._table.codec.decode(entry.data)
+        except Exception as error:  # noqa: BLE001 - the codec is the user's, and must not stop the client
+            self._table.end(watch, unreadable(entry, error))
+            return
+        selected = self._table.select(watch, changes, of_its_keys=False)
+        if selected:
+            self._table.push_event(watch, entry, selected)

@@ -27,16 +27,12 @@ from typing import get_args
 
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import SnapshotPolicy, check_buffer
-from raft_client.core.freshness import Freshness, SubscriptionState
-from raft_client.core.live_watches import LiveWatches
 from raft_client.core.selectors import Selector
 from raft_client.core.served_watches import ServedWatches, WatchSession
-from raft_client.core.stream_actions import Cancel, Ended, Ready
+from raft_client.core.stream_actions import Cancel, Ended, Freshness, Ready, SubscriptionState
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch_catch_up import WatchCatchUp
-from raft_client.core.watch_events import WatchItem
-from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchState
-from raft_client.core.watch_table import WatchAction, WatchTable
+from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchItem, WatchState
+from raft_client.core.watch_table import LiveWatches, WatchAction, WatchCatchUp, WatchTable
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, RaftError
 from raft_client.wire.client_requests import LogInfoReply
 from raft_client.wire.key_changes import EntryCodec
@@ -67,8 +63,8 @@ class Watches:
         self._table = WatchTable(ident, codec, total_bytes, on_empty=self._stop)
         self._catch_up = WatchCatchUp(self._table)
         self._live = LiveWatches(self._table)
-        if session is not None:
-            self._table.served = ServedWatches(self._table, self._catch_up, session, silence_s)
+        self._served = None if session is None else ServedWatches(self._table, self._catch_up, session, silence_s)
+        self._table.served = self._served
         self._subscription: Subscription | None = None
         self._progress_at: float | None = None  # monotonic seconds
         self._silent_at: float | None = None  # when the first question where the log ends has waited for too long
@@ -113,7 +109,7 @@ class Watches:
     @property
     def is_idle(self) -> bool:
         """Whether there are none, and nothing is to be heard of those that there were."""
-        return not self.count and (self._table.served is None or self._table.served.is_idle)
+        return not self.count and (self._served is None or self._served.is_idle)
 
     def resume_after(self, watch: WatchState) -> Position | None:
         """A watch that starts after this one misses nothing that ``watch`` did not hand out. None: it has no start.
@@ -124,7 +120,7 @@ class Watches:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        parts = [part.next_deadline() for part in (self._subscription, self._table.served) if part is not None]
+        parts = [part.next_deadline() for part in (self._subscription, self._served) if part is not None]
         deadlines = (*parts, self._silent_at, self._progress_at, *self._table.paused.values())
         return min((at for at in deadlines if at is not None), default=None)
 
@@ -187,8 +183,8 @@ class Watches:
         self._closed = True
         for watch in list(self._table.watches.values()):
             self._cancel(watch, ClientClosedError())
-        if self._table.served is not None:
-            self._table.served.close()
+        if self._served is not None:
+            self._served.close()
 
     def give_up(self, error: RaftError) -> None:
         """An exception has cut a change: hand out nothing more, and want nothing."""
@@ -215,7 +211,7 @@ class Watches:
         watch = self._table.readers.get(call)
         if watch is not None:
             self._catch_up.catch_up(watch, now)
-        elif self._table.served is not None and self._table.served.wake(call, now):
+        elif self._served is not None and self._served.wake(call, now):
             self._heard(now)
         else:
             self._pump(now)
@@ -243,7 +239,7 @@ class Watches:
         watch = self._table.readers.pop(call, None)
         if watch is not None and watch.reader is not None:
             self._catch_up.reader_finished(watch, watch.reader, now)
-        elif self._table.served is not None and self._table.served.finished(call, result):
+        elif self._served is not None and self._served.finished(call, result):
             self._heard(now)
         elif isinstance(result, LogInfoReply):
             self._end_is_known(self._table.questions.pop(call, None), result.last_applied, now)
@@ -259,7 +255,7 @@ class Watches:
             self._table.end(watch, error)
         elif call in self._table.questions:
             self._table.end(self._table.questions.pop(call), error)
-        elif self._table.served is not None and self._table.served.failed(call, error):
+        elif self._served is not None and self._served.failed(call, error):
             self._read_the_log_instead()
         elif self._subscription is not None:
             self._subscription.failed(call, error, now)
@@ -282,8 +278,8 @@ class Watches:
         if self._progress_at is not None and now >= self._progress_at:
             self._progress_at = now + self._progress_s
             self._table.report_progress()
-        if self._table.served is not None:
-            self._table.served.tick(now)
+        if self._served is not None:
+            self._served.tick(now)
         if self._subscription is not None:
             self._subscription.tick(now)
             self._pump(now)
@@ -397,8 +393,8 @@ class Watches:
         if subscription is not None:
             subscription.close()
             self._pass_on(subscription)
-        if self._table.served is not None:
-            self._table.served.stop()
+        if self._served is not None:
+            self._served.stop()
         self._progress_at = self._silent_at = None
         self._is_silent = False
         self._table.position = Position(0)

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from raft_client.core.calls import LogInfo
 from raft_client.core.entries_stream import SnapshotPolicy
-from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.spark.options import ReadOptions
 from raft_client.wire.log_entry import Position

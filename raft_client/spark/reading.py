@@ -11,8 +11,8 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from raft_client.core.calls import LogInfo
 from raft_client.core.entries_stream import SnapshotPolicy
-from raft_client.core.results import LogInfo
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError
 from raft_client.settings import RaftSettings
 from raft_client.spark.batches import entry_batch, snapshot_batch

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from raft_client.clocks import monotonic
+from raft_client.core.calls import LogInfo
 from raft_client.core.entries_stream import SnapshotPolicy
-from raft_client.core.results import LogInfo
 from raft_client.errors import OutOfDateLogError
 from raft_client.settings import RaftSettings
 from raft_client.spark.offsets import StreamOffset

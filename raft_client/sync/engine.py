@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from raft_client.clocks import monotonic
 from raft_client.core.calls import Call
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
-from raft_client.core.request import Request
 from raft_client.core.request_machine import RequestMachine
+from raft_client.core.requests import Request
 from raft_client.core.stream_runners import StreamMachine, StreamRunner
-from raft_client.core.watch_state import WatchCounts, WatchState
+from raft_client.core.watch_events import WatchCounts, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.reports import warn_unclosed

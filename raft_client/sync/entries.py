@@ -10,9 +10,8 @@ from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
-from raft_client.core.cursor import Cursor
-from raft_client.core.entries_stream import EntriesStream, EntryBatch
-from raft_client.core.request import Request
+from raft_client.core.entries_stream import Cursor, EntriesStream, EntryBatch
+from raft_client.core.requests import Request
 from raft_client.errors import ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine

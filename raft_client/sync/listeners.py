@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from raft_client import thread_locks
-from raft_client.core.connection_state import ConnectionState, StateChanged
+from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
 logger: logging.Logger = logging.getLogger("raft_client")

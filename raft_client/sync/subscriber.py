@@ -10,9 +10,8 @@ from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
-from raft_client.core.cursor import Cursor
-from raft_client.core.entries_stream import EntryBatch
-from raft_client.core.freshness import SubscriptionState
+from raft_client.core.entries_stream import Cursor, EntryBatch
+from raft_client.core.stream_actions import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError

@@ -11,9 +11,8 @@ from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
-from raft_client.core.freshness import SubscriptionState
-from raft_client.core.watch_events import WatchItem
-from raft_client.core.watch_state import WatchState
+from raft_client.core.stream_actions import SubscriptionState
+from raft_client.core.watch_events import WatchItem, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed

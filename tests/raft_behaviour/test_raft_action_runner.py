@@ -7,7 +7,7 @@ import pytest
 from raft_client import RaftSettings
 from raft_client.action_runner import ActionRunner
 from raft_client.core.calls import GetLogInfo
-from raft_client.core.request_actions import Disconnect, Send
+from raft_client.core.requests import Disconnect, Send
 from raft_client.core.subscription import Subscription
 from raft_client.wire.client_requests import ConfigReply, LogInfoReply
 from raft_client.wire.configuration import Peer

@@ -32,7 +32,7 @@ from raft_client import (
     SubscriberOverflowError,
     Suspended,
 )
-from raft_client.core.connection_state import StateChanged
+from raft_client.core.requests import StateChanged
 from raft_client.reports import log_change
 from raft_client.server import EmbeddedPeer
 

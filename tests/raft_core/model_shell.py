@@ -6,12 +6,12 @@ from typing import Any
 
 from model_peer import IDENT, Log, ModelPeer, uint
 
-from raft_client.core.calls import Call
-from raft_client.core.freshness import Freshness
+from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader, Retry
 from raft_client.core.stream_actions import (
     Cancel,
     Ended,
     FollowUp,
+    Freshness,
     FreshnessChanged,
     Listen,
     Ready,
@@ -20,7 +20,6 @@ from raft_client.core.stream_actions import (
     Submit,
 )
 from raft_client.core.subscription import Subscription
-from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry
 from raft_client.wire.log_entry import Position, SnapshotChunk
 
 

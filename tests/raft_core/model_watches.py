@@ -8,8 +8,7 @@ from model_peer import IDENT, Log, ModelPeer
 from model_shell import Shell
 
 from raft_client.core.selectors import Selector
-from raft_client.core.watch_events import WatchEvent
-from raft_client.core.watch_state import DEFAULT_QUEUE_BYTES, WatchState
+from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES, WatchEvent, WatchState
 from raft_client.core.watches import Watches
 from raft_client.wire.key_changes import Change, ChangeKind
 

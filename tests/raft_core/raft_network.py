@@ -16,9 +16,8 @@ import msgpack
 from model_peer import BROADCAST_URL, ENTRIES, IDENT, Log, ModelPeer
 
 from raft_client.core.calls import Append, Call
-from raft_client.core.request import Request
-from raft_client.core.request_actions import Action, Connect, Disconnect, Reject, Resolve, Send, SetAside, Wake
 from raft_client.core.request_machine import RequestMachine
+from raft_client.core.requests import Action, Connect, Disconnect, Reject, Request, Resolve, Send, SetAside, Wake
 
 __all__ = ["IDENT", "NONSENSE", "ClientDriver", "SimCluster", "SimPeer", "append", "url_of"]
 

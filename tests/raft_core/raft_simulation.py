@@ -10,11 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from model_peer import snapshot_bytes
 from raft_network import IDENT, NONSENSE, ClientDriver, SimCluster, url_of
 
-from raft_client.core.calls import Append, Custom
+from raft_client.core.calls import Again, Append, Custom
 from raft_client.core.entries_stream import EntriesStream
-from raft_client.core.find_broadcast import FindBroadcast
-from raft_client.core.request import Request
-from raft_client.core.verdicts import Again
+from raft_client.core.requests import Request
+from raft_client.core.subscription import FindBroadcast
 from raft_client.errors import (
     ConnectionLostError,
     NoLeaderError,

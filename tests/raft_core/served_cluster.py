@@ -12,10 +12,10 @@ from model_peer import BROADCAST_URL, ENTRIES, LOG_INFO, uint
 from raft_network import IDENT, ClientDriver, Frames, SimCluster, SimPeer, url_of
 
 from raft_client import KeyValueCodec
-from raft_client.core.request_actions import Action, Reject, Resolve, Subscribe, Unsubscribe, Wake
+from raft_client.core.requests import Action, Reject, Resolve, Subscribe, Unsubscribe, Wake
 from raft_client.core.selectors import Prefix, Selector
 from raft_client.core.stream_runners import StreamRunner, StreamRunners
-from raft_client.core.watch_state import WatchState
+from raft_client.core.watch_events import WatchState
 from raft_client.core.watches import Watches
 from raft_client.server.machines.watch_server import WatchServer
 from raft_client.server.machines.watch_sessions import WatchServerLimits

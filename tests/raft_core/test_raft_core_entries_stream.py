@@ -13,8 +13,8 @@ from model_peer import ENTRIES, IDENT, Log, ModelPeer, snapshot_bytes, state_ent
 from model_shell import indexes, log_of
 from support.schedules import scaled
 
+from raft_client.core.calls import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
-from raft_client.core.verdicts import Again, Failed, Finished, FollowUps, NotLeader, Retry, Verdict
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, OutOfDateLogError, ProtocolError
 from raft_client.wire.log_entry import SnapshotChunk
 

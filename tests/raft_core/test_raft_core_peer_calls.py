@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from raft_network import IDENT, ClientDriver
 
-from raft_client.core.hand_over import TransferLeadership
-from raft_client.core.log_upkeep import MakeSnapshot, TrimLog
-from raft_client.core.results import TakenSnapshot
-from raft_client.core.verdicts import Failed, Finished, FollowUps, NotLeader, Retry, Verdict
+from raft_client.core.calls import Failed, Finished, FollowUps, NotLeader, Retry, TakenSnapshot, Verdict
+from raft_client.core.greeted_calls import MakeSnapshot, TransferLeadership, TrimLog
 from raft_client.errors import (
     ClusterBusyError,
     CompactionError,

@@ -12,11 +12,10 @@ from model_peer import IDENT, Log
 from model_shell import log_of, subscribe
 from model_watches import history, seen, start, take, watch, write
 
-from raft_client.core.cursor import Cursor
-from raft_client.core.entries_stream import EntriesStream, SnapshotPolicy
+from raft_client.core.calls import Failed, FollowUps
+from raft_client.core.entries_stream import Cursor, EntriesStream, SnapshotPolicy
 from raft_client.core.selectors import Prefix
 from raft_client.core.subscription import Subscription
-from raft_client.core.verdicts import Failed, FollowUps
 from raft_client.errors import HistoryOutrunError, InvalidArgumentError, TermMismatchError
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 

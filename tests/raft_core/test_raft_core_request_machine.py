@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from raft_network import IDENT, ClientDriver, SimCluster, append, url_of
 
-from raft_client.core.backoff import Backoff
 from raft_client.core.calls import Custom, GetConfig, GetLogInfo, UpdatePeers
+from raft_client.core.leader_search import Backoff
 from raft_client.errors import (
     ClientClosedError,
     ClusterBusyError,

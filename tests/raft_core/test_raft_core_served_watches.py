@@ -14,10 +14,9 @@ from served_cluster import ServedCluster, WatchClient
 
 from raft_client import KeyValueCodec
 from raft_client.core.calls import Append, GetLogInfo
-from raft_client.core.freshness import Freshness
 from raft_client.core.selectors import Key, Prefix, Tree, Where
-from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended
-from raft_client.core.watch_state import Phase, WatchState
+from raft_client.core.stream_actions import Freshness
+from raft_client.core.watch_events import Phase, Progress, Resumed, SnapshotEvent, Suspended, WatchState
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError, SubscriberOverflowError, TermMismatchError
 from raft_client.wire.key_changes import Previous
 from raft_client.wire.log_entry import Position

@@ -14,8 +14,7 @@ from raft_client import KeyValueCodec
 from raft_client.core.selectors import Key, Prefix, Selector, Tree, Where
 from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
 from raft_client.core.served_watches import ServedWatches
-from raft_client.core.watch_events import Progress, Resumed, SnapshotEvent, Suspended
-from raft_client.core.watch_state import Phase, WatchState
+from raft_client.core.watch_events import Phase, Progress, Resumed, SnapshotEvent, Suspended, WatchState
 from raft_client.wire.log_entry import Position
 
 CODEC = KeyValueCodec()

@@ -18,14 +18,11 @@ from raft_simulation import PEERS, Simulation
 from support.schedules import scaled
 
 from raft_client.core import request_machine
-from raft_client.core.calls import Append
-from raft_client.core.deadlines import Deadlines
+from raft_client.core.calls import Append, NotLeader, Verdict
 from raft_client.core.entries_stream import EntriesStream
 from raft_client.core.leader_routing import LeaderRouting
-from raft_client.core.request import Request, about
-from raft_client.core.request_actions import Disconnect
-from raft_client.core.request_table import RequestTable
-from raft_client.core.verdicts import NotLeader, Verdict
+from raft_client.core.request_machine import Deadlines
+from raft_client.core.requests import Disconnect, Request, RequestTable, about
 from raft_client.errors import ConnectionLostError, RaftError
 
 

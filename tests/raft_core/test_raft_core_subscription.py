@@ -12,9 +12,9 @@ from model_peer import IDENT, Log, ModelPeer, snapshot_bytes, uint
 from model_shell import Shell, indexes, log_of, subscribe
 from support.schedules import scaled
 
+from raft_client.core.calls import NotLeader
 from raft_client.core.entries_stream import SnapshotPolicy
-from raft_client.core.freshness import Freshness
-from raft_client.core.verdicts import NotLeader
+from raft_client.core.stream_actions import Freshness
 from raft_client.errors import ClientClosedError, HistoryOutrunError, ProtocolError
 from raft_client.wire.log_entry import SnapshotChunk
 

@@ -13,10 +13,9 @@ from model_shell import Shell
 from model_watches import LineCodec, history, seen, start, take, watch, write
 from support.schedules import scaled
 
-from raft_client.core.event_history import EventHistory
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree, Where
-from raft_client.core.watch_events import Progress, SnapshotEvent
-from raft_client.core.watch_state import Phase, WatchReady, WatchState
+from raft_client.core.watch_events import Phase, Progress, SnapshotEvent, WatchReady, WatchState
+from raft_client.core.watch_table import EventHistory
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import LogEntry, Position

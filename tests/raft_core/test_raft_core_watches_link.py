@@ -9,10 +9,9 @@ from model_shell import Shell
 from model_watches import history, seen, start, take, watch, write
 
 from raft_client.core.calls import GetLogInfo
-from raft_client.core.freshness import Freshness
 from raft_client.core.selectors import Key, Prefix, Tree, Where
-from raft_client.core.watch_events import Resumed, Suspended, WatchEvent
-from raft_client.core.watch_state import WatchCounts
+from raft_client.core.stream_actions import Freshness
+from raft_client.core.watch_events import Resumed, Suspended, WatchCounts, WatchEvent
 from raft_client.errors import SubscriberOverflowError
 from raft_client.wire.key_changes import Previous
 from raft_client.wire.log_entry import Position

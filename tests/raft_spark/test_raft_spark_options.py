@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, SettingsError, SnapshotPolicy
-from raft_client.core.results import LogInfo
+from raft_client.core.calls import LogInfo
 from raft_client.spark.options import ReadOptions, connection, parse_options, refuse_useless, to_options
 from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
 from raft_client.spark.stream_options import StreamOptions

@@ -13,7 +13,7 @@ from support.interruptions import interrupting, is_free, needs_timer
 import raft_client.clocks
 import raft_client.errors
 import raft_client.reports
-import raft_client.sync.waiters
+import raft_client.sync.primitives
 import statestore_client.clocks
 import statestore_client.errors
 import statestore_client.reports
@@ -29,7 +29,7 @@ IN_TURN = {
     "statestore mutex in time": lambda: of_store.Mutex().within(5, TimeoutError),
     "raft mutex in time": lambda: of_raft.Mutex().within(None, TimeoutError),
     "statestore reader": statestore_client.sync.waiters.OneReader,
-    "raft reader": raft_client.sync.waiters.OneReader,
+    "raft reader": raft_client.sync.primitives.OneReader,
     "caller": lambda: OneCaller("one at a time"),
     "guard": Guard,
     "bell": lambda: Bell().lock,

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, NoReturn, Self, Unpack, cast
 
-from raft_client.aio.callbacks import check_callback
 from raft_client.aio.engine import Engine
 from raft_client.aio.entries import AsyncEntries
-from raft_client.aio.listeners import Listeners
+from raft_client.aio.primitives import Listeners, check_callback
 from raft_client.aio.subscriber import AsyncSubscriber
 from raft_client.aio.watch import AsyncWatch
 from raft_client.codecs import KeyValueCodec

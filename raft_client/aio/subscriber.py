@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from raft_client.aio.engine import Engine
-from raft_client.aio.waiters import OneReader, ReadySignal
+from raft_client.aio.primitives import OneReader, ReadySignal
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.entries_stream import Cursor, EntryBatch

@@ -8,9 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self
 
-from raft_client.aio.callbacks import Worker, call_back
 from raft_client.aio.engine import Engine
-from raft_client.aio.waiters import OneReader, ReadySignal
+from raft_client.aio.primitives import OneReader, ReadySignal, Worker, call_back
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.stream_actions import SubscriptionState

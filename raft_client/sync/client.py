@@ -31,10 +31,9 @@ from raft_client.errors import InvalidArgumentError, PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
-from raft_client.sync.callbacks import check_callback
 from raft_client.sync.engine import Engine
 from raft_client.sync.entries import Entries
-from raft_client.sync.listeners import Listeners
+from raft_client.sync.primitives import Listeners, check_callback
 from raft_client.sync.subscriber import Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.configuration import Peer

@@ -6,15 +6,20 @@ never waits: a garbage collector may call it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
+from raft_client import thread_locks
+from raft_client.action_runner import UserCode
 from raft_client.clocks import monotonic
-from raft_client.core.calls import Call
+from raft_client.core.calls import Call, GetConfig
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
 from raft_client.core.request_machine import RequestMachine
 from raft_client.core.requests import Request
@@ -24,12 +29,47 @@ from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.reports import warn_unclosed
 from raft_client.settings import RaftSettings
-from raft_client.sync.heartbeat import Heartbeat
-from raft_client.sync.listeners import Listeners
+from raft_client.sync.primitives import BatchSlot, BatchWaiter, Listeners, ReadySignal, StreamWaiter, Waiter
 from raft_client.sync.socket_reader import SocketReader
-from raft_client.sync.waiters import BatchSlot, BatchWaiter, ReadySignal, StreamWaiter, Waiter
-from raft_client.user_code import UserCode
+from raft_client.thread_locks import Flag
 from raft_client.wire.key_changes import EntryCodec
+
+# -- while the client is idle ------------------------------------------------------------------------------------------
+
+
+class Heartbeat:
+    """A thread, if the settings want one. It ends with the client, also when nobody closes that."""
+
+    def __init__(self, settings: RaftSettings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = weakref.ref(engine)
+        self._stopped = Flag()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._settings.heartbeat is not None and self._thread is None:
+            thread = threading.Thread(target=self._run, name="raft heartbeat", daemon=True)
+            thread_locks.start(thread)
+            self._thread = thread
+
+    def stop(self) -> None:
+        """It asks nothing more; one question may be under way."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._settings.heartbeat):
+            engine = self._engine()
+            if engine is None:
+                return
+            try:
+                with contextlib.suppress(RaftError):  # whoever asks for something will find out by himself
+                    engine.call(GetConfig(self._settings.ident), timeout=self._settings.request_timeout)
+            finally:
+                del engine
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 

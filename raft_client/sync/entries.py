@@ -15,7 +15,7 @@ from raft_client.core.requests import Request
 from raft_client.errors import ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import OneReader, StreamWaiter
+from raft_client.sync.primitives import OneReader, StreamWaiter
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 

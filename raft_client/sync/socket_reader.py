@@ -8,7 +8,7 @@ Rules:
 
 * ``section`` guards the machine and the sockets (:mod:`raft_client.sync.section`). Nothing in it blocks, and no user
   code runs in it but the codecs and conditions of watches; one of these that calls the client is refused
-  (:mod:`raft_client.user_code`).
+  (:mod:`raft_client.action_runner`).
 * ``_reading`` is held by the thread that reads. A thread that leaves while it is free wakes another one; so somebody
   reads as long as anybody waits. A signal handler's call on top of the one that reads does so for both.
 * What an exception of a signal handler has cut is begun anew, with new links (:mod:`raft_client.action_runner`).
@@ -19,20 +19,95 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import select
+import selectors
 import socket
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from raft_client.action_runner import ActionRunner
 from raft_client.clocks import monotonic
 from raft_client.errors import ClientClosedError, InvalidArgumentError
 from raft_client.links import Link
 from raft_client.settings import RaftSettings
-from raft_client.sync.listeners import Listeners
-from raft_client.sync.poller import Poller, make_poller
+from raft_client.sync.primitives import Listeners, ReadySignal
 from raft_client.sync.section import Section
-from raft_client.sync.waiters import ReadySignal
 from raft_client.thread_locks import Mutex
+
+# -- sleeping on descriptors -------------------------------------------------------------------------------------------
+
+
+class _PollPoller:
+    """With poll(2): Linux, macOS, the BSDs."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        #: Whom each descriptor belongs to. To be looked at, not to be changed.
+        self.owners: dict[int, Any] = {}
+
+    def add(self, descriptor: int, owner: Any) -> None:
+        self.owners[descriptor] = owner
+        self._poll.register(descriptor, select.POLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        if self.owners.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """What is readable; nothing when the time is over. Rounded up: never early, and no spinning.
+
+        A time that has passed means not to wait. Hazard: poll(2) takes a negative time for no end.
+        """
+        return self._poll.poll(seconds * 1000 + 0.999 if seconds > 0.0 else 0)
+
+    def on_top(self) -> _PollPoller:
+        """One for a call on top of another that waits: a poll object takes one call at a time."""
+        other = _PollPoller()
+        other.owners = self.owners
+        for descriptor in self.owners:
+            other._poll.register(descriptor, select.POLLIN)
+        return other
+
+    def close(self) -> None:
+        self.owners.clear()
+
+
+class _SelectorPoller:
+    """With whatever the platform has: Windows."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self.owners: dict[int, Any] = {}
+
+    def add(self, descriptor: int, owner: Any) -> None:
+        self.owners[descriptor] = owner
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def remove(self, descriptor: int) -> None:
+        if self.owners.pop(descriptor, None) is not None:
+            self._selector.unregister(descriptor)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        return [(key.fd, mask) for key, mask in self._selector.select(max(seconds, 0.0))]
+
+    def on_top(self) -> _SelectorPoller:
+        return self
+
+    def close(self) -> None:
+        self.owners.clear()
+        self._selector.close()
+
+
+Poller = _PollPoller | _SelectorPoller
+
+
+def make_poller() -> Poller:
+    """The quickest that this platform has."""
+    return _PollPoller() if hasattr(select, "poll") else _SelectorPoller()
+
+
+# -- reading for all threads -------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
 from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import OneReader, ReadySignal
+from raft_client.sync.primitives import OneReader, ReadySignal
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 

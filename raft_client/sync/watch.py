@@ -16,9 +16,8 @@ from raft_client.core.watch_events import WatchItem, WatchState
 from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError
 from raft_client.reports import warn_unclosed
-from raft_client.sync.callbacks import Worker, call_back
 from raft_client.sync.engine import Engine
-from raft_client.sync.waiters import OneReader, ReadySignal
+from raft_client.sync.primitives import OneReader, ReadySignal, Worker, call_back
 from raft_client.wire.key_changes import EntryCodec
 from raft_client.wire.log_entry import Position
 

@@ -291,7 +291,7 @@ async def test_a_reader_who_always_finds_something_leaves_turns_to_others(
     peers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that always finds something ready gives other tasks turns. (The time of a turn is set to none.)"""
-    monkeypatch.setattr("raft_client.aio.socket_reader._TURN_S", 0.0)
+    monkeypatch.setattr("raft_client.aio.engine._TURN_S", 0.0)
     for n in range(200):
         peers._order(lambda n=n: peers.commit(n.to_bytes(12, "big"), KeyValueCodec.set("a", "x")))
     async with AsyncRaftClient(peers.seeds) as client:

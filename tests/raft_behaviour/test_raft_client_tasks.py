@@ -26,7 +26,7 @@ from raft_client import (
     RaftClient,
     RequestTimeoutError,
 )
-from raft_client.sync.poller import Poller, _PollPoller, _SelectorPoller
+from raft_client.sync.socket_reader import Poller, _PollPoller, _SelectorPoller
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and later
 

@@ -254,12 +254,12 @@ def test_the_mark_and_the_table_agree(checkout: Path) -> None:
     """Each file marked as generated has a source in the table, and each entry of the table has a file."""
     mark = (checkout / "raft_client/sync/client.py").read_text("utf-8").partition("\n")[0]
     assert mark == '# Generated from raft_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".'
-    change(checkout / "raft_client/sync/waiters.py", '"""What', mark + '\n"""What')
+    change(checkout / "raft_client/sync/primitives.py", '"""What', mark + '\n"""What')
     change(checkout / "tools/twins.py", '    "AsyncWatch": "Watch",', '    "AsyncWatch": "Watch",\n    "AsyncX": "X",')
     status, said = run(checkout, "--check")
     assert status == 1
     assert said.splitlines() == [
-        "raft_client/sync/waiters.py is marked as generated, and TWINS in tools/twins.py does not name it",
+        "raft_client/sync/primitives.py is marked as generated, and TWINS in tools/twins.py does not name it",
         "no source needs 'AsyncX' in the tables of tools/twins.py; take it out",
     ]
 

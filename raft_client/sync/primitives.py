@@ -1,18 +1,27 @@
-"""What a calling thread sleeps on. Outcomes are handed in inside the engine's section; anyone may wake.
+"""What is one thing among threads and another among tasks: waiting, workers, callbacks, listeners.
+
+:mod:`raft_client.aio.primitives` has the same names. Outcomes are handed in inside the engine's section; anyone may
+wake.
 
 Invariant: an outcome may be handed in again, if an exception came in the middle of the first time: it wakes, no more.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from queue import SimpleQueue
+from typing import Any, Final
 
+from raft_client import thread_locks
+from raft_client.core import arguments
+from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.errors import BusyError, RaftError
+from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 from raft_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
-
-if TYPE_CHECKING:
-    import threading
 
 
 class ReadySignal:
@@ -152,3 +161,93 @@ class BatchSlot:
 
     def reject(self, error: RaftError) -> None:
         self.batch.settle(self._position, error)
+
+
+# -- the user's functions ----------------------------------------------------------------------------------------------
+
+
+def check_callback(callback: object) -> None:
+    """A function of one event, and not a coroutine function: nobody would await it. None without a callback."""
+    arguments.check_callback(callback, may_await=False)
+
+
+def call_back(function: Callable[..., object], *event: object) -> None:
+    """Call; what it returns is of no interest."""
+    function(*event)
+
+
+class Worker:
+    """A thread that works beside its owner until the work is done; it keeps no program from ending."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin. Raises :class:`BusyError` if the system has no room for a thread. After any other exception it may
+        work, or never will: its owner must end.
+        """
+        thread_locks.start(self._thread)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is this worker that asks."""
+        return self._thread is threading.current_thread()
+
+
+# -- changes of the connection -----------------------------------------------------------------------------------------
+
+
+logger: logging.Logger = logging.getLogger("raft_client")
+
+
+class Listeners:
+    """Listeners run in a thread of their own, so they may be slow, may fail and may use the client."""
+
+    def __init__(
+        self, seeds: Sequence[str], on_state: StateListener | None = None, on_leader: LeaderListener | None = None
+    ) -> None:
+        self._seeds: Final = seeds
+        self._listeners: Final = (on_state, on_leader)
+        #: What the log was not told yet. To be looked at: whoever finds something calls :meth:`log`.
+        self.news: deque[StateChanged] = deque()
+        self._queue: SimpleQueue[StateChanged | None] | None = None  # of the thread, once it runs
+
+    def open(self) -> None:
+        """The client is open: changes may come."""
+        if self._queue is None and any(self._listeners):
+            queue: SimpleQueue[StateChanged | None] = SimpleQueue()
+            try:
+                thread_locks.start(
+                    threading.Thread(target=self._run, args=(queue,), name="raft listeners", daemon=True)
+                )
+            except BaseException:
+                queue.put(None)  # it may run, and another one will be started
+                raise
+            self._queue = queue
+
+    def note(self, change: StateChanged) -> None:
+        """With the engine's lock held, so that everybody is told in the order in which things happened."""
+        self.news.append(change)
+        if self._queue is not None:
+            self._queue.put(change)
+
+    def log(self) -> None:
+        """Without that lock: handlers of the log may do anything."""
+        while self.news:
+            try:
+                change = self.news.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            log_change(self._seeds, change)
+
+    def _run(self, queue: SimpleQueue[StateChanged | None]) -> None:
+        while (change := queue.get()) is not None:
+            for name, call in calls_of(change, *self._listeners):
+                try:
+                    call()
+                except Exception:
+                    logger.exception("the listener %s of a raft client failed", name)
+            if change.state is ConnectionState.CLOSED:
+                return

@@ -1,11 +1,20 @@
-"""What a calling task sleeps on."""
+"""What is one thing among tasks and another among threads: waiting, workers, callbacks, listeners.
+
+:mod:`raft_client.sync.primitives` has the same names.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
+from raft_client.core import arguments
+from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.errors import BusyError, RaftError
+from raft_client.reports import LeaderListener, StateListener, calls_of, log_change
 
 
 class ReadySignal:
@@ -128,3 +137,78 @@ class BatchSlot:
 
     def reject(self, error: RaftError) -> None:
         self.batch.settle(self._position, error)
+
+
+# -- the user's functions ----------------------------------------------------------------------------------------------
+
+
+def check_callback(callback: object) -> None:
+    """A function or coroutine function of one event. None without a callback."""
+    arguments.check_callback(callback, may_await=True)
+
+
+async def call_back(function: Callable[..., object], *event: object) -> None:
+    """Call, and await what is to be awaited."""
+    outcome = function(*event)
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+class Worker:
+    """A task that works beside its owner until the work is done."""
+
+    __slots__ = ("_name", "_task", "_work")
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._work = work
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in a later turn of the loop, whatever task factory it has."""
+        self._task = asyncio.Task(self._work(), loop=asyncio.get_running_loop(), name=self._name)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is this worker that asks."""
+        return self._task is asyncio.current_task()
+
+
+# -- changes of the connection -----------------------------------------------------------------------------------------
+
+
+logger: logging.Logger = logging.getLogger("raft_client")
+
+
+class Listeners:
+    """Listeners run in a task of their own, so they may wait, may fail and may use the client."""
+
+    def __init__(
+        self, seeds: Sequence[str], on_state: StateListener | None = None, on_leader: LeaderListener | None = None
+    ) -> None:
+        self._seeds: Final = seeds
+        self._listeners: Final = (on_state, on_leader)
+        self._queue: asyncio.Queue[StateChanged] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """The client is open: changes may come."""
+        if self._task is None and any(self._listeners):
+            self._task = asyncio.Task(self._run(), loop=asyncio.get_running_loop(), name="raft listeners")
+
+    def note(self, change: StateChanged) -> None:
+        """Tell the log, and the listeners in the order in which things happened."""
+        log_change(self._seeds, change)
+        if self._task is not None and not self._task.get_loop().is_closed():
+            self._queue.put_nowait(change)
+
+    async def _run(self) -> None:
+        while True:
+            change = await self._queue.get()
+            for name, call in calls_of(change, *self._listeners):
+                try:
+                    await call_back(call)
+                except Exception:
+                    logger.exception("the listener %s of a raft client failed", name)
+            if change.state is ConnectionState.CLOSED:
+                return

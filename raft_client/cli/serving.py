@@ -30,8 +30,7 @@ from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.readiness import Readiness
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import Fsync
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
 from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers, host_of
 

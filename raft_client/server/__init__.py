@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raft_client.server.machines.key_value import KeyValueStateMachine
     from raft_client.server.machines.state_machine import Applied, StateMachine, WatchableStateMachine
     from raft_client.server.node.settings import NodeSettings
-    from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+    from raft_client.server.runtime.storage.disk_log import Fsync, StorageLimits
     from raft_client.wire.client_requests import ClientDispatch
 
 __all__ = [
@@ -42,11 +42,11 @@ _PLACES = {
     "ClientDispatch": "wire.client_requests",
     "EmbeddedCluster": "server.embedded_cluster",
     "EmbeddedPeer": "server.embedded_peer",
-    "Fsync": "server.runtime.storage.options",
+    "Fsync": "server.runtime.storage.disk_log",
     "KeyValueStateMachine": "server.machines.key_value",
     "NodeSettings": "server.node.settings",
     "StateMachine": "server.machines.state_machine",
-    "StorageLimits": "server.runtime.storage.options",
+    "StorageLimits": "server.runtime.storage.disk_log",
     "WatchableStateMachine": "server.machines.state_machine",
 }
 

@@ -16,29 +16,120 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportError
-from raft_client.server.embedded_transport import addresses, check_transport, publisher_url
-from raft_client.server.loop_thread import LoopThread
+from raft_client.server.embedded_peer import LoopThread
 from raft_client.server.machines.key_value import KeyValueStateMachine
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.compaction import check_compact_bytes
 from raft_client.server.runtime.curve_keys import CurveKeys
-from raft_client.server.runtime.faults import SlowableLog, unreachable
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
-from raft_client.wire.configuration import Peer, Peers
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
+from raft_client.thread_locks import Flag
+from raft_client.wire.configuration import Peer, Peers, is_ipc_url
+from raft_client.zmq_messages import has_unix_sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
-    from raft_client.server.embedded_transport import Transport
     from raft_client.server.machines.state_machine import StateMachine
+
+# -- addresses and sockets ---------------------------------------------------------------------------------------------
+# Decision 43 says why Unix sockets, and not ØMQ's inproc transport, are what needs no ports.
+
+
+Transport: TypeAlias = Literal["tcp", "ipc"]
+
+#: Of a peer's Unix socket for broadcasts, after the URL of the other one.
+_BROADCASTS: Final = ".pub"
+
+
+def check_transport(transport: Transport) -> Transport:
+    """Raises InvalidArgumentError if there is no such transport, or not on this system."""
+    if transport not in get_args(Transport):
+        raise InvalidArgumentError(f"transport is 'tcp' or 'ipc', not {transport!r}")
+    if transport == "ipc" and not has_unix_sockets():
+        raise InvalidArgumentError("libzmq has no Unix sockets on this system: use transport='tcp'")
+    return transport
+
+
+def addresses(transport: Transport, size: int, folder: Path) -> Peers:
+    """Where ``size`` peers can listen. Unix sockets are in ``folder``, which others cannot open.
+
+    Raises TransportError if the path of one would be too long, or could not stand in a URL.
+    """
+    if transport == "tcp":
+        return tuple(Peer(str(number), f"tcp://127.0.0.1:{port}") for number, port in enumerate(_free_ports(size), 1))
+    peers = tuple(Peer(str(number), f"ipc://{folder}/{number}.sock") for number in range(1, size + 1))
+    if not all(is_ipc_url(publisher_url(peer)) for peer in peers):
+        raise TransportError(
+            f"no Unix socket can be in {folder}: its path may have 103 bytes, and no comma, '=' or white space. "
+            "Set TMPDIR to another directory, such as /tmp, or use transport='tcp'"
+        )
+    return peers
+
+
+def publisher_url(peer: Peer) -> str:
+    """Where this peer broadcasts."""
+    return peer.url + _BROADCASTS if is_ipc_url(peer.url) else "tcp://127.0.0.1:*"
+
+
+def _free_ports(size: int) -> list[int]:
+    """Held until the last one is known, so that they differ. Another program may take one before the peer does."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(size)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+# -- slow disks --------------------------------------------------------------------------------------------------------
+
+
+class SlowableLog(DiskLog):
+    """A log whose disk can be made slow, at any time and from any thread."""
+
+    _slowness: tuple[float, Flag] = (0.0, Flag())
+
+    def slow_down(self, seconds: float) -> None:
+        """Each job takes so much longer from now on. The one under way does not wait for the end of its old time."""
+        before, self._slowness = self._slowness, (seconds, Flag())
+        before[1].set()
+
+    def sync(self) -> None:
+        """Do the job, later. Raises StorageError."""
+        seconds, is_over = self._slowness
+        if seconds:
+            is_over.wait(seconds)
+        super().sync()
+
+
+def unreachable(groups: Sequence[Collection[str]], peer_ids: Iterable[str]) -> dict[str, frozenset[str]]:
+    """For each peer those that it does not reach: all that are not in its group.
+
+    Those that are in no group are together. Raises InvalidArgumentError for an id that no peer has, or that two groups
+    have.
+    """
+    everybody = frozenset(peer_ids)
+    group_of: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        for peer_id in [group] if isinstance(group, str) else group:
+            if peer_id not in everybody or peer_id in group_of:
+                what = "in two groups" if peer_id in group_of else f"none of {', '.join(sorted(everybody))}"
+                raise InvalidArgumentError(f"peer {peer_id!r} is {what}")
+            group_of[peer_id] = number
+    return {
+        peer_id: frozenset(other for other in everybody if group_of.get(other) != group_of.get(peer_id))
+        for peer_id in everybody
+    }
+
+
+# -- embedded cluster --------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 

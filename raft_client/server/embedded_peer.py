@@ -13,29 +13,81 @@ program is busy. A peer of which nothing can be kept any more says nothing more;
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from raft_client.errors import InvalidArgumentError
-from raft_client.server.loop_thread import LoopThread
+from raft_client import thread_locks
+from raft_client.errors import BusyError, InvalidArgumentError
 from raft_client.server.machines.key_value import KeyValueStateMachine
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.addresses import check_first_start
 from raft_client.server.runtime.compaction import check_compact_bytes
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import Fsync
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
 from raft_client.wire.configuration import Peer, host_of, is_tcp_url, with_host
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from raft_client.server.machines.state_machine import StateMachine
+
+# -- a thread with an event loop ---------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs in a ``with`` statement. A daemon: a program that forgets it can end."""
+
+    def __init__(self, name: str, what: str) -> None:
+        """``what`` runs in it, for errors."""
+        self._name = name
+        self._what = what
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        loop = self._loop = asyncio.SelectorEventLoop()  # Windows' own has no add_reader()
+        thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
+        try:
+            thread_locks.start(thread)
+        except BusyError:
+            loop.close()
+            raise
+        except BaseException:
+            loop.call_soon_threadsafe(loop.stop)  # if the thread runs, it ends at once
+            raise
+        self._closing.callback(thread.join)
+        self._closing.callback(loop.call_soon_threadsafe, loop.stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def run(self, action: Coroutine[Any, Any, T]) -> T:
+        """What it returns or raises; from any other thread. Raises InvalidArgumentError outside the ``with``."""
+        if self._loop is None or self._loop.is_closed():
+            action.close()
+            raise InvalidArgumentError(f"{self._what} is not running: use it in a with statement")
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+# -- embedded peer -----------------------------------------------------------------------------------------------------
+
 
 #: How old the figures are at most.
 _FIGURES_S: Final = 1.0

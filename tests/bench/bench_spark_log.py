@@ -25,7 +25,7 @@ from measure import Options, Report, Sample, in_processes, interleaved, percenti
 import raft_client
 from raft_client import RaftClient
 from raft_client.server import EmbeddedCluster
-from raft_client.server.runtime.storage.options import Fsync
+from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.spark import register
 from statestore_client.spark import local_session
 

@@ -15,14 +15,13 @@ from typing import Any, Final, Self
 from raft_client import KeyValueCodec, LogEntry, Peer, RequestId
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
-from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.filesystem import SystemFolder, make_directory
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment import SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import Summary, encode_index, index_name
-from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter, snapshot_name
+from raft_client.server.runtime.storage.snapshots import SnapshotFileWriter, snapshot_name
 from raft_client.wire.configuration import ConfigChange
 
 __all__ = ["Child", "add_ids", "fill_log", "fill_snapshot", "made_id", "opened"]

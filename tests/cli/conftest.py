@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from site_processes import Links, SiteProcess
 
-from raft_client.server.loop_thread import LoopThread
+from raft_client.server.embedded_peer import LoopThread
 from statestore_client.cli.app import main
 
 

@@ -14,7 +14,7 @@ import zmq
 from support.ports import reserved_port
 from support.proxy import Proxy
 
-from raft_client.server.loop_thread import LoopThread
+from raft_client.server.embedded_peer import LoopThread
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import (
     ChangeOwnKey,

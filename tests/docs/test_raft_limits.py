@@ -11,7 +11,7 @@ import attrs
 import raft_client
 from raft_client.server import embedded_cluster
 from raft_client.server.machines import broadcast, key_value, watch_server
-from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.server.machines.watch_server import WatchServerLimits
 from raft_client.server.node import (
     applying,
     entries_streams,
@@ -28,19 +28,15 @@ from raft_client.server.node import (
 )
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime import (
-    asked_requests,
     compaction,
     curve_keys,
-    handshakes,
-    long_answers,
     machine_runner,
     metrics_page,
     peer,
-    request_pace,
     sockets,
 )
 from raft_client.server.runtime.storage import segment_list
-from raft_client.server.runtime.storage.options import StorageLimits
+from raft_client.server.runtime.storage.disk_log import StorageLimits
 from raft_client.wire import client_requests, frames, peer_messages, request_id
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
@@ -59,8 +55,8 @@ FIXED: Final[dict[str, Any]] = {
     "a request id": peer_messages._MAX_ID_BYTES,
     "a list of peers in a ConfigUpdate": client_requests._MAX_PEERS_BYTES,
     "nesting of JSON": frames._MAX_DEPTH,
-    "answers of 16 KiB and more that one client does not read": long_answers._MOST_BYTES_OF_ONE,
-    "the same, of all clients": long_answers._MOST_BYTES,
+    "answers of 16 KiB and more that one client does not read": sockets._MOST_BYTES_OF_ONE,
+    "the same, of all clients": sockets._MOST_BYTES,
     "what is read for streams in one turn": entries_streams._TICK_BYTES,
     "newest entries in memory": log._CACHE_BYTES,
     "entries handed to the state machine at once": applying._BATCH_BYTES,
@@ -74,9 +70,9 @@ FIXED: Final[dict[str, Any]] = {
     "broadcasts that wait for one subscriber that does not read": sockets._BROADCAST_QUEUE,
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,
-    "requests of one connection, at once": request_pace._BURST,
-    "the same, in a second": request_pace._A_SECOND,
-    "addresses whose refusal was logged": handshakes._MOST_ADDRESSES,
+    "requests of one connection, at once": sockets._BURST,
+    "the same, in a second": sockets._A_SECOND,
+    "addresses whose refusal was logged": sockets._MOST_ADDRESSES,
     "answers that wait for the disk": outbox._MAX_WAITING,
     "clients that wait for a snapshot": compaction._MOST_ASKED,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
@@ -102,7 +98,7 @@ FIXED: Final[dict[str, Any]] = {
     "keys in a page of `kv.range`": key_value._MAX_PAGE,
     "results of transactions that compare": key_value._REMEMBERED,
     "entries in which a follower looks for the start of a term": following._MAX_BACK,
-    "requests to one peer whose late answers are understood": asked_requests.REMEMBERED,
+    "requests to one peer whose late answers are understood": peer.REMEMBERED,
     "terms and indexes": node._MAX_NUMBER,
     "readers of the page of figures": metrics_page._CONNECTIONS,
     "peers of an embedded cluster": embedded_cluster._MOST_PEERS,

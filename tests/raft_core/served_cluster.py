@@ -17,8 +17,7 @@ from raft_client.core.selectors import Prefix, Selector
 from raft_client.core.stream_runners import StreamRunner, StreamRunners
 from raft_client.core.watch_events import WatchState
 from raft_client.core.watches import Watches
-from raft_client.server.machines.watch_server import WatchServer
-from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.wire.hello import Capability, Hello
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import WATCH_TYPE, decode_watch_request

@@ -13,7 +13,7 @@ from raft_client.server import EmbeddedCluster
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """Three peers with an empty log."""
-    from raft_client.server.runtime.storage.options import Fsync
+    from raft_client.server.runtime.storage.disk_log import Fsync
 
     with EmbeddedCluster(3, fsync=Fsync.OFF) as running:
         yield running
@@ -29,7 +29,7 @@ def log(cluster: EmbeddedCluster) -> Iterator[RaftClient]:
 @pytest.fixture
 def target() -> Iterator[RaftClient]:
     """A client of one peer, of another cluster."""
-    from raft_client.server.runtime.storage.options import Fsync
+    from raft_client.server.runtime.storage.disk_log import Fsync
 
     with EmbeddedCluster(1, fsync=Fsync.OFF) as running, RaftClient(running.url) as client:
         yield client

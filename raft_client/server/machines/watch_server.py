@@ -5,11 +5,13 @@ slow client costs nothing, and holds up nobody.
 
 * A *live* watch was told everything that was applied, or is just about to be.
 * A watch that is *behind* begins in the past, or its connection had no room. It goes through the history
-  (:mod:`raft_client.server.machines.watch_passes`), or waits until its client has taken some of what is on its way.
+  (:class:`Pass`), or waits until its client has taken some of what is on its way.
   When the history drops what it was not told, it ends, and is told why.
 
 Invariant: a watch is told of each change that it wants after its position exactly once, in order, or it ends and says
 so, or its session ends, which the next Seen is told.
+Invariant: each watch in a pass was sent all that it wants of the items before the place of the pass; and of the item
+at that place and later ones only those up to its ``told``.
 Invariant: one turn takes a bounded number of steps, whatever clients ask for and entries hold.
 
 A ROUTER is not told of connections that end: a client says that it is still here, or its session ends. Any peer serves
@@ -21,18 +23,20 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14; ``docs/
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from raft_client.server.machines.change_history import ChangeHistory
-from raft_client.server.machines.watch_passes import Pass
-from raft_client.server.machines.watch_sessions import IndexQueue, Session, Watch, WatchServerLimits
+from raft_client.core.selectors import Key, Prefix, SelectorIndex
+from raft_client.server.machines.change_history import ChangeHistory, size_of
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (
     BeginWatch,
     CancelWatch,
     EndReason,
+    Events,
     NoSession,
     Seen,
     WatchEnded,
@@ -41,8 +45,290 @@ from raft_client.wire.watch_messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from raft_client.core.selectors import Selector
+    from raft_client.server.machines.change_history import Item
     from raft_client.wire.key_changes import Change
-    from raft_client.wire.watch_messages import Events, WatchReply, WatchRequest
+    from raft_client.wire.watch_messages import WatchReply, WatchRequest
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+#: Places of watches that were discarded are given back when there are so many of them, and more than others.
+_SLACK: Final = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class WatchServerLimits:
+    """Sizes in bytes, times in seconds."""
+
+    #: What is remembered, for watches that begin at an earlier index or are behind.
+    history_bytes: int = 32 * 1024 * 1024
+    sessions: int = 10_000
+    watches: int = 100_000
+    watches_of_a_session: int = 10_000
+    #: Of keys and request ids.
+    key_bytes: int = 32 * 1024 * 1024
+    key_bytes_of_a_session: int = 1024 * 1024
+    #: What one client is sent before it says that something arrived: messages, and bytes; but always one message.
+    window_messages: int = 256
+    window_bytes: int = 1024 * 1024
+    #: The same, of all clients.
+    window_bytes_of_all: int = 64 * 1024 * 1024
+    #: A client that says nothing for this long is gone.
+    silence_s: float = 30.0
+
+
+@attrs.define(eq=False)
+class Session:
+    """The watches of one connection."""
+
+    route: bytes
+    number: int
+    heard_at: float
+    watches: dict[bytes, Watch] = attrs.field(factory=dict)
+    #: Those that wait until the client has taken some of what is on its way, in this order.
+    waiting: dict[Watch, None] = attrs.field(factory=dict)
+    #: Those that are not live, and a position that none of them is before; None if there are none.
+    behind: dict[Watch, None] = attrs.field(factory=dict)
+    behind_from: Position | None = None
+    #: Messages with events that were sent, those that the client has said to have, and the sizes of the others.
+    sent: int = 0
+    seen: int = 0
+    on_their_way: deque[int] = attrs.field(factory=deque)
+    bytes_on_their_way: int = 0
+    #: Bytes of their keys and request ids.
+    key_bytes: int = 0
+    is_over: bool = False
+
+    def is_full(self, limits: WatchServerLimits, key_bytes: int) -> bool:
+        """Whether a watch with a key and request id of these bytes is one too many."""
+        return (
+            len(self.watches) >= limits.watches_of_a_session
+            or self.key_bytes + key_bytes > limits.key_bytes_of_a_session
+        )
+
+    def has_sent(self, size: int) -> None:
+        """A message with events is on its way."""
+        self.on_their_way.append(size)
+        self.bytes_on_their_way += size
+        self.sent += 1
+
+    def has_seen(self, messages: int) -> int:
+        """So many have arrived in all. Returns how many bytes are not on their way any more.
+
+        More than were sent is a mistake of the client, which counts as all.
+        """
+        before = self.bytes_on_their_way
+        while self.seen < min(messages, self.sent):
+            self.seen += 1
+            self.bytes_on_their_way -= self.on_their_way.popleft()
+        return before - self.bytes_on_their_way
+
+    def has_room(self, limits: WatchServerLimits, bytes_of_all: int) -> bool:
+        """Where nothing is on its way, one message may always be, so nobody waits for ever for others."""
+        return not self.on_their_way or (
+            len(self.on_their_way) < limits.window_messages
+            and self.bytes_on_their_way < limits.window_bytes
+            and bytes_of_all < limits.window_bytes_of_all
+        )
+
+    def falls_behind(self, watch: Watch, position: Position) -> None:
+        """It is not live; it was told everything up to this position."""
+        if watch not in self.behind:
+            self.behind[watch] = None
+            self.behind_from = position if self.behind_from is None else min(self.behind_from, position)
+
+    def caught_up(self, watch: Watch) -> None:
+        """It is live, or over."""
+        if self.behind.pop(watch, watch) is None and not self.behind:
+            self.behind_from = None
+
+
+@attrs.define(eq=False)
+class Watch:
+    """One watch: everything that it wants of entries up to the index ``told`` was sent, and perhaps of more."""
+
+    session: Session
+    request_id: bytes
+    request: BeginWatch
+    told: int
+    #: The pass that it is in; None: it waits, or is over.
+    way: Pass | None = None
+
+    @property
+    def selector(self) -> Selector:
+        return Prefix(self.request.key) if self.request.is_prefix else Key(self.request.key)
+
+    @property
+    def key_bytes(self) -> int:
+        return len(self.request_id) + len(self.request.key)
+
+
+class IndexQueue:
+    """Watches by an index, the lowest first. Each is in it once."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Watch]] = []
+        self._numbers: dict[Watch, int] = {}
+        self._count = count()
+
+    def all(self) -> list[Watch]:
+        """All, in the order in which they came."""
+        return list(self._numbers)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest index; None if there is none."""
+        self._drop_discarded()
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, index: int, watch: Watch) -> None:
+        """It must not be in it."""
+        number = self._numbers[watch] = next(self._count)
+        heappush(self._heap, (index, number, watch))
+
+    def discard(self, watch: Watch) -> None:
+        """Also if it is not in it."""
+        if self._numbers.pop(watch, None) is None:
+            return
+        if len(self._heap) > 2 * len(self._numbers) + _SLACK:
+            self._heap = [each for each in self._heap if self._numbers.get(each[2]) == each[1]]
+            heapify(self._heap)
+
+    def pop(self, most: int) -> Watch | None:
+        """Take out the watch of the lowest index, if that is not above ``most``."""
+        self._drop_discarded()
+        if not self._heap or self._heap[0][0] > most:
+            return None
+        watch = heappop(self._heap)[2]
+        del self._numbers[watch]
+        return watch
+
+    def _drop_discarded(self) -> None:
+        while self._heap and self._numbers.get(self._heap[0][2]) != self._heap[0][1]:
+            heappop(self._heap)
+
+
+# -- cursors in the history --------------------------------------------------------------------------------------------
+# A *pass* goes through the history, item by item, for all watches in it. Live watches are in one pass, which stands at
+# the end of the history. Those that begin in the past, or had no room, go through it together in another one, until
+# they are where the live ones are. So an item costs a look-up for each of its changes, and then only for watches that
+# want it, and thousands of watches that begin again at the same time do not go through the history one by one.
+#
+# A pass can stop after each step: what a turn may take is counted in steps, whatever entries and watches there are.
+
+
+#: What sending a message costs, in steps: a step is to look at something, about a microsecond.
+_SEND_STEPS: Final = 5
+
+
+@attrs.define(eq=False)
+class _Group:
+    """The watches of a pass that want the same."""
+
+    selector: Selector
+    watches: dict[Watch, None] = attrs.field(factory=dict)
+
+
+class Pass:
+    """``place``: that of the item that comes next, or is being told."""
+
+    def __init__(self, place: int) -> None:
+        self.place: int = place
+        self._index: SelectorIndex[_Group] = SelectorIndex()
+        self._groups: dict[Selector, _Group] = {}
+        self._work: Iterator[int] | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def may_join_at(self) -> int:
+        """A watch that was told everything before this place, or a later one, may join."""
+        return self.place if self._work is None else self.place + 1
+
+    @property
+    def is_between_items(self) -> bool:
+        """Whether it tells no item just now."""
+        return self._work is None
+
+    def add(self, watch: Watch) -> None:
+        """It is told of all items from the place on, but those up to its ``told``."""
+        selector = watch.selector
+        group = self._groups.get(selector)
+        if group is None:
+            group = self._groups[selector] = _Group(selector)
+            self._index.add(group, selector)
+        group.watches[watch] = None
+        watch.way = self
+        self._count += 1
+
+    def discard(self, watch: Watch) -> None:
+        """It must be in this pass."""
+        selector = watch.selector
+        group = self._groups[selector]
+        del group.watches[watch]
+        watch.way = None
+        self._count -= 1
+        if not group.watches:
+            del self._groups[selector]
+            self._index.discard(group, selector)
+
+    def some(self) -> Watch:
+        """Any of them; there must be one."""
+        return next(iter(next(iter(self._groups.values())).watches))
+
+    def run(self, history: ChangeHistory, steps: int, tell: Callable[[Watch, Events, int], None]) -> int:
+        """Go on for this many steps, or until the end. Returns how many are left.
+
+        ``tell`` is called with the watch, the events and their size; it may take the watch out of the pass.
+        """
+        while steps > 0:
+            if self._work is None:
+                if self.place >= history.end or not self._count:
+                    return steps
+                self._work = self._tell(history.at(self.place), tell)
+            for cost in self._work:
+                steps -= cost
+                if steps <= 0:
+                    return 0
+            self._work = None
+            self.place += 1
+            steps -= 1
+        return 0
+
+    def skip_to(self, place: int) -> None:
+        """Nothing before it is wanted, or it is lost."""
+        self.place = max(self.place, place)
+        self._work = None
+
+    def _tell(self, item: Item, tell: Callable[[Watch, Events, int], None]) -> Iterator[int]:
+        """What it yields is what it cost."""
+        concerned: dict[_Group, list[int]] = {}
+        for number, change in enumerate(item.changes):
+            for group in self._index.candidates(change.key):
+                concerned.setdefault(group, []).append(number)
+            yield 1
+        for group, numbers in concerned.items():
+            if len(numbers) == len(item.changes):
+                changes = item.changes
+            else:
+                changes = tuple(item.changes[number] for number in numbers)
+            events, size = Events(item.position, changes), size_of(changes)
+            yield 1 + len(numbers) // 10
+            for watch in list(group.watches):
+                if watch.way is self and watch.told < item.at:
+                    tell(watch, events, size)
+                    yield _SEND_STEPS
+                else:
+                    yield 1
+
+
+# -- watch server ------------------------------------------------------------------------------------------------------
+
 
 #: What one turn may take: sending a message is five steps, a look at an entry or a watch one or two. About 10 ms.
 _TURN_STEPS: Final = 5_000

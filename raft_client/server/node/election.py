@@ -21,8 +21,7 @@ import math
 from typing import TYPE_CHECKING
 
 from raft_client.server.node.quorum import has_majority
-from raft_client.server.node.ready import Answer
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Role
 from raft_client.wire.hello import Capability
 from raft_client.wire.peer_messages import PreVote, PreVoteReply, RequestVote, VoteReply
 

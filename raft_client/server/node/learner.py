@@ -14,8 +14,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from raft_client.server.node.following import are_sound
-from raft_client.server.node.ready import Ask
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Ask, Role
 from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 if TYPE_CHECKING:

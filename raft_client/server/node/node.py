@@ -29,13 +29,11 @@ from raft_client.server.node.learner import Learner
 from raft_client.server.node.limits import Limits
 from raft_client.server.node.membership import Membership
 from raft_client.server.node.peer_requests import PeerRequests
-from raft_client.server.node.queries import config_reply, log_info_reply
 from raft_client.server.node.reads import Reads
-from raft_client.server.node.ready import Persist, Ready, Reply, Request
+from raft_client.server.node.ready import Persist, Ready, Reply, Request, Role
 from raft_client.server.node.replication import Replication
-from raft_client.server.node.roles import Role
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
-from raft_client.server.node.status import NodeStatus, node_status
+from raft_client.server.node.status import NodeStatus, config_reply, log_info_reply, node_status
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates

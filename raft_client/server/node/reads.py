@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from raft_client.server.node.quorum import member_peers
-from raft_client.server.node.ready import ReadGranted
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import ReadGranted, Role
 from raft_client.wire.hello import Capability
 from raft_client.wire.peer_messages import ReadIndex, ReadIndexReply
 

@@ -14,6 +14,7 @@ A disk that fails is told with ``fail()``. A node that was told so says nothing 
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TypeAlias
 
 import attrs
@@ -22,6 +23,31 @@ from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.configuration import Peer
 from raft_client.wire.frames import Message, hot_value
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+# ::
+#
+#     CLIENT ──> FOLLOWER ──> CANDIDATE ──> LEADER
+#       ^            ^            │            │
+#       │            └────────────┴────────────┤   a higher term, or a leader
+#       └──────────────────────────────────────┘   no member of the cluster any more
+#                                     any ──> STOPPED   the disk failed
+#
+# Source: Raft (Ongaro, *Consensus: Bridging Theory and Practice*), §3.3; facts §3 for CLIENT.
+
+
+class Role(Enum):
+    """What a peer is at the moment."""
+
+    CLIENT = "client"  # not in the configuration: copies the log, has no election time-out
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    STOPPED = "stopped"  # says nothing any more
+
+
+# -- ready -------------------------------------------------------------------------------------------------------------
+
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
 

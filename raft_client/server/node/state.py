@@ -13,8 +13,7 @@ from raft_client.errors import InvalidArgumentError
 from raft_client.server.node.log import Log
 from raft_client.server.node.outbox import Outbox
 from raft_client.server.node.quorum import is_member, member_peers
-from raft_client.server.node.ready import Answer
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Role
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.node.timing import Timing
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.ready import Answer
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Role
 from raft_client.wire.client_requests import HandOver, HandOverReply, Outcome
 from raft_client.wire.hello import Capability
 from raft_client.wire.peer_messages import TimeoutNow, TimeoutNowReply

@@ -17,7 +17,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.request_ids import is_fresh
+from raft_client.server.node.log import is_fresh
 from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId

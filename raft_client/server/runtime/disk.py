@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.ready import Persist
     from raft_client.server.node.stored_log import SnapshotMeta
-    from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+    from raft_client.server.runtime.storage.snapshots import SnapshotWriter
 
 #: Upper bounds of the classes in which jobs are counted by their time, in seconds; the last class has none.
 SYNC_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

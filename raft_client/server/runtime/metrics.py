@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Role
 from raft_client.server.runtime.disk import SYNC_BOUNDS_S
 
 if TYPE_CHECKING:

@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.clocks import wall_ns
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.reports import on_one_line
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request, Role
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.timing import QUIET_S
-from raft_client.server.runtime.asked_requests import AskedRequests
-from raft_client.server.runtime.clock import monotonic_s
-from raft_client.server.runtime.compaction import Compaction
+from raft_client.server.runtime.compaction import Compaction, Trimming
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
-from raft_client.server.runtime.request_door import RequestDoor
-from raft_client.server.runtime.request_horizon import RequestHorizon
 from raft_client.server.runtime.sockets import PeerSockets
-from raft_client.server.runtime.trimming import Trimming
 from raft_client.wire.client_requests import (
     BroadcastStateUrl,
     BroadcastStateUrlReply,
@@ -44,6 +41,8 @@ from raft_client.wire.client_requests import (
     Trim,
 )
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.peer_messages import PeerReply, decode_peer_reply, decode_request
+from raft_client.wire.request_id import CLOCK_TOLERANCE_S
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
 if TYPE_CHECKING:
@@ -57,6 +56,135 @@ if TYPE_CHECKING:
     from raft_client.server.runtime.disk import Storage
     from raft_client.server.runtime.sockets import Received
     from raft_client.wire.frames import Message
+
+# -- what was asked of other peers -------------------------------------------------------------------------------------
+
+
+#: Of each peer. There is one at a time, and late replies of earlier ones.
+REMEMBERED: Final = 64
+
+
+class AskedRequests:
+    """A reply does not say what it answers: its request id does, for those who remember the request."""
+
+    __slots__ = ("_types",)
+
+    def __init__(self) -> None:
+        self._types: dict[str, OrderedDict[bytes, bytes]] = {}
+
+    def ask(self, peer_id: str, request_id: bytes, message_type: bytes) -> None:
+        """It is sent now."""
+        types = self._types.setdefault(peer_id, OrderedDict())
+        types[request_id] = message_type
+        if len(types) > REMEMBERED:
+            types.popitem(last=False)
+
+    def decode(self, peer_id: str, request_id: bytes, frames: Sequence[bytes]) -> PeerReply | None:
+        """A reply; None if nothing was asked with this id. Raises ProtocolError."""
+        types = self._types.get(peer_id)
+        message_type = None if types is None else types.get(request_id)
+        return None if message_type is None else decode_peer_reply(message_type, frames)
+
+    def forget(self, peer_id: str) -> None:
+        """The connection begins anew: replies to what was asked before mean nothing."""
+        self._types.pop(peer_id, None)
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+# A leader answers reads for a while without asking the others. If its clock stood still with the machine, that while
+# would go on when the machine wakes up, and by then the others have a new leader.
+#
+# Source: clock_gettime(2), CLOCK_BOOTTIME. ``time.monotonic()`` stands still on Linux and macOS; macOS's
+# CLOCK_MONOTONIC goes on.
+
+
+def _clock() -> Callable[[], float]:
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
+        if hasattr(time, name):
+            return partial(time.clock_gettime, getattr(time, name))
+    return time.monotonic
+
+
+#: Seconds since some moment; never goes back, and is not to be compared with ``time.monotonic()``.
+monotonic_s: Final = _clock()
+
+
+# -- what comes in -----------------------------------------------------------------------------------------------------
+
+
+#: A route, a request id, a type and the cluster ident.
+_LEAST_FRAMES: Final = 4
+
+
+class RequestDoor:
+    """``drop`` is told why a message is not let in."""
+
+    def __init__(self, ident: bytes, drop: Callable[[str], None]) -> None:
+        #: How many requests came, by the name of their type.
+        self.requests: Counter[str] = Counter()
+        self._ident = ident
+        self._drop = drop
+
+    def let_in(self, frames: list[bytes]) -> Request | None:
+        """The request; None if there is none in these frames, or it is of another cluster."""
+        if len(frames) < _LEAST_FRAMES:
+            self._drop("too few frames")
+            return None
+        try:
+            message = decode_request(frames[1], frames[2:])
+        except ProtocolError:
+            self._drop("malformed")
+            return None
+        if message.ident != self._ident:
+            self._drop("another cluster")
+            return None
+        self.requests[type(message).__name__] += 1
+        return Request(frames[0], frames[1], message)
+
+
+# -- ids that are too old ----------------------------------------------------------------------------------------------
+
+
+#: It is asked for this often.
+_INTERVAL_S: Final = 10.0
+
+
+class RequestHorizon:
+    """Follows the wall clock, but no faster than time passes, and no further than the newest id in the log allows.
+
+    What is forgotten cannot be told from what is new. A clock that shows next year for a minute must not make a peer
+    forget ids that are fresh again when it shows today: it would append their entries twice. While a peer runs, its
+    monotonic clock (``now``) knows better. A machine that boots may show anything, but the ids in its log were made by
+    others, and taken by leaders whose clocks agreed to a quarter of an hour: they say which time it is at least, and
+    that is believed.
+    """
+
+    def __init__(self, ttl_s: float | None) -> None:
+        """``ttl_s`` is how long ids are remembered; None is for ever."""
+        self._ttl_s = ttl_s
+        self._due_at = 0.0
+        self._horizon_s: float | None = None
+        #: What the wall clock allowed, less the monotonic time, when it was asked first.
+        self._offset_s = 0.0
+
+    def due(self, now: float, wall_s: float, newest_s: Callable[[], float]) -> float | None:
+        """Ids made before this time (seconds since 1970) may be forgotten now; None if it is not time to do so.
+
+        ``newest_s`` tells when the newest id in the log was made, or a time before that.
+        """
+        if self._ttl_s is None or now < self._due_at:
+            return None
+        self._due_at = now + _INTERVAL_S
+        limit_s = wall_s - self._ttl_s
+        if self._horizon_s is None:
+            self._horizon_s, self._offset_s = -math.inf, limit_s - now
+        limit_s = min(limit_s, now + self._offset_s, newest_s() - CLOCK_TOLERANCE_S - self._ttl_s)
+        self._horizon_s = max(self._horizon_s, limit_s)
+        return self._horizon_s if self._horizon_s > -math.inf else None
+
+
+# -- peer --------------------------------------------------------------------------------------------------------------
+
 
 logger: Final = logging.getLogger("raft_client.server")
 

@@ -10,7 +10,8 @@ Rules:
 * A DEALER drops what it is given while it is not connected: the node repeats what is not answered, and nothing that
   was queued for a dead peer may reach its successor.
 * Every queue has an end. A ROUTER drops what is for a connection whose queue is full; its client asks again.
-* With keys, a peer is known by its key and not by its address: see :mod:`raft_client.server.runtime.handshakes`.
+* With keys, a peer is known by its key and not by its address. What only peers say is heard only from the peer whose
+  key its sender has: a client cannot pretend to be a leader, and no peer to be another one.
 """
 
 from __future__ import annotations
@@ -18,25 +19,250 @@ from __future__ import annotations
 import errno
 import logging
 import math
-from itertools import count
+from collections import OrderedDict, deque
+from itertools import count, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import zmq
 from zmq import zmq_poll
+from zmq.utils import z85
 
 from raft_client.errors import TransportError
-from raft_client.server.runtime.handshakes import Handshakes
-from raft_client.server.runtime.long_answers import LongAnswers
-from raft_client.server.runtime.request_pace import RequestPace
+from raft_client.reports import on_one_line
+from raft_client.server.runtime.curve_keys import CLIENTS
+from raft_client.wire.client_requests import Trim
 from raft_client.wire.configuration import with_host
-from raft_client.zmq_messages import LongMessageError, monitored_events, receive_message, send_message, skip_message
+from raft_client.wire.peer_messages import AppendEntries, InstallSnapshot, PreVote, RequestVote, TimeoutNow
+from raft_client.zmq_messages import (
+    LongMessageError,
+    monitored_events,
+    receive_message,
+    send_message,
+    send_tracked_message,
+    skip_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from raft_client.server.runtime.curve_keys import CurveKeys
 
+# -- handshakes --------------------------------------------------------------------------------------------------------
+# libzmq asks about each handshake, and this answers.
+#
+# The questions come to a socket of the peer's own context (ZeroMQ RFC 27, ZAP), so they are answered between two turns
+# of its event loop, without a thread. libzmq asks only about clients that have proved that they hold the secret key of
+# the public one that they show, and that knew the key of this peer.
+
+
 logger: Final = logging.getLogger("raft_client.server")
+
+_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+#: What only peers say. The frame after the ident is the id of the one that says it.
+_OF_PEERS: Final = frozenset(
+    message.TYPE for message in (AppendEntries, InstallSnapshot, PreVote, RequestVote, TimeoutNow, Trim)
+)
+#: Where that frame is, after the route, the request id, the type and the ident.
+_TYPE_AT: Final = 2
+_SENDER_AT: Final = 4
+#: Addresses of which it is remembered that they were logged. There may be as many as there are machines that try.
+_MOST_ADDRESSES: Final = 1_000
+
+_monitor_numbers = count(1)
+
+
+class Handshakes:
+    """Of the sockets of one context that others connect to. Made before the first of them is bound."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: CurveKeys, drop: Callable[[str], object]) -> None:
+        self._keys = keys
+        self._drop = drop
+        self._asked = context.socket(zmq.REP)
+        self._asked.linger = 0
+        self._asked.bind("inproc://zeromq.zap.01")
+        self._monitors: list[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = []
+        self._logged: set[str] = set()
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """To be watched for readability."""
+        return [self._asked, *(monitor for _, monitor in self._monitors)]
+
+    def protect(self, socket: zmq.Socket[bytes]) -> None:
+        """Let nobody connect to this socket without a key. To be called before it is bound."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret_key)
+        monitor = socket.get_monitor_socket(_FAILED, f"inproc://raft-handshakes-{next(_monitor_numbers)}")
+        self._monitors.append((socket, monitor))
+
+    def settle(self, now: float) -> None:
+        """Answer what libzmq has asked, and log who was refused."""
+        while (question := receive_message(self._asked)) is not None:
+            self._keys.refresh(now)
+            send_message(self._asked, self._answer(question))
+        for _, monitor in self._monitors:
+            for _ in monitored_events(monitor):
+                # libzmq ended it by itself, and does not say whose it was.
+                self._refuse("", "it has no key, or does not know the key of this peer, or is no ØMQ program")
+
+    def may_say(self, frames: list[bytes], user: str, now: float) -> bool:
+        """Whether a message to a ROUTER may come from the one that was given this name, and whose key may be gone."""
+        if not self._keys.is_there(user, now):
+            self._drop("of somebody whose key was taken away")
+            return False
+        if len(frames) <= _SENDER_AT or frames[_TYPE_AT] not in _OF_PEERS:
+            return True
+        kind, sender = frames[_TYPE_AT], frames[_SENDER_AT]
+        if (kind == Trim.TYPE and not sender) or (sender == user.encode() and not user.startswith(CLIENTS + "/")):
+            return True
+        self._drop("in the name of a peer whose key its sender does not have")
+        return False
+
+    def no_way(self, peer_id: str, url: str, *, has_key: bool) -> None:
+        """There is no connection to that peer: its key is not known, or one of the two does not know the other."""
+        if has_key:
+            why = "the handshake fails; does each have the public key of the other, and is it the right one?"
+        else:
+            why = f"there is no {self._keys.folder / peer_id}.key that can be used"
+        self._log_once(f"{peer_id} {url}", f"cannot connect to peer {peer_id} at {url}: {why}")
+
+    def close(self) -> None:
+        """Its own sockets, and the monitors of the others."""
+        for socket, monitor in self._monitors:
+            socket.disable_monitor()
+            monitor.close(linger=0)
+        self._asked.close(linger=0)
+
+    def _answer(self, question: list[bytes]) -> list[bytes]:
+        version, request_id, _domain, address, _identity, mechanism, *credentials = question
+        user = None
+        if mechanism == b"CURVE" and len(credentials) == 1:
+            user = self._keys.user(z85.encode(credentials[0]))
+        if user is None:
+            self._refuse(address.decode("utf-8", "replace"), f"its key is not in {self._keys.folder}")
+            return [version, request_id, b"400", b"unknown key", b"", b""]
+        return [version, request_id, b"200", b"OK", user.encode(), b""]
+
+    def _refuse(self, address: str, why: str) -> None:
+        self._drop("refused at the handshake")
+        place = f"from {address}" if address else "from an address that libzmq does not tell"
+        self._log_once(address, f"refuses connections {place}: {why}")
+
+    def _log_once(self, address: str, what: str) -> None:
+        if address not in self._logged:
+            if len(self._logged) >= _MOST_ADDRESSES:
+                self._logged.clear()
+            self._logged.add(address)
+            logger.warning("%s", on_one_line(f"peer {self._keys.peer_id} {what}"))
+
+
+# -- long answers ------------------------------------------------------------------------------------------------------
+# libzmq counts the messages that wait for a connection, not their bytes: a client that asks a thousand times for a
+# value of 10 MiB, and reads nothing, would have a peer keep 10 GiB. What libzmq still holds of long answers is known
+# from their last frames, which it hands back when they are sent; so what waits has bounds, and more is dropped.
+#
+# Invariant: what waits has ``_MOST_BYTES`` in all and one answer more; twice that, if many wait for one answer each.
+
+
+#: Shorter ones are bounded by their number alone.
+_LONG_BYTES: Final = 16 * 1024
+#: What waits for one connection, and for all. A connection for which nothing waits may have an answer all the same.
+_MOST_BYTES_OF_ONE: Final = 32 * 1024 * 1024
+_MOST_BYTES: Final = 256 * 1024 * 1024
+#: Connections that are looked at with each long answer, whether they have read theirs.
+_LOOKED_AT: Final = 4
+
+
+class LongAnswers:
+    """What waits of them in libzmq, by route; those that were not looked at for longest are the first."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[bytes, deque[tuple[int, zmq.MessageTracker]]] = OrderedDict()
+        self._bytes: dict[bytes, int] = {}
+        self._total = 0
+
+    def send(self, router: zmq.Socket[bytes], frames: Sequence[bytes]) -> bool:
+        """Send an answer, long or short; the first frame is the route. False if it was dropped."""
+        size = sum(map(len, frames))
+        if size < _LONG_BYTES:
+            return send_message(router, frames)
+        route = frames[0]
+        for each in [route, *islice(self._waiting, _LOOKED_AT)]:
+            self._look_at(each)
+        if not self._has_room(route, size):
+            return False
+        tracker = send_tracked_message(router, frames)
+        if tracker is None:
+            return False
+        self._waiting.setdefault(route, deque()).append((size, tracker))
+        self._bytes[route] = self._bytes.get(route, 0) + size
+        self._total += size
+        return True
+
+    def _has_room(self, route: bytes, size: int) -> bool:
+        waiting = self._bytes.get(route, 0)
+        if not waiting:
+            return self._total + size <= 2 * _MOST_BYTES
+        return waiting + size <= _MOST_BYTES_OF_ONE and self._total + size <= _MOST_BYTES
+
+    def _look_at(self, route: bytes) -> None:
+        """What is sent waits no longer. Answers of one connection are sent in their order."""
+        waiting = self._waiting.get(route)
+        if waiting is None:
+            return
+        while waiting and waiting[0][1].done:
+            size = waiting.popleft()[0]
+            self._bytes[route] -= size
+            self._total -= size
+        if waiting:
+            self._waiting.move_to_end(route)
+        else:
+            del self._waiting[route], self._bytes[route]
+
+
+# -- the pace of requests ----------------------------------------------------------------------------------------------
+# A ROUTER hands out what waits on its connections in turn, and none of them can be left alone. So when one has had more
+# than its share, nothing is taken from any for a moment. Its messages then wait in libzmq and, when its queue is full,
+# in TCP, which slows it down; those of the others wait for a few milliseconds.
+#
+# Invariant: in any time of ``t`` seconds no connection has more than ``_BURST + t * _A_SECOND`` requests taken, and
+# one.
+
+
+#: Requests of one connection that are taken in a second: more than a peer can answer. To receive and drop as many takes
+#: less than half of a processor.
+_A_SECOND: Final = 50_000
+#: So many at once count as nothing: a client sends what it has in flight in one go.
+_BURST: Final = 500
+_PAUSE_S: Final = 0.001
+#: Connections that are remembered before those are forgotten that have been quiet since.
+_REMEMBERED: Final = 4_096
+
+_EACH_S: Final = 1 / _A_SECOND
+_BURST_S: Final = _BURST / _A_SECOND
+
+
+class RequestPace:
+    """Of one ROUTER; ``now`` is monotonic seconds."""
+
+    def __init__(self) -> None:
+        #: Nothing is to be taken before.
+        self.pauses_until: float = 0.0
+        self._paid_until: dict[bytes, float] = {}  # by route: when it would be done at the pace of a second
+
+    def may_go_on(self, route: bytes, now: float) -> bool:
+        """One request of this connection was taken; whether another one, of whichever connection, may follow."""
+        paid_until = self._paid_until[route] = max(self._paid_until.get(route, 0.0), now) + _EACH_S
+        if len(self._paid_until) > _REMEMBERED:
+            self._paid_until = {each: until for each, until in self._paid_until.items() if until > now}
+        if paid_until <= now + _BURST_S:
+            return True
+        self.pauses_until = now + _PAUSE_S
+        return False
+
+
+# -- sockets -----------------------------------------------------------------------------------------------------------
+
 
 #: Messages that wait to be sent through one connection: as many as Node peers have. One with entries has 64 KiB.
 _SEND_QUEUE: Final = 1_000
@@ -74,8 +300,6 @@ _REFUSED: Final = int(
 #: The process, or the machine, has too many files open: connections of clients are files, too.
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _RETRY_S: Final = 0.1
-
-_monitor_numbers = count(1)
 
 
 class Dealer:

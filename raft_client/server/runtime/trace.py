@@ -36,8 +36,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Role
 from raft_client.wire.client_requests import ConfigUpdateReply, Outcome, UpdateReply
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 

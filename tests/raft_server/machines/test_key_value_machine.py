@@ -14,8 +14,7 @@ from raft_client import KeyValueCodec
 from raft_client.codecs import Change, ChangeKind, Compare
 from raft_client.errors import ProtocolError
 from raft_client.server.machines import key_value
-from raft_client.server.machines.frozen_items import FrozenItems
-from raft_client.server.machines.key_value import KeyValueStateMachine, TransactionStatus
+from raft_client.server.machines.key_value import FrozenItems, KeyValueStateMachine, TransactionStatus
 from raft_client.server.machines.state_machine import Applied
 from raft_client.wire.client_requests import ClientDispatch
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from raft_client.server.machines import watch_server
-from raft_client.server.machines.watch_server import WatchServer
-from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (

@@ -14,9 +14,7 @@ from watch_model import Schedule
 
 from raft_client.server.machines import watch_server
 from raft_client.server.machines.change_history import ChangeHistory
-from raft_client.server.machines.watch_passes import Pass
-from raft_client.server.machines.watch_server import WatchServer
-from raft_client.server.machines.watch_sessions import Session
+from raft_client.server.machines.watch_server import Pass, Session, WatchServer
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason
 

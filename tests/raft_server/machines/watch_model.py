@@ -17,8 +17,7 @@ from typing import Final
 
 import attrs
 
-from raft_client.server.machines.watch_server import WatchServer
-from raft_client.server.machines.watch_sessions import WatchServerLimits
+from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from node_cluster import OURS, NodeCluster, make_id
 
-from raft_client.server.node.ready import Reply, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Reply, Request, Role
 from raft_client.wire.peer_messages import PreVote, PreVoteReply, RequestVote, VoteReply
 
 NODE: frozenset[str] = frozenset()

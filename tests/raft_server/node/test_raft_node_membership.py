@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from node_cluster import NodeCluster, make_id, peers_of
 
-from raft_client.server.node.ready import Ask, Connect, Disconnect, Output, Reply
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Ask, Connect, Disconnect, Output, Reply, Role
 from raft_client.wire.client_requests import ConfigProposal, ConfigReply, ConfigUpdateReply, Outcome, RequestConfig
 from raft_client.wire.configuration import ConfigChange, Peer, decode_config, encode_config
 from raft_client.wire.frames import JsonValue, Message

@@ -6,8 +6,7 @@ import time
 
 from node_cluster import OURS, NodeCluster
 
-from raft_client.server.node.ready import ReadGranted
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import ReadGranted, Role
 from raft_client.wire.peer_messages import ReadIndex, ReadIndexReply, TimeoutNow
 
 

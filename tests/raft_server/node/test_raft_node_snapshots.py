@@ -9,8 +9,7 @@ from memory_log import MemoryLog
 from node_cluster import OURS, NodeCluster, make_id, peers_of
 
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Ask, Persist, Ready, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Ask, Persist, Ready, Request, Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import HardState, SnapshotMeta

@@ -8,8 +8,7 @@ import attrs
 import pytest
 from node_cluster import OURS, NodeCluster, peers_of
 
-from raft_client.server.node.ready import Answer, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Request, Role
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.peer_messages import AppendEntries
 from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries

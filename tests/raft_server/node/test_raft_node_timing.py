@@ -7,8 +7,7 @@ import random
 import pytest
 from node_cluster import OURS, NodeCluster, make_id
 
-from raft_client.server.node.ready import Answer, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Request, Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.timing import LONGEST_S, QUIET_S, RecentPeak, Timing
 from raft_client.wire.client_requests import RequestLogInfo

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from node_cluster import NodeCluster
 
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Role
 from raft_client.wire.client_requests import HandOver, HandOverReply, Outcome
 from raft_client.wire.frames import Message
 from raft_client.wire.peer_messages import TimeoutNow, TimeoutNowReply

@@ -34,11 +34,9 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.machines.state_machine import StateMachine
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.request_horizon import RequestHorizon
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import StorageLimits
-from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+from raft_client.server.runtime.peer import RaftPeer, RequestHorizon
+from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
+from raft_client.server.runtime.storage.snapshots import SnapshotWriter
 from raft_client.wire.frames import encode_uint
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason, NoSession, Watching

@@ -19,9 +19,8 @@ from raft_client.links import Link, Links
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.clock import monotonic_s
 from raft_client.server.runtime.curve_keys import CurveKeys
-from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.peer import RaftPeer, monotonic_s
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.client_requests import Outcome, RequestConfig, Trim, TrimReply
 from raft_client.wire.peer_messages import AppendEntries, RequestVote

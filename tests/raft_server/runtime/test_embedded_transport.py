@@ -14,9 +14,8 @@ from support.waiting import eventually
 
 from raft_client import AsyncRaftClient, ConfigError, KeyValueCodec, NoLeaderError, Peer, RaftClient
 from raft_client.errors import InvalidArgumentError, TransportError
-from raft_client.server import embedded_transport
-from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
-from raft_client.server.embedded_transport import Transport
+from raft_client.server import embedded_cluster
+from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster, Transport
 
 pytestmark = pytest.mark.parametrize("transport", ["tcp", "ipc"])
 
@@ -148,7 +147,7 @@ def test_where_there_are_no_unix_sockets_they_are_refused(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where libzmq has no Unix sockets, the error says so."""
-    monkeypatch.setattr(embedded_transport, "has_unix_sockets", lambda: False)
+    monkeypatch.setattr(embedded_cluster, "has_unix_sockets", lambda: False)
     if transport == "ipc":
         with pytest.raises(InvalidArgumentError, match="no Unix sockets on this system"):
             EmbeddedCluster(transport=transport)

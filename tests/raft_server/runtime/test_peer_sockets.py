@@ -10,9 +10,8 @@ import pytest
 import zmq
 from support.waiting import eventually
 
-from raft_client.server.runtime import long_answers
-from raft_client.server.runtime.long_answers import LongAnswers
-from raft_client.server.runtime.sockets import PeerSockets
+from raft_client.server.runtime import sockets as peer_sockets
+from raft_client.server.runtime.sockets import LongAnswers, PeerSockets
 
 
 class Sockets(PeerSockets):
@@ -173,8 +172,8 @@ def test_broadcasts_are_found_at_the_host_that_clients_know(sockets: Sockets) ->
 
 def test_long_answers_may_take_all_of_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that just fits into what may wait for one connection, and for all, is sent; a byte more is dropped."""
-    monkeypatch.setattr(long_answers, "_MOST_BYTES_OF_ONE", 100)
-    monkeypatch.setattr(long_answers, "_MOST_BYTES", 100)
+    monkeypatch.setattr(peer_sockets, "_MOST_BYTES_OF_ONE", 100)
+    monkeypatch.setattr(peer_sockets, "_MOST_BYTES", 100)
     answers = LongAnswers()
     answers._bytes, answers._total = {b"a": 40}, 40
     assert answers._has_room(b"a", 60)

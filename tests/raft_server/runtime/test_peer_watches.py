@@ -14,9 +14,8 @@ from support.waiting import eventually, until
 from raft_client import AsyncRaftClient, KeyValueCodec, RaftClient, WatchEvent
 from raft_client.codecs import Change, ChangeKind
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, EmbeddedCluster, Fsync
-from raft_client.server.machines.watch_server import WatchServer
-from raft_client.server.machines.watch_sessions import WatchServerLimits
-from raft_client.server.runtime import watch_service
+from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
+from raft_client.server.runtime import machine_runner
 from raft_client.wire.hello import Capability
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, EndReason, NoSession, WatchProgress
@@ -29,7 +28,7 @@ put, gone = KeyValueCodec.set, KeyValueCodec.delete
 def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
     """Peers that start from now on have these limits."""
     with_limits = partial(partial, WatchServerLimits)
-    return lambda **limits: monkeypatch.setattr(watch_service, "WatchServerLimits", with_limits(**limits))
+    return lambda **limits: monkeypatch.setattr(machine_runner, "WatchServerLimits", with_limits(**limits))
 
 
 def a_cluster(size: int = 1) -> AsyncEmbeddedCluster:

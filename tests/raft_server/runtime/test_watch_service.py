@@ -7,8 +7,8 @@ import pytest
 from raft_client import KeyValueCodec, LogEntry
 from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.key_value import KeyValueStateMachine
-from raft_client.server.machines.watch_sessions import WatchServerLimits
-from raft_client.server.runtime.watch_service import WatchService
+from raft_client.server.machines.watch_server import WatchServerLimits
+from raft_client.server.runtime.machine_runner import WatchService
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, Position
 from raft_client.wire.watch_messages import BeginWatch, EndReason, Events, WatchEnded, Watching
 

@@ -20,8 +20,7 @@ from support.raft_disks import DamagedLogError, Image, SimulatedLog
 from raft_client.errors import StorageDamagedError, StorageError, StorageVersionError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, SnapshotMeta
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 

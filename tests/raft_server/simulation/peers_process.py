@@ -32,13 +32,13 @@ from raft_client.server.node.ready import (
     Reconnect,
     Reply,
     Request,
+    Role,
 )
-from raft_client.server.node.roles import Role
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.node.timing import QUIET_S
-from raft_client.server.runtime.request_horizon import RequestHorizon
+from raft_client.server.runtime.peer import RequestHorizon
 from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, is_hello
 from raft_client.wire.peer_messages import decode_request

@@ -8,8 +8,7 @@ from peers_audit import Audit, TermAt
 from peers_world import World
 from support.raft_disks import SimulatedLog
 
-from raft_client.server.node.ready import Answer, Request
-from raft_client.server.node.roles import Role
+from raft_client.server.node.ready import Answer, Request, Role
 from raft_client.server.node.state import NodeState
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.peer_messages import AppendEntries, AppendReply, RequestVote, SnapshotReply, VoteReply

@@ -25,9 +25,8 @@ from raft_client.server.node.membership import Membership
 from raft_client.server.node.outbox import Outbox
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.reads import Reads
-from raft_client.server.node.ready import Output
+from raft_client.server.node.ready import Output, Role
 from raft_client.server.node.replication import Replication
-from raft_client.server.node.roles import Role
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.timing import Timing
 from raft_client.server.node.transfer import Transfer

@@ -11,8 +11,7 @@ from support.disks import FaultyDisk
 from raft_client.errors import StorageError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId

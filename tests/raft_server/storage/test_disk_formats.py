@@ -18,15 +18,18 @@ from support.disks import SimulatedDisk
 from raft_client.errors import StorageDamagedError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import StorageLimits
+from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.request_filter import RequestFilter
-from raft_client.server.runtime.storage.segment import SegmentWriter
+from raft_client.server.runtime.storage.segment import SegmentWriter, scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
-from raft_client.server.runtime.storage.segment_index import SegmentIndex, Summary, encode_index, index_name
-from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
-from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter, StoredSnapshot, snapshot_name
+from raft_client.server.runtime.storage.segment_index import (
+    RequestFilter,
+    SegmentIndex,
+    Summary,
+    encode_index,
+    index_name,
+)
+from raft_client.server.runtime.storage.snapshots import SnapshotFileWriter, StoredSnapshot, snapshot_name
 from raft_client.wire.configuration import ConfigChange, Peer
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.request_id import RequestId

@@ -30,14 +30,12 @@ from support.disks import FaultyDisk
 from raft_client.errors import StorageError, StorageFullError
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
-from raft_client.server.runtime.storage import disk_log, segment, segment_format, segment_scan
-from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage import disk_log, segment, segment_format
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
 from raft_client.server.runtime.storage.inspection import inspect_directory, inspect_folder
-from raft_client.server.runtime.storage.options import Fsync
 from raft_client.server.runtime.storage.recovery import FileNames, Recovered, recover
 from raft_client.server.runtime.storage.segment_list import SegmentList
-from raft_client.server.runtime.storage.snapshot_file import SnapshotFileWriter
-from raft_client.server.runtime.storage.snapshot_store import SnapshotStore
+from raft_client.server.runtime.storage.snapshots import SnapshotFileWriter, SnapshotStore
 
 
 @pytest.mark.parametrize(("error", "cls"), [(errno.EIO, StorageError), (errno.ENOSPC, StorageFullError)])
@@ -224,7 +222,7 @@ from concurrent.futures import ThreadPoolExecutor
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import StorageLimits
+from raft_client.server.runtime.storage.disk_log import StorageLimits
 from raft_client.wire.configuration import Peer
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.request_id import RequestId
@@ -430,13 +428,13 @@ def old_files_go_before_the_snapshot_stays(patch: pytest.MonkeyPatch) -> None:
 
 def every_bad_record_is_a_torn_one(patch: pytest.MonkeyPatch) -> None:
     """What was acknowledged is cut off."""
-    patch.setattr(segment_scan, "is_power_loss", lambda *_: True)
-    patch.setattr(segment_scan, "_is_synced_behind", lambda *_: False)
+    patch.setattr(segment, "is_power_loss", lambda *_: True)
+    patch.setattr(segment, "_is_synced_behind", lambda *_: False)
 
 
 def torn_tails_in_the_middle(patch: pytest.MonkeyPatch) -> None:
     """A bad record ends any segment."""
-    patch.setattr(segment_scan, "_is_cut_off", lambda *_: False)
+    patch.setattr(segment, "_is_cut_off", lambda *_: False)
 
 
 def no_checksums(patch: pytest.MonkeyPatch) -> None:

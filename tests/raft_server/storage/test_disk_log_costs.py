@@ -17,10 +17,9 @@ from support.disks import SimulatedDisk
 from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage import filesystem, segment_list
-from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.request_filter import RequestFilter
+from raft_client.server.runtime.storage.segment_index import RequestFilter
 from raft_client.wire.log_entry import SnapshotChunk
 
 

@@ -27,8 +27,7 @@ from raft_client.server.node.ready import Persist
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.inspection import Inspection
-from raft_client.server.runtime.storage.log_import import import_log
-from raft_client.server.runtime.storage.node_peer_files import NodePeerFolder
+from raft_client.server.runtime.storage.log_import import NodePeerFolder, import_log
 from raft_client.wire.configuration import ConfigChange, Peer, Peers
 from raft_client.wire.log_entry import EntryKind, LogEntry
 

@@ -21,8 +21,7 @@ from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.filesystem import SystemFolder, storage_error
 from raft_client.server.runtime.storage.inspection import inspect_folder
-from raft_client.server.runtime.storage.new_directory import new_directory
-from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
+from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner, new_directory
 from raft_client.server.runtime.storage.recovery import list_files
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry

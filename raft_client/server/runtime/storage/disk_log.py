@@ -19,32 +19,255 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Self
 
-from raft_client.errors import BusyError, InvalidArgumentError
-from raft_client.server.node.stored_log import HardState
+import attrs
+
+from raft_client.errors import BusyError, InvalidArgumentError, StorageError
+from raft_client.server.node.stored_log import Configuration, HardState, as_many_as_fit
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, make_directory, storage_error
-from raft_client.server.runtime.storage.log_contents import LogContents
-from raft_client.server.runtime.storage.new_log import make_log
-from raft_client.server.runtime.storage.options import Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
-from raft_client.server.runtime.storage.recovery import is_new, list_files, recover
+from raft_client.server.runtime.storage.recovery import FIRST_SEQUENCE, is_new, list_files, recover
 from raft_client.server.runtime.storage.segment import Segment, SegmentTables, SegmentWriter
 from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import write_index
+from raft_client.server.runtime.storage.snapshots import SnapshotStore
 from raft_client.wire.configuration import ConfigChange, Peers, decode_config
 from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from raft_client.server.node.ready import Persist
     from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.recovery import Recovered
-    from raft_client.server.runtime.storage.snapshot_store import SnapshotWriter
+    from raft_client.server.runtime.storage.snapshots import SnapshotWriter
     from raft_client.wire.log_entry import LogEntry
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+_MIB: Final = 1024 * 1024
+
+
+class Fsync(Enum):
+    """When a job is durable."""
+
+    #: Each entry is synced by itself. Slower than GROUP, and no safer: what a job promises is not said before its end.
+    ALWAYS = "always"
+    #: One sync for a job. Nothing that was acknowledged is ever lost.
+    GROUP = "group"
+    #: The system writes when it likes to. A process that dies loses nothing. If the *machine* stops, the peer forgets
+    #: entries that count as committed, and votes, so that a cluster may lose acknowledged entries or have two leaders
+    #: in one term. For tests, and for data that can be had again.
+    OFF = "off"
+
+
+@attrs.frozen(kw_only=True)
+class StorageLimits:
+    """Sizes; the defaults suit all."""
+
+    #: A segment that has as much is ended. A job is never divided, so it may have more in the end.
+    segment_bytes: int = 16 * _MIB
+    segment_entries: int = 65_536
+    #: What the newest entries may take in memory.
+    recent_bytes: int = 4 * _MIB
+
+
+# -- the newest entries ------------------------------------------------------------------------------------------------
+
+
+class RecentEntries:
+    """The last entries of the log, without a gap, about as many bytes as allowed; more only until they are durable.
+
+    What an entry takes in memory beside its bytes counts, too.
+    """
+
+    _OVERHEAD = 150  # bytes: two objects and a place in the list
+
+    def __init__(self, last: int, max_bytes: int) -> None:
+        self._entries: list[LogEntry] = []
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        #: The index of the oldest one; one more than the last if there is none.
+        self.first: int = last + 1
+
+    def get(self, index: int) -> LogEntry:
+        """One from ``first`` on."""
+        return self._entries[index - self.first]
+
+    def entries(self, index: int, last: int) -> Iterator[LogEntry]:
+        """Those from ``index``, which is at least ``first``, to ``last``."""
+        return map(self._entries.__getitem__, range(index - self.first, last + 1 - self.first))
+
+    def extend(self, entries: tuple[LogEntry, ...]) -> None:
+        """The next ones."""
+        self._entries += entries
+        self._bytes += sum([len(entry.frame) for entry in entries]) + len(entries) * self._OVERHEAD
+
+    def truncate(self, last: int) -> None:
+        """The log ends at ``last`` now."""
+        if last + 1 < self.first:
+            self.clear(last)
+        else:
+            self._drop(last + 1 - self.first, len(self._entries))
+
+    def clear(self, last: int) -> None:
+        """The log is another one, and ends at ``last``."""
+        self._entries.clear()
+        self._bytes = 0
+        self.first = last + 1
+
+    def trim(self) -> None:
+        """All of it is durable: let the oldest go. Rarely, and then some at once."""
+        if self._bytes <= self._max_bytes + self._max_bytes // 4:
+            return
+        excess, count = self._bytes - self._max_bytes, 0
+        while excess > 0:
+            excess -= len(self._entries[count].frame) + self._OVERHEAD
+            count += 1
+        self._drop(0, count)
+        self.first += count
+
+    def _drop(self, begin: int, end: int) -> None:
+        gone = self._entries[begin:end]
+        self._bytes -= sum([len(entry.frame) for entry in gone]) + len(gone) * self._OVERHEAD
+        del self._entries[begin:end]
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+class LogContents:
+    """Implements :class:`~raft_client.server.node.stored_log.StoredLog`. Belongs to the loop's thread."""
+
+    def __init__(self, folder: Folder, found: Recovered, recent_bytes: int, *, is_synced: bool) -> None:
+        self._owner = found.owner
+        self._segments = found.segments
+        self._snapshots = SnapshotStore(folder, found.snapshot, is_log_synced=is_synced)
+        self._recent = RecentEntries(self._segments.last.last, recent_bytes)
+        self._configurations: list[Configuration] | None = None
+        self._failure: str | None = None
+
+    @property
+    def peer_id(self) -> str:
+        """Whose log it is."""
+        return self._owner.peer_id
+
+    @property
+    def hard_state(self) -> HardState:
+        """As it was persisted last."""
+        return self._segments.last.hard_state
+
+    @property
+    def configurations(self) -> Sequence[Configuration]:
+        """That of the snapshot, or of the start; then those of the CONFIG entries behind it, oldest first."""
+        if self._configurations is None:
+            base = Configuration(0, self._owner.change) if self.snapshot is None else self.snapshot.configuration
+            self._configurations = [base, *(each for each in self._segments.configurations if each.index > base.index)]
+        return self._configurations
+
+    @property
+    def snapshot(self) -> SnapshotMeta | None:
+        """The newest one."""
+        current = self._snapshots.current
+        return None if current is None else current.meta
+
+    @property
+    def first_index(self) -> int:
+        """Of the oldest entry that is kept; ``last_index + 1`` if there is none."""
+        return self._segments.first_index
+
+    @property
+    def last_index(self) -> int:
+        """Of the newest entry; that of the snapshot if no entry follows it; 0 if there is nothing."""
+        return self._segments.last.last
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry, or of the snapshot that ends there; 0 for 0; None if unknown. Raises StorageError."""
+        self._check_usable()
+        if index == 0:
+            return 0
+        if self._recent.first <= index <= self.last_index:
+            return self._recent.get(index).term
+        snapshot = self.snapshot
+        return snapshot.term if snapshot is not None and index == snapshot.index else self._segments.term_at(index)
+
+    def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
+        """The entries after the index ``after`` up to ``last``, as many as fit into ``max_bytes``; see StoredLog.
+
+        Empty if the first one is compacted. Raises StorageError.
+        """
+        self._check_usable()
+        index, last = after + 1, min(last, self.last_index)
+        if index < self.first_index:
+            return []
+        recent = self._recent.first
+        stored = self._segments.read(index, min(last, recent - 1), max_bytes)
+        return as_many_as_fit(chain(stored, self._recent.entries(max(index, recent), last)), max_bytes)
+
+    def read_snapshot(self, offset: int, size: int) -> bytes:
+        """At most ``size`` bytes of the newest snapshot; fewer at its end. Raises StorageError.
+
+        BusyError between the write and the end of the sync that installs it.
+        """
+        self._check_usable()
+        return self._snapshots.read(offset, size)
+
+    def snapshot_pieces(self) -> Generator[bytes]:
+        """All of the newest snapshot, also if another one takes its place meanwhile; close it. Raises StorageError."""
+        self._check_usable()
+        return self._snapshots.pieces()
+
+    def index_of_request(self, request_id: bytes) -> int | None:
+        """The newest entry with this request id (12 bytes), as far back as ids are known. Raises StorageError."""
+        self._check_usable()
+        return self._segments.find_request(request_id)
+
+    @property
+    def prune_index(self) -> int:
+        """The index before the first entry whose request id is known; ``last_index`` if none is."""
+        return self._segments.prune_index
+
+    def newest_request_s(self) -> float:
+        """When the newest request id was made, or a time before that: those of the last segment are not looked at."""
+        return self._segments.newest_request_s()
+
+    # -- failure -------------------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(self._failure)
+
+    def _fail(self, error: OSError, doing: str) -> StorageError:
+        """No more from now on."""
+        self._failure = f"the log failed ({error}); open it again"
+        return storage_error(error, doing)
+
+
+# -- a new log ---------------------------------------------------------------------------------------------------------
+
+
+def make_log(folder: Folder, owner: Owner, salt: bytes) -> None:
+    """A new directory. It counts when the owner's file is there, which is the last to come."""
+    for name in list_files(folder).data:
+        folder.remove(name)
+    header = SegmentHeader(FIRST_SEQUENCE, salt, 0, 0)
+    mark = SegmentWriter.begin(header).add_job(Mark(0, HardState(), True), ())
+    file = folder.open(header.name, create=True)
+    try:
+        file.write(header.encode() + b"".join(mark), 0)
+        file.sync()
+    finally:
+        file.close()
+    owner.write(folder)
+
+
+# -- disk log ----------------------------------------------------------------------------------------------------------
 
 
 class DiskLog(LogContents):

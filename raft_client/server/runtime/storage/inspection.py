@@ -14,9 +14,9 @@ from raft_client.errors import StorageDamagedError, StorageError
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, storage_error
 from raft_client.server.runtime.storage.owner import BACKUP_NAME, Owner
 from raft_client.server.runtime.storage.recovery import is_new, list_files, read_file, recover
+from raft_client.server.runtime.storage.segment import scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
-from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
-from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
+from raft_client.server.runtime.storage.snapshots import StoredSnapshot
 
 if TYPE_CHECKING:
     from raft_client.server.node.stored_log import HardState, SnapshotMeta

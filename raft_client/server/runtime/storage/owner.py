@@ -11,17 +11,25 @@ The configuration is the list of peers that the peer was started with: the log a
 
 from __future__ import annotations
 
+import os
+import shutil
 import struct
+import tempfile
 import zlib
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
 import msgpack
 
-from raft_client.errors import ProtocolError, StorageDamagedError, StorageOwnerError, StorageVersionError
+from raft_client.errors import ProtocolError, StorageDamagedError, StorageError, StorageOwnerError, StorageVersionError
+from raft_client.server.runtime.storage.filesystem import SystemFolder, make_directory, storage_error
 from raft_client.wire.configuration import ConfigChange, decode_config, encode_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from raft_client.server.runtime.storage.filesystem import Folder
 
 OWNER_NAME: Final = "meta"
@@ -85,3 +93,33 @@ class Owner:
             raise StorageOwnerError(f"the directory belongs to the peer {self.peer_id!r}, not to {peer_id!r}")
         if self.ident != ident:
             raise StorageOwnerError(f"the directory belongs to the cluster {self.ident!r}, not to {ident!r}")
+
+
+# -- a directory that is not there yet ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def new_directory(path: str | os.PathLike[str], doing: str) -> Iterator[Path]:
+    """A directory to fill; it gets the name ``path`` when the block has ended well, and is removed otherwise.
+
+    A process that is killed leaves it beside ``path``, with a name that ends in ``.part``. The files in it are synced
+    in the block. Raises StorageError if something other than an empty directory is there already, or the disk fails.
+    """
+    target = Path(path).absolute()
+    try:
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise StorageError(f"{os.fspath(path)} exists already: name a new directory")
+        make_directory(target.parent)
+        place = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent))
+        try:
+            yield place
+            SystemFolder(place).sync()
+            if target.is_dir():
+                target.rmdir()
+            place = place.rename(target)
+            SystemFolder(target.parent).sync()
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise storage_error(error, doing) from error

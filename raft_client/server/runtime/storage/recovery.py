@@ -1,7 +1,7 @@
 """What a directory holds: read at the start, and whole or not at all. Nothing is changed here.
 
 A directory is the file ``meta`` (:mod:`.owner`), segments ``*.log`` with numbers in a row (:mod:`.segment_format`),
-their indexes ``*.index`` (:mod:`.segment_index`) and the newest snapshot (:mod:`.snapshot_file`). An index is written
+their indexes ``*.index`` (:mod:`.segment_index`) and the newest snapshot (:mod:`.snapshots`). An index is written
 when the next segment is on the disk to stay. Of the oldest segments the indexes alone may be left. A file that is made
 anew has a name with ``.tmp`` until it is synced. What an interrupted change left behind is ``stale``.
 """
@@ -16,12 +16,11 @@ import attrs
 from raft_client.errors import StorageDamagedError, StorageOwnerError, StorageVersionError
 from raft_client.server.node.stored_log import HardState
 from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
-from raft_client.server.runtime.storage.segment import Segment, SegmentWriter
+from raft_client.server.runtime.storage.segment import Segment, SegmentWriter, scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
 from raft_client.server.runtime.storage.segment_list import SegmentList
-from raft_client.server.runtime.storage.segment_scan import scan_last_segment, scan_segment
-from raft_client.server.runtime.storage.snapshot_file import StoredSnapshot
+from raft_client.server.runtime.storage.snapshots import StoredSnapshot
 
 if TYPE_CHECKING:
     from raft_client.server.runtime.storage.filesystem import Folder

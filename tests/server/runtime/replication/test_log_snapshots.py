@@ -14,7 +14,7 @@ from support.waiting import until
 
 from raft_client import AsyncRaftClient
 from raft_client.server import StorageLimits
-from raft_client.server.runtime.request_horizon import RequestHorizon
+from raft_client.server.runtime.peer import RequestHorizon
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.server import Server

@@ -27,9 +27,7 @@ import click
 
 from raft_client._common.standard_streams import run_guarded
 from raft_client.cli import exits
-from raft_client.cli.connection import for_any_command
-from raft_client.cli.running import CommandBehindDashes
-from raft_client.cli.wording import name_options
+from raft_client.cli.options import CommandBehindDashes, for_any_command, name_options
 from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
@@ -44,25 +42,25 @@ from raft_client.errors import (
 _COMMANDS: Final = {
     "add-peer": "cluster:add_peer",
     "append": "appending:append",
-    "backup": "backups:backup",
+    "backup": "data_directories:backup",
     "bench": "benching:bench",
-    "check": "checking:check_data",
+    "check": "data_directories:check_data",
     "config": "cluster:config",
     "del": "keys:delete_key",
-    "dump": "dumping:dump",
+    "dump": "reading:dump",
     "get": "keys:get_key",
-    "import-log": "importing:import_node_log",
+    "import-log": "data_directories:import_node_log",
     "info": "cluster:info",
     "ping": "cluster:ping",
     "remove-peer": "cluster:remove_peer",
-    "restore": "backups:restore_backup",
+    "restore": "data_directories:restore_backup",
     "serve": "serving:serve",
     "set": "keys:set_key",
-    "snapshot": "compacting:snapshot",
-    "tail": "tailing:tail",
+    "snapshot": "cluster:snapshot",
+    "tail": "reading:tail",
     "transfer": "cluster:transfer",
-    "trim": "compacting:trim",
-    "watch": "watching:watch",
+    "trim": "cluster:trim",
+    "watch": "keys:watch",
 }
 
 

@@ -1,18 +1,202 @@
-"""``zmqraft bench``."""
+"""``zmqraft bench``: appends and reads, by both clients, and how many a second."""
 
 from __future__ import annotations
 
+import statistics
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 import click
 from rich.console import Console
 
+from raft_client._common import event_loops
+from raft_client.aio.client import AsyncRaftClient
 from raft_client.cli import exits
-from raft_client.cli.connection import connection_options
+from raft_client.cli.options import connection_options
 from raft_client.cli.output import print_json, print_table
-from raft_client.cli.workloads import BenchPlan, Measurement, appended, measure
 from raft_client.settings import RaftSettings
+from raft_client.sync.client import RaftClient
+
+# -- the workloads -----------------------------------------------------------------------------------------------------
+
+
+#: A pipelined round has this many times the appends of a sequential one: it is that much faster.
+_PIPELINE_FACTOR: Final = 8
+
+ClientName: TypeAlias = Literal["sync", "aio"]
+#: What is done, and who does it.
+_Way: TypeAlias = "tuple[str, ClientName]"
+
+
+@attrs.frozen
+class BenchPlan:
+    """How much to do. ``in_flight`` are the windows to measure with, besides one append at a time."""
+
+    appends: int = 500
+    rounds: int = 3
+    data_bytes: int = 100
+    in_flight: tuple[int, ...] = (64,)
+
+    @property
+    def data(self) -> bytes:
+        """What all entries hold; says where it comes from to those who find it in their log."""
+        return (b"zmqraft bench " + b"." * self.data_bytes)[: self.data_bytes]
+
+
+def appended(plan: BenchPlan) -> int:
+    """How many entries a run leaves in the log."""
+    return plan.appends * plan.rounds * len(get_args(ClientName)) * (1 + _PIPELINE_FACTOR * len(plan.in_flight))
+
+
+@attrs.frozen
+class Measurement:
+    """The medians of one way to do the work. Latencies are those of appends one at a time."""
+
+    work: str
+    client: ClientName
+    operations_per_s: float
+    cpu_us_per_operation: float
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+
+
+@attrs.frozen
+class _Round:
+    seconds: float
+    cpu_s: float
+    operations: int
+    latencies_s: list[float]
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        return 1e6 * self.cpu_s / self.operations
+
+
+def measure(settings: RaftSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
+    """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
+    with RaftClient(settings) as client:
+        start = client.log_info().last_applied
+        works = _workloads(client, plan, start)
+        results: dict[_Way, list[_Round]] = {way: [] for way in works}
+        for number in range(plan.rounds):
+            for way, run in works.items():
+                progress(f"round {number + 1} of {plan.rounds}: {way[0]}, {way[1]}")
+                results[way].append(run())
+    return [_summary(way, rounds) for way, rounds in results.items()]
+
+
+# -- workloads --------------------------------------------------------------------------------------------------------
+
+
+def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], _Round]]:
+    """In the order of the table: one at a time, each window, and then reading what was appended since ``start``."""
+    works: dict[_Way, Callable[[], _Round]] = {}
+    for in_flight in (1, *plan.in_flight):
+        work = "append, one at a time" if in_flight == 1 else f"append, {in_flight} in flight"
+        works[work, "sync"] = partial(_sync, client, plan, in_flight)
+        works[work, "aio"] = partial(_aio, client.settings, plan, in_flight)
+    works["read", "sync"] = partial(_read_sync, client, start)
+    works["read", "aio"] = partial(_read_aio, client.settings, start)
+    return works
+
+
+def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> _Round:
+    data = plan.data
+    with _timed() as timer:
+        if in_flight == 1:
+            for _ in range(plan.appends):
+                timer.lap(lambda: client.append(data))
+        else:
+            client.append_many((data for _ in range(plan.appends * _PIPELINE_FACTOR)), in_flight=in_flight)
+    return timer.round(plan.appends if in_flight == 1 else plan.appends * _PIPELINE_FACTOR)
+
+
+def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> _Round:
+    async def run() -> _Round:
+        data = plan.data
+        async with AsyncRaftClient(settings) as client:
+            if in_flight == 1:
+                with _timed() as timer:
+                    for _ in range(plan.appends):
+                        started = time.perf_counter()
+                        await client.append(data)
+                        timer.latencies_s.append(time.perf_counter() - started)
+                return timer.round(plan.appends)
+            count = plan.appends * _PIPELINE_FACTOR
+            with _timed() as timer:
+                await client.append_many((data for _ in range(count)), in_flight=in_flight)
+            return timer.round(count)
+
+    return event_loops.run(run())
+
+
+def _read_sync(client: RaftClient, after: int) -> _Round:
+    with _timed() as timer:
+        count = sum(1 for _ in client.entries(after))
+    return timer.round(count)
+
+
+def _read_aio(settings: RaftSettings, after: int) -> _Round:
+    async def run() -> _Round:
+        async with AsyncRaftClient(settings) as client:
+            count = 0
+            with _timed() as timer:
+                async for _ in client.entries(after):
+                    count += 1
+            return timer.round(count)
+
+    return event_loops.run(run())
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+class _Timer:
+    """Wall clock and processor time of a block."""
+
+    def __init__(self) -> None:
+        self.latencies_s: list[float] = []
+        self.seconds = 0.0
+        self.cpu_s = 0.0
+
+    def lap(self, operation: Callable[[], object]) -> None:
+        started = time.perf_counter()
+        operation()
+        self.latencies_s.append(time.perf_counter() - started)
+
+    def round(self, operations: int) -> _Round:
+        return _Round(self.seconds, self.cpu_s, operations, self.latencies_s)
+
+
+@contextmanager
+def _timed() -> Iterator[_Timer]:
+    timer = _Timer()
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield timer
+    timer.seconds, timer.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _summary(way: _Way, rounds: list[_Round]) -> Measurement:
+    latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies_s)
+    return Measurement(
+        *way,
+        statistics.median(r.rate for r in rounds),
+        statistics.median(r.cpu_us for r in rounds),
+        *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
+    )
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 @click.command("bench")

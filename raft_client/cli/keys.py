@@ -1,22 +1,39 @@
-"""``zmqraft get | set | del``: entries of the key/value format, which ``zmqraft watch`` reads."""
+"""``zmqraft get | set | del | watch``: entries of the key/value format."""
 
 from __future__ import annotations
 
+import base64
+import os
+import subprocess
 import tempfile
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import IO, Any, Final
 
+import attrs
 import click
 
-from raft_client._common.standard_streams import shown
+from raft_client._common.standard_streams import ends_with_reader, shown
 from raft_client.cli import exits
 from raft_client.cli.appending import append_one, request_id_option
-from raft_client.cli.connection import connection_options, open_client
-from raft_client.cli.output import argument_bytes, as_json, print_json, progress_bar, stdout_is_terminal, warn, write
+from raft_client.cli.options import CommandBehindDashes, connection_options, open_client, to_position
+from raft_client.cli.output import (
+    argument_bytes,
+    as_json,
+    json_line,
+    print_json,
+    progress_bar,
+    stdout_is_terminal,
+    warn,
+    write,
+)
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.entries_stream import SnapshotPolicy
+from raft_client.core.selectors import Prefix, Selector, Tree, Where
+from raft_client.core.watch_events import SnapshotEvent, WatchEvent
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
+from raft_client.sync.watch import Watch
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import Position, SnapshotChunk
 
@@ -132,3 +149,196 @@ def delete_key(keys: Sequence[str], *, request_id: str | None, json_output: bool
     data = KeyValueCodec.encode(Change(ChangeKind.DELETE, name) for name in names)
     append_one(data, request_id, json_output, settings, key=names[0] if len(names) == 1 else None)
     return exits.DONE
+
+
+# -- running the user's command ----------------------------------------------------------------------------------------
+
+
+class CannotRunError(click.ClickException):
+    """A command that does not exist, or is not an executable program; with the exit code that shells have."""
+
+    def __init__(self, command: str, error: OSError | ValueError) -> None:
+        super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")
+        self.is_missing: bool = isinstance(error, FileNotFoundError)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]  # a class variable of click's, and here it depends
+        """127 or 126."""
+        return exits.NOT_FOUND if self.is_missing else exits.NOT_EXECUTABLE
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """As all our errors are shown."""
+        click.echo(f"zmqraft: {self.message}", file=file, err=file is None)
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str], data: bytes) -> None:
+    """Run it to its end with ``data`` on its standard input. One that fails is told. Raises CannotRunError."""
+    try:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)  # noqa: S603 - what the user asked for
+    except (OSError, ValueError) as error:
+        raise CannotRunError(command[0], error) from error
+    process.communicate(data)
+    if process.returncode:
+        warn(f"{command[0]} ended with {process.returncode}")
+
+
+# -- watch -------------------------------------------------------------------------------------------------------------
+
+
+@click.command("watch", cls=CommandBehindDashes)
+@click.argument("prefixes", metavar="[PREFIX]... [-- COMMAND...]", nargs=-1)
+@click.option("--tree", is_flag=True, help="PREFIX is a path: it, and all below it, separated by '/'.")
+@click.option(
+    "--after",
+    metavar="POSITION",
+    callback=to_position,
+    help="Begin after this INDEX, or INDEX@TERM (which is checked). Default: now.",
+)
+@click.option("--relist", is_flag=True, help="Where the log was compacted after --after, print the snapshot first.")
+@click.option("--progress", is_flag=True, help="Also print up to where nothing was missed, and if no leader is heard.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
+@click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
+@connection_options
+def watch(
+    prefixes: Sequence[str],
+    *,
+    tree: bool,
+    after: Position | None,
+    relist: bool,
+    progress: bool,
+    count: int | None,
+    json_output: bool,
+    command: Sequence[str],
+    settings: RaftSettings,
+) -> int:
+    """Print the changes of keys that start with a PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
+
+    A PREFIX is literal, also with * or ? in it.
+
+    It reads entries of the key/value format, as zmqraft set and del append them. All changes of one entry have the same
+    INDEX. To go on where it ended, give that of the last entry of which all was seen with --after; in JSON, the last
+    "position". A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
+
+    With --relist, 'snapshot INDEX' says: forget all keys, what follows with this INDEX is what there is; it ends with
+    'complete INDEX'. Until then one cannot go on from the INDEX. With --progress, 'suspended INDEX' says that no
+    leader is heard, and 'resumed INDEX' that all that happened meanwhile was printed.
+
+    With -- COMMAND nothing is printed: COMMAND is run for each line that would be, one after the other. It finds the
+    value on its standard input, and ZMQRAFT_EVENT (set, delete, ...), ZMQRAFT_KEY, ZMQRAFT_INDEX and, where --after may
+    go on, ZMQRAFT_POSITION in its environment.
+    """
+    if command and json_output:
+        raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+    names = [argument_bytes(prefix) for prefix in prefixes]
+    _say_that_prefixes_are_literal(names, tree=tree)
+    selector = _selector(names or [b""], tree=tree)
+    with (
+        open_client(settings) as client,
+        client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
+        nullcontext() if command else ends_with_reader(),
+    ):
+        seen = 0
+        for line in _lines(events, selector, progress=progress):
+            if command:
+                run_command(command, os.environ | line.environment(), line.value)
+            else:
+                write(shown(line.as_json() if json_output else line.as_text()))
+            seen += line.change is not None
+            if seen == count:
+                break
+    return exits.DONE
+
+
+def _say_that_prefixes_are_literal(names: Sequence[bytes], *, tree: bool) -> None:
+    """Say on standard error, in one line, if a prefix looks like a pattern of other tools."""
+    name = next((name for name in names if b"*" in name or b"?" in name), None)
+    if name is not None:
+        what = "path" if tree else "prefix"
+        click.echo(f"zmqraft: {os.fsdecode(name)!r} is taken as a {what} with these very characters", err=True)
+
+
+def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
+    """What any of the prefixes, or paths, stands for."""
+    each: list[Prefix | Tree] = [Tree(name) if tree else Prefix(name) for name in names]
+    return each[0] if len(each) == 1 else Where(lambda change: any(one.matches(change) for one in each))
+
+
+@attrs.frozen
+class _Line:
+    """What is told at once: a change of a key, or how far the watch is.
+
+    ``position`` is where ``--after`` may go on; None inside an entry and a snapshot.
+    """
+
+    event: str
+    index: int
+    change: Change | None = None
+    position: Position | None = None
+
+    @classmethod
+    def of(cls, index: int, change: Change, position: Position | None = None) -> _Line:
+        return cls(change.kind.value, index, change, position)
+
+    @property
+    def value(self) -> bytes:
+        """What the command gets on its standard input."""
+        return b"" if self.change is None or self.change.value is None else self.change.value
+
+    def as_text(self) -> bytes:
+        words = [self.event.encode(), b"%d" % self.index]
+        if self.change is not None:
+            words += [self.change.key, *([] if self.change.value is None else [self.change.value])]
+        return b" ".join(words) + b"\n"
+
+    def as_json(self) -> bytes:
+        record: dict[str, Any] = {"event": self.event, "index": self.index}
+        if self.change is not None:
+            record |= as_json("key", self.change.key) | as_json("value", self.change.value)
+        return json_line(record | ({} if self.position is None else {"position": str(self.position)}))
+
+    def environment(self) -> dict[str, str]:
+        """What a command is told, beside the value."""
+        found = {
+            "ZMQRAFT_EVENT": self.event,
+            "ZMQRAFT_INDEX": str(self.index),
+            "ZMQRAFT_POSITION": "" if self.position is None else str(self.position),
+        }
+        return found if self.change is None else found | _key_variable(self.change.key)
+
+
+def _key_variable(key: bytes) -> dict[str, str]:
+    """In Base64 and under another name if it cannot be in an environment."""
+    if b"\0" in key:
+        return {"ZMQRAFT_KEY_BASE64": base64.b64encode(key).decode()}
+    return {"ZMQRAFT_KEY": os.fsdecode(key)}
+
+
+def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[_Line]:
+    """One after the other, as they come."""
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
+        for event in events:
+            if isinstance(event, SnapshotEvent):
+                yield from _snapshot(event, spool, selector)
+            elif isinstance(event, WatchEvent):
+                for change in event.changes[:-1]:
+                    yield _Line.of(event.index, change)
+                yield _Line.of(event.index, event.changes[-1], event.position)
+            elif progress:
+                yield _Line(type(event).__name__.lower(), event.position.index, None, event.position)
+
+
+def _snapshot(event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes], selector: Selector) -> Iterator[_Line]:
+    """Nothing until it is complete: it may start anew from another peer."""
+    chunk = event.chunk
+    if chunk.is_first:
+        spool.seek(0)
+        spool.truncate()
+    spool.write(chunk.data)
+    if chunk.is_last:
+        yield _Line("snapshot", event.position.index)
+        spool.seek(0)
+        for key, value in KeyValueCodec().decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b"")):
+            change = Change(ChangeKind.SET, key, value)
+            if selector.matches(change):
+                yield _Line.of(chunk.index, change)
+        yield _Line("complete", event.position.index, None, event.position)

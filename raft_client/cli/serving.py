@@ -16,9 +16,8 @@ from raft_client._common import event_loops
 from raft_client._common.hosts import is_local
 from raft_client._common.signals import handle_signals
 from raft_client.cli import exits
+from raft_client.cli.options import AddressError, cluster_option, members_option
 from raft_client.cli.output import print_line
-from raft_client.cli.peer_options import cluster_option, members_option
-from raft_client.cli.wording import AddressError
 from raft_client.errors import InvalidArgumentError, TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine

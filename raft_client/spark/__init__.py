@@ -16,15 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raft_client.spark.dataframes import read_entries, register
+    from raft_client.spark.dataframes import entries_behind, read_entries, register
     from raft_client.spark.options import ReadOptions
-    from raft_client.spark.progress import entries_behind
 
 __all__ = ["ReadOptions", "entries_behind", "read_entries", "register"]
 
 _HOMES = {
     "ReadOptions": "options",
-    "entries_behind": "progress",
+    "entries_behind": "dataframes",
     "read_entries": "dataframes",
     "register": "dataframes",
 }

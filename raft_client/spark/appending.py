@@ -6,27 +6,162 @@ An error that repeating the task cannot cure is returned, not raised: the driver
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from raft_client.core.arguments import AppendItem
-from raft_client.errors import BatchError, InvalidDataError, RaftError, RequestExpiredError, TransportError
+from raft_client.core.entries_stream import SnapshotPolicy
+from raft_client.errors import (
+    BatchError,
+    InvalidDataError,
+    PipelineError,
+    RaftError,
+    RequestExpiredError,
+    TransportError,
+)
 from raft_client.settings import RaftSettings
-from raft_client.spark.batch_attempts import appended_before, begin_again, begin_batch, find_state
-from raft_client.spark.markers import Commit
-from raft_client.spark.pipeline import PipelineState
+from raft_client.spark.options import WriteOptions
+from raft_client.spark.pipeline import Attempt, Begin, Commit, Marker, PipelineState, marker_in
 from raft_client.spark.reading import open_client
-from raft_client.spark.row_ids import hashed_tails, indexed_tails
-from raft_client.spark.write_options import WriteOptions
-from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
+from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES, LogEntry
+from raft_client.wire.request_id import RequestId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from raft_client.sync.client import RaftClient
+
+# -- ids of rows -------------------------------------------------------------------------------------------------------
+# A batch is the name of the pipeline and a number. Neither the partition nor the task, the attempt or the query is in
+# an id, so a row has the same one however often, and by whomever, its batch is written.
+#
+# * ``indexColumn``: the batch's start + the index. Two rows of one batch never have the same.
+# * ``idColumn``: hash of the batch and the value. Two are equal as random numbers of 64 bits are, once in 37 million
+#   batches of a million rows.
+# * ``contentIds``: hash of the batch and the data. Equal rows of a batch are one entry.
+
+
+TAIL_BYTES: Final = 8
+_MODULUS: Final = 2**64
+_PERSON: Final = b"zmqraft row id"
+
+
+def indexed_tails(batch: str, indexes: Sequence[int]) -> list[bytes]:
+    """Of rows that have an index of their own, from 0."""
+    start = int.from_bytes(RequestId.derive(f"index/{batch}", 0, seconds=0).raw[-TAIL_BYTES:], "big")
+    return [((start + index) % _MODULUS).to_bytes(TAIL_BYTES, "big") for index in indexes]
+
+
+def hashed_tails(batch: str, values: Sequence[Any]) -> list[bytes]:
+    """Of rows that are told apart by a value: bytes, text or an integer."""
+    # The batch first, hashed to a fixed length: no batch and value look like another batch and value.
+    state = hashlib.blake2b(hashlib.sha256(batch.encode()).digest(), digest_size=TAIL_BYTES, person=_PERSON)
+    return [_hashed(state, value) for value in values]
+
+
+def _hashed(state: Any, value: bytes | str | int) -> bytes:
+    hasher = state.copy()
+    if isinstance(value, bytes):
+        hasher.update(value)
+    else:
+        hasher.update(str(value).encode())
+    tail: bytes = hasher.digest()
+    return tail
+
+
+def tail_of(request_id: bytes) -> bytes:
+    """What of an id is made of the row."""
+    return request_id[-TAIL_BYTES:]
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+# Each task does this by itself. All of one batch come to the same seconds, because the log is the judge: see
+# :mod:`raft_client.spark.pipeline`.
+
+
+#: The last marker of a pipeline that runs is near the end of the log. Each further look back is four times as long.
+_FIRST_LOOK: Final = 64
+
+
+def find_state(client: RaftClient, pipeline: str) -> PipelineState:
+    """What the log says of a pipeline, from the last COMMIT on. Reads backwards; all of the log if there is none."""
+    info = client.log_info()
+    oldest, end, look = info.first_index - 1, info.last_applied, _FIRST_LOOK
+    found: list[tuple[int, Marker]] = []
+    while end > oldest and not any(isinstance(marker, Commit) for _, marker in found):
+        start = max(oldest, end - look)
+        found = [*_markers(client, pipeline, start, end), *found]
+        end, look = start, look * 4
+    return PipelineState(pipeline, since=info.first_index).fold(found, info.last_applied)
+
+
+def begin_batch(client: RaftClient, state: PipelineState, query: str, batch: int, now_s: int) -> PipelineState:
+    """The state after the BEGIN of the batch, whoever wrote it: its ``attempt`` has the seconds that count.
+
+    The caller looks whether the batch fits, before and after: others may have come further meanwhile.
+    """
+    if state.attempt is not None:
+        return state
+    return _append(client, state, Begin(state.pipeline, query, batch, now_s))
+
+
+def begin_again(client: RaftClient, state: PipelineState, now_s: int) -> PipelineState:
+    """As :func:`begin_batch`, when the cluster has refused an id of the seconds that counted.
+
+    From that refusal on, no row can come under those seconds, so what is there before this BEGIN is all of them.
+    """
+    if state.query is None or state.attempt is None:
+        return state
+    again = Begin(state.pipeline, state.query, state.attempt.batch, now_s, state.attempt.seconds)
+    return _append(client, state, again)
+
+
+def appended_before(client: RaftClient, state: PipelineState, attempt: Attempt) -> frozenset[bytes]:
+    """The rows, by their tails, that the log has under seconds of the batch that have expired.
+
+    Raises PipelineError when the log was trimmed meanwhile.
+    """
+    if not attempt.earlier:
+        return frozenset()
+    if attempt.index < state.since:
+        raise PipelineError(
+            f"the batch {attempt.batch} of pipeline {state.pipeline!r} is older than the log: nobody can tell which "
+            "rows it has appended. Begin a new pipeline: choose another pipelineId"
+        )
+    earlier = {seconds.to_bytes(4, "big") for seconds in attempt.earlier}
+    entries = _entries(client, attempt.index, state.upto)
+    return frozenset(tail_of(entry.frame[:12]) for entry in entries if entry.frame[:4] in earlier)
+
+
+def _append(client: RaftClient, state: PipelineState, begin: Begin) -> PipelineState:
+    """The state up to this BEGIN, or that of old if it was there before."""
+    index = client.append(begin.encode(), begin.request_id)
+    if index <= state.upto:
+        return state
+    return state.fold(_markers(client, state.pipeline, state.upto, index), index)
+
+
+def _markers(client: RaftClient, pipeline: str, after: int, until: int) -> list[tuple[int, Marker]]:
+    found = ((entry.index, marker_in(entry, pipeline)) for entry in _entries(client, after, until))
+    return [(index, marker) for index, marker in found if marker is not None]
+
+
+def _entries(client: RaftClient, after: int, until: int) -> Iterator[LogEntry]:
+    """All entries of a range. Raises HistoryOutrunError when it was compacted meanwhile."""
+    while after < until:
+        with client.entries(after, until - after, snapshot=SnapshotPolicy.REFUSE) as stream:
+            for entry in stream:
+                if isinstance(entry, LogEntry):
+                    after = entry.index
+                    yield entry
+
+
+# -- appending ---------------------------------------------------------------------------------------------------------
+
 
 #: Another attempt, perhaps on another machine or in a moment, may do better.
 _CURABLE: Final = (TransportError,)

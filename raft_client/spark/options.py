@@ -1,21 +1,87 @@
-"""The options of a read: checked once, at planning; frozen from then on. Both ways: Spark has them as texts.
-
-Those of a stream are in :mod:`raft_client.spark.stream_options`; both kinds come through the same door.
-"""
+"""The options of reads, streams and writes: checked once, at planning; frozen from then on. Spark has them as texts."""
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
+from raft_client._common.column_types import conversion
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.errors import InvalidArgumentError, SettingsError
 from raft_client.settings import RaftSettings
-from raft_client.spark.unknown_options import unknown_options
 from raft_client.wire.frames import MAX_UINT
 from raft_client.wire.log_entry import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# -- options that are not known ----------------------------------------------------------------------------------------
+# People come from the other kind of read, and from Spark's source for Kafka.
+
+
+#: A name in lower case -> what is meant; of several, the one that this kind of read has.
+_INSTEAD: Final[Mapping[str, tuple[str, ...]]] = {
+    "url": ("seeds",),
+    "urls": ("seeds",),
+    "peers": ("seeds",),
+    "kafka.bootstrap.servers": ("seeds",),
+    "after": ("startingIndex",),
+    "startingindex": ("after",),
+    "startingoffsets": ("startingIndex", "after"),
+    "startingoffset": ("startingIndex", "after"),
+    "startingtimestamp": ("startingTime",),
+    "startingoffsetsbytimestamp": ("startingTime",),
+    "until": ("endingIndex",),
+    "endingindex": ("until",),
+    "endingoffsets": ("endingIndex", "until"),
+    "endingoffset": ("endingIndex", "until"),
+    "partitions": ("minPartitions",),
+    "minpartitions": ("partitions",),
+    "failondataloss": ("snapshot",),
+}
+_NO_TOPICS: Final = "a log has no topics, leave it out"
+_NO_GROUPS: Final = "there are no consumer groups: each query reads the whole log, its checkpoint says how far it is"
+#: A name in lower case -> why there is nothing like it.
+_NOTHING: Final[Mapping[str, str]] = {
+    "subscribe": _NO_TOPICS,
+    "subscribepattern": _NO_TOPICS,
+    "assign": _NO_TOPICS,
+    "topic": _NO_TOPICS,
+    "groupidprefix": _NO_GROUPS,
+    "kafka.group.id": _NO_GROUPS,
+    "path": "a log has no paths or tables, and seeds says where it is",
+    "includeheaders": "an entry has no headers",
+    "minoffsetspertrigger": "how often there is a micro-batch is up to the trigger",
+    "maxtriggerdelay": "how often there is a micro-batch is up to the trigger",
+}
+
+
+def unknown_options(lowered: Iterable[str], known: Mapping[str, str]) -> SettingsError:
+    """The error for options, all in one; ``known`` has those that exist, by their names in lower case."""
+    sentences = [f"unknown option {name}{_hint(name, known)}" for name in sorted(lowered)]
+    names = ", ".join(sorted(set(known.values()), key=str.lower))
+    return SettingsError(f"{' '.join(sentences)} Known options: {names}")
+
+
+def _hint(lowered: str, known: Mapping[str, str]) -> str:
+    for name in _INSTEAD.get(lowered, ()):
+        if name.lower() in known:
+            return f"; did you mean {name}?"
+    if lowered in _NOTHING:
+        return f": {_NOTHING[lowered]}."
+    if lowered.startswith("kafka."):
+        return ": that is a setting of Kafka's client."
+    near = difflib.get_close_matches(lowered, known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else "."
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
 
 #: More tasks than any cluster of Spark runs for one log, which a single peer serves.
 MAX_PARTITIONS: Final = 10_000
@@ -177,3 +243,161 @@ def _to_flag(called: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise SettingsError(f"the option {called} must be true or false, not {text!r}")
     return text.lower() == "true"
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+def _to_start(value: str | int) -> str | int:
+    text = str(value).strip().lower()
+    if text in (EARLIEST, LATEST):
+        return text
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_UINT:
+        return int(text)
+    raise SettingsError(f"startingIndex must be earliest, latest or the index of an entry, from 1, not {value!r}")
+
+
+def _to_seconds(value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        if text.isascii() and text.isdecimal():
+            found = int(text)
+        else:
+            moment = datetime.fromisoformat(text)
+            found = -1 if moment.tzinfo is None else math.ceil(moment.timestamp())
+    except ValueError:
+        found = -1
+    if not 0 <= found < 2**32:
+        raise SettingsError(
+            f"startingTime must be whole seconds since 1970, or as 2026-11-25T08:00:00+01:00, not {value!r}"
+        )
+    return found
+
+
+@attrs.frozen(kw_only=True)
+class StreamOptions:
+    """Which entries a stream has. Raises :class:`SettingsError`.
+
+    Where a stream starts is asked when its query starts for the first time. From then on, its checkpoint says it.
+    """
+
+    #: The first entry: ``earliest`` that the log has, ``latest`` for what comes after now, or its index.
+    starting_index: str | int = attrs.field(default=EARLIEST, converter=_to_start)
+    #: Instead: the first entry whose request id was made then or later. Seconds since 1970, or ISO 8601 with a zone.
+    starting_time: str | int | None = attrs.field(default=None, converter=_to_seconds)
+    #: The log index of the last entry that the stream will ever have.
+    ending_index: int | None = attrs.field(default=None, validator=whole_number(1, MAX_UINT))
+    #: How many entries a micro-batch has at most.
+    max_entries_per_trigger: int | None = attrs.field(
+        default=None, validator=whole_number(1, MAX_UINT), metadata={"alias": "maxOffsetsPerTrigger"}
+    )
+    #: How many bytes the entries of a micro-batch have at most, unless one has more. The driver reads them, too.
+    max_bytes_per_trigger: int | None = attrs.field(default=None, validator=whole_number(1, MAX_UINT))
+    #: Whether the stream ends with HistoryOutrunError when entries were compacted before it has read them.
+    fail_on_data_loss: bool = True
+    #: What it has instead of them: ``refuse`` leaves that to failOnDataLoss, ``skip`` nothing, ``deliver`` the
+    #: snapshot, as a row before the entries.
+    snapshot: SnapshotPolicy = attrs.field(default=SnapshotPolicy.REFUSE, converter=to_policy)
+    #: How many tasks read a micro-batch, if it has as many entries.
+    min_partitions: int | None = attrs.field(default=None, validator=whole_number(1, MAX_PARTITIONS))
+
+    #: Whether the markers of pipelines that write into the log are rows, too.
+    markers: bool = False
+
+    @property
+    def first_index(self) -> int | None:
+        """The index of the first entry, where one was given."""
+        return self.starting_index if isinstance(self.starting_index, int) else None
+
+    @property
+    def policy(self) -> SnapshotPolicy:
+        """What to do when entries were compacted before they were read."""
+        if self.snapshot is SnapshotPolicy.REFUSE and not self.fail_on_data_loss:
+            return SnapshotPolicy.SKIP
+        return self.snapshot
+
+    def __attrs_post_init__(self) -> None:
+        if self.starting_time is not None and self.starting_index != EARLIEST:
+            raise SettingsError("startingIndex and startingTime are two ways to say it: give one of them")
+        if self.ending_index is not None and (self.first_index or 1) > self.ending_index + 1:
+            raise SettingsError(
+                f"endingIndex must not be before startingIndex: {self.ending_index} < {self.starting_index}"
+            )
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+#: What Spark adds to the options of a stream.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
+_TEXTS: Final = ("string", "binary")
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+
+
+def _not_empty(_instance: object, attribute: Any, value: str | None) -> None:
+    if value is not None and not value.strip():
+        raise SettingsError(f"{option_name(attribute.name)} must not be empty")
+
+
+@attrs.frozen(kw_only=True)
+class WriteOptions:
+    """What is appended, and under which ids. Raises :class:`SettingsError`."""
+
+    #: The name of this pipeline, the same for ever; of a batch write, the name of this one write.
+    pipeline_id: str | None = attrs.field(default=None, validator=_not_empty)
+    #: The column with what is appended: string or binary.
+    data_column: str = attrs.field(default="data", validator=_not_empty)
+    #: The column with the place of the row in its source, a whole number, different for each row.
+    index_column: str | None = attrs.field(default=None, validator=_not_empty)
+    #: The column with the identity of the row: string, binary or a whole number.
+    id_column: str | None = attrs.field(default=None, validator=_not_empty)
+    #: Ids are made of the data: equal rows of a batch are appended once.
+    content_ids: bool = False
+    #: The batch of the checkpoint with which the pipeline begins.
+    first_batch: int = attrs.field(default=0, validator=whole_number(0, MAX_UINT))
+
+    def __attrs_post_init__(self) -> None:
+        given = [self.index_column is not None, self.id_column is not None, self.content_ids]
+        if sum(given) > 1:
+            raise SettingsError(
+                "indexColumn, idColumn and contentIds are three ways to tell rows apart: give one of them"
+            )
+        if not any(given):
+            raise SettingsError(
+                "a row that is written again must get the same id: give one of indexColumn (of a stream of zmqraft: "
+                "index), idColumn, or contentIds=true, which appends equal rows of a batch once"
+            )
+
+
+def own_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Without those that Spark adds."""
+    return {name: text for name, text in options.items() if name.lower() not in _OF_SPARK}
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises SettingsError when a column is missing, or has a type that is not taken."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    wanted: list[tuple[str, str | None, tuple[str, ...], str]] = [
+        ("dataColumn", options.data_column, _TEXTS, "string"),
+        ("indexColumn", options.index_column, _WHOLE, "bigint"),
+        ("idColumn", options.id_column, (*_TEXTS, *_WHOLE), "string"),
+    ]
+    for option, column, allowed, to in wanted:
+        if column is not None:
+            _check_column(types, option, column, allowed, to)
+
+
+def _check_column(types: Mapping[str, str], option: str, column: str, allowed: tuple[str, ...], to: str) -> None:
+    if column not in types:
+        raise SettingsError(f"{option}: there is no column {column!r}; there are {', '.join(types)}")
+    if types[column] not in allowed:
+        remedy = conversion(column, types[column], to)
+        raise SettingsError(
+            f"{option}: the column {column!r} is {types[column]}; it must be {' or '.join(allowed)}{remedy}"
+        )

@@ -22,8 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from raft_client.errors import PipelineError, SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.spark.appending import Batch, Written, append_rows, commit_batch
-from raft_client.spark.options import parse_options
-from raft_client.spark.write_options import WriteOptions, check_columns, own_options
+from raft_client.spark.options import WriteOptions, check_columns, own_options, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

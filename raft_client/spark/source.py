@@ -14,10 +14,8 @@ from pyspark.sql.types import StructType
 
 from raft_client.errors import SettingsError
 from raft_client.settings import RaftSettings
-from raft_client.spark.batches import COLUMNS, ENTRY_SCHEMA
-from raft_client.spark.options import ReadOptions, parse_options, refuse_useless
-from raft_client.spark.reading import plan_read, read_part
-from raft_client.spark.stream_options import StreamOptions
+from raft_client.spark.options import ReadOptions, StreamOptions, parse_options, refuse_useless
+from raft_client.spark.reading import COLUMNS, ENTRY_SCHEMA, plan_read, read_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +31,7 @@ class ZmqRaftDataSource(DataSource):
         return "zmqraft"
 
     def schema(self) -> str:
-        """The columns of :mod:`raft_client.spark.batches`. Raises :class:`SettingsError` for options that never work.
+        """The columns of :mod:`raft_client.spark.reading`. Raises :class:`SettingsError` for options that never work.
 
         Spark asks for them at ``load()``. What is raised later, when a stream starts, it buries under an error of its
         own; and the line with the mistake is not in the traceback.

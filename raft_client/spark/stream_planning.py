@@ -6,23 +6,167 @@ open as long as the process that Spark runs the reader in; nobody tells that pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import attrs
 
 from raft_client.clocks import monotonic
 from raft_client.core.calls import LogInfo
 from raft_client.core.entries_stream import SnapshotPolicy
-from raft_client.errors import OutOfDateLogError
+from raft_client.errors import InvalidArgumentError, OutOfDateLogError, SettingsError
 from raft_client.settings import RaftSettings
-from raft_client.spark.offsets import StreamOffset
-from raft_client.spark.ranges import outrun
-from raft_client.spark.reading import confirm, log_info_from, open_client
-from raft_client.spark.start_by_time import index_before
-from raft_client.spark.stream_options import LATEST, StreamOptions
+from raft_client.spark.options import LATEST, StreamOptions
+from raft_client.spark.reading import (
+    Part,
+    SnapshotPart,
+    confirm,
+    default_partitions,
+    log_info_from,
+    open_client,
+    outrun,
+    split,
+)
 from raft_client.wire.log_entry import LogEntry, Position
+from raft_client.wire.request_id import DEFAULT_TTL_S
 
 if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+# ::
+#
+#     {"format": 1, "after": "400@3", "until": "1400@3", "tasks": 2}
+#
+#     after ... until   positions, INDEX@TERM: the batch has the entries after the first one, up to the last one
+#     tasks             into how many ranges of equal length the batch is cut
+#     snapshot          true: before the entries, the batch has the snapshot at ``after`` as a row
+#
+# Spark writes the end offset of a batch before it runs it, and gives it back when it runs it again. So nothing that a
+# replay needs may be taken from options, or from the present state of the log.
+#
+# Invariant: an offset that a stream goes on from is handed out again as it is when there is nothing new: Spark compares
+# the texts.
+
+
+#: Raise it when a batch would be read otherwise than by what an earlier version has written.
+FORMAT: Final = 1
+
+
+@attrs.frozen
+class StreamOffset:
+    """The batch of the entries after ``after`` up to ``until``. One that begins a stream is empty."""
+
+    after: Position
+    until: Position
+    tasks: int
+    #: The batch begins with the snapshot at ``after``.
+    snapshot: bool = False
+
+    @classmethod
+    def at(cls, position: Position) -> Self:
+        """Where a stream begins."""
+        return cls(position, position, 1)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read what :meth:`to_json` gave. Raises SettingsError for what another source, or a later version, wrote."""
+        try:
+            if value["format"] != FORMAT:
+                raise SettingsError(
+                    f"the checkpoint has an offset of the format {value['format']!r}, and this version of the package "
+                    f"reads {FORMAT}: run the query with the version that wrote it, or a later one"
+                )
+            tasks = value["tasks"]
+            after, until = Position.parse(value["after"]), Position.parse(value["until"])
+            if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1 or until.index < after.index:
+                raise _foreign(value)
+        except (TypeError, KeyError, InvalidArgumentError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise _foreign(value) from None
+        return cls(after, until, tasks, bool(value.get("snapshot")))
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark's checkpoint."""
+        fields = {"format": FORMAT, "after": str(self.after), "until": str(self.until), "tasks": self.tasks}
+        return fields | ({"snapshot": True} if self.snapshot else {})
+
+    def next(self, until: Position, min_partitions: int | None) -> StreamOffset:
+        """The batch that follows, up to ``until``."""
+        length = until.index - self.until.index
+        return StreamOffset(self.until, until, max(1, min(min_partitions or default_partitions(length), length)))
+
+    def with_snapshot(self) -> StreamOffset:
+        """The same batch, and before it the snapshot that its entries follow."""
+        return attrs.evolve(self, snapshot=True)
+
+    def parts(self, *, skip: bool = False) -> list[Part]:
+        """What the tasks of the batch read, without gap or overlap. The first range checks the term before the batch.
+
+        With ``skip``, entries that were compacted since the batch was planned are left out.
+        """
+        parts: list[Part] = [SnapshotPart(self.after.index)] if self.snapshot else []
+        if self.after.index < self.until.index:
+            parts += split(self.after, self.until.index, self.tasks, skip=skip)
+        return parts
+
+
+def _foreign(value: Mapping[str, Any]) -> SettingsError:
+    return SettingsError(f"the checkpoint belongs to another source, or was changed: {value!r} is no offset of zmqraft")
+
+
+# -- where a time is in the log ----------------------------------------------------------------------------------------
+# Entries have no time of their own. Their request ids begin with a second, by the clock of whoever made the id: a
+# leader takes an id that is up to 7 h 45 min old, or up to 15 min in the future. So times go up and down along the log,
+# and the answer is exact in this sense: *the first entry whose id was made at that time or later*. Entries before it
+# are older.
+#
+# Halving finds a place that is early enough, and from there on it is read::
+#
+#     seconds(j) < time - 8 h   =>   j was appended before time - 15 min   =>   all entries before j are older than time
+
+
+#: Ranges as short as this are read rather than halved.
+_SHORT: Final = 1000
+#: Of these one has an id, unless a cluster does nothing but change its leader.
+_LOOK: Final = 16
+
+
+def index_before(client: RaftClient, after: int, last: int, time_s: int) -> int:
+    """The index before the first entry after ``after`` whose id was made at ``time_s`` (since 1970) or later.
+
+    ``last`` if there is none up to there. Reads the entries of the 8 hours before, or of the cluster's window if that
+    is shorter; a longer window makes it inexact.
+    """
+    low, high = after, last
+    while high - low > _SHORT:
+        middle = (low + high) // 2
+        seconds = _first_seconds(client, middle)
+        if seconds is not None and seconds < time_s - DEFAULT_TTL_S:
+            low = middle
+        else:
+            high = middle
+    with client.entries(low, last - low, snapshot=SnapshotPolicy.SKIP) as stream:
+        for entry in stream:
+            if isinstance(entry, LogEntry) and _seconds(entry) >= time_s:
+                return entry.index - 1
+    return last
+
+
+def _first_seconds(client: RaftClient, after: int) -> int | None:
+    with client.entries(after, _LOOK, snapshot=SnapshotPolicy.SKIP) as stream:
+        entries = [entry for entry in stream if isinstance(entry, LogEntry)]
+    return next((seconds for seconds in map(_seconds, entries) if seconds), None)
+
+
+def _seconds(entry: LogEntry) -> int:
+    """0 of entries that no client appended."""
+    return int.from_bytes(entry.frame[:4], "big")
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
 
 #: How long an answer of the leader counts. A new entry waits for half of it on average, of the 0.3 s of a micro-batch.
 _TAIL_S: Final = 0.05

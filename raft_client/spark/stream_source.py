@@ -19,10 +19,9 @@ from pyspark.sql.streaming.datasource import (
 
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.settings import RaftSettings
-from raft_client.spark.offsets import FORMAT, StreamOffset
+from raft_client.spark.options import StreamOptions
 from raft_client.spark.reading import read_part
-from raft_client.spark.stream_options import StreamOptions
-from raft_client.spark.stream_planning import StreamPlanner
+from raft_client.spark.stream_planning import FORMAT, StreamOffset, StreamPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +70,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"format": FORMAT, "until": str(self._plan().latest())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002 - see below
-        """The end says where the batch begins, too: see :mod:`raft_client.spark.offsets`."""
+        """The end says where the batch begins, too: see :mod:`raft_client.spark.stream_planning`."""
         skip = self._options.policy is not SnapshotPolicy.REFUSE
         return [InputPartition(part) for part in StreamOffset.from_json(end).parts(skip=skip)]
 

@@ -23,9 +23,7 @@ from support.spark import require_java
 
 from raft_client import RaftSettings, SettingsError
 from raft_client.errors import __all__ as raft_errors
-from raft_client.spark.options import OF_NO_USE, ReadOptions, option_name, parse_options
-from raft_client.spark.stream_options import StreamOptions
-from raft_client.spark.write_options import WriteOptions
+from raft_client.spark.options import OF_NO_USE, ReadOptions, StreamOptions, WriteOptions, option_name, parse_options
 from raft_client.wire import client_requests, peer_messages, streams
 from statestore_client import ConnectionSettings
 from statestore_client.server import EmbeddedServer

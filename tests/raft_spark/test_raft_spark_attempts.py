@@ -23,9 +23,8 @@ import pyarrow as pa
 from raft_client import PipelineError, RaftClient, RaftSettings, RequestExpiredError, RequestId
 from raft_client.server import EmbeddedCluster
 from raft_client.server.runtime.storage.disk_log import Fsync
-from raft_client.spark.appending import Batch, Written, append_rows, commit_batch
-from raft_client.spark.batch_attempts import find_state
-from raft_client.spark.write_options import WriteOptions
+from raft_client.spark.appending import Batch, Written, append_rows, commit_batch, find_state
+from raft_client.spark.options import WriteOptions
 
 pytestmark = pytest.mark.scaled
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client import Position, SettingsError
-from raft_client.spark.offsets import StreamOffset
-from raft_client.spark.ranges import EntryRange
+from raft_client.spark.reading import EntryRange
+from raft_client.spark.stream_planning import StreamOffset
 
 #: As a checkpoint of this version has it.
 STORED = '{"format": 1, "after": "400@3", "until": "1400@4", "tasks": 3}'

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from raft_client import HistoryOutrunError, OutOfDateLogError, RaftSettings, SettingsError, SnapshotPolicy
 from raft_client.core.calls import LogInfo
-from raft_client.spark.options import ReadOptions, connection, parse_options, refuse_useless, to_options
-from raft_client.spark.ranges import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
-from raft_client.spark.stream_options import StreamOptions
+from raft_client.spark.options import ReadOptions, StreamOptions, connection, parse_options, refuse_useless, to_options
+from raft_client.spark.reading import MAX_SNAPSHOT_BYTES, EntryRange, SnapshotPart, plan
 from raft_client.wire.log_entry import Position
 
 SEEDS = "tcp://10.0.0.1:8047,tcp://10.0.0.2:8047"

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client import LogEntry, PipelineError, ProtocolError, RequestId
-from raft_client.spark.markers import Begin, Commit, Marker, is_marker, marker_in
-from raft_client.spark.pipeline import Attempt, PipelineState
-from raft_client.spark.row_ids import hashed_tails, indexed_tails
+from raft_client.spark.appending import hashed_tails, indexed_tails
+from raft_client.spark.pipeline import Attempt, Begin, Commit, Marker, PipelineState, is_marker, marker_in
 
 #: MessagePack, put together by hand: an array of 8; texts of 13, 5 (6), 1 and 2 bytes; seconds as uint 32.
 BEGIN = b"\x98\xadzmqraft-spark\x01\xa5begin\xa1p\xa2q1\x07\xce" + (0x5956DC88).to_bytes(4, "big") + b"\xc0"

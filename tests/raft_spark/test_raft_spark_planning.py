@@ -21,11 +21,9 @@ from raft_client import (
     SettingsError,
     TermMismatchError,
 )
-from raft_client.spark.offsets import StreamOffset
-from raft_client.spark.options import parse_options
-from raft_client.spark.ranges import EntryRange, SnapshotPart
-from raft_client.spark.stream_options import StreamOptions
-from raft_client.spark.stream_planning import StreamPlanner
+from raft_client.spark.options import StreamOptions, parse_options
+from raft_client.spark.reading import EntryRange, SnapshotPart
+from raft_client.spark.stream_planning import StreamOffset, StreamPlanner
 
 if TYPE_CHECKING:
     from support.scripted_peers import ScriptedCluster

@@ -13,10 +13,8 @@ from support.waiting import eventually
 pytest.importorskip("pyarrow")
 
 from raft_client import HistoryOutrunError, LogEntry, OutOfDateLogError, RaftSettings, TermMismatchError
-from raft_client.spark.batches import ENTRY_SCHEMA, entry_batch
 from raft_client.spark.options import ReadOptions
-from raft_client.spark.ranges import EntryRange, Part, SnapshotPart
-from raft_client.spark.reading import plan_read, read_part
+from raft_client.spark.reading import ENTRY_SCHEMA, EntryRange, Part, SnapshotPart, entry_batch, plan_read, read_part
 from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:

@@ -179,7 +179,7 @@ class Pipeline:
     def write_late(self, batch: int) -> None:
         """Another attempt of the whole batch begins beside this one, and writes when all is over."""
         from raft_client.spark.appending import Batch, append_rows
-        from raft_client.spark.write_options import WriteOptions
+        from raft_client.spark.options import WriteOptions
 
         has_begun = threading.Event()
         first = batch * BATCH

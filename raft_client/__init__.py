@@ -11,8 +11,7 @@ from raft_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from raft_client.aio.client import AsyncRaftClient
-    from raft_client.aio.entries import AsyncEntries
-    from raft_client.aio.subscriber import AsyncSubscriber
+    from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import Compare, KeyValueCodec, Transaction
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from raft_client.request_id_factory import new_request_id
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
-    from raft_client.sync.entries import Entries
-    from raft_client.sync.subscriber import Subscriber
+    from raft_client.sync.readers import Entries, Subscriber
     from raft_client.sync.watch import Watch
     from raft_client.wire.configuration import ConfigChange, Peer, decode_config
     from raft_client.wire.key_changes import Change, ChangeKind, EntryCodec, Previous
@@ -97,9 +95,9 @@ __all__ += _errors
 _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
     "AppendItem": "core.arguments",
-    "AsyncEntries": "aio.entries",
+    "AsyncEntries": "aio.readers",
     "AsyncRaftClient": "aio.client",
-    "AsyncSubscriber": "aio.subscriber",
+    "AsyncSubscriber": "aio.readers",
     "AsyncWatch": "aio.watch",
     "Change": "wire.key_changes",
     "ChangeKind": "wire.key_changes",
@@ -107,7 +105,7 @@ _HOMES = {
     "Compare": "codecs",
     "ConfigChange": "wire.configuration",
     "ConnectionState": "core.requests",
-    "Entries": "sync.entries",
+    "Entries": "sync.readers",
     "EntryCodec": "wire.key_changes",
     "EntryKind": "wire.log_entry",
     "Freshness": "core.stream_actions",
@@ -130,7 +128,7 @@ _HOMES = {
     "SnapshotChunk": "wire.log_entry",
     "SnapshotEvent": "core.watch_events",
     "SnapshotPolicy": "core.entries_stream",
-    "Subscriber": "sync.subscriber",
+    "Subscriber": "sync.readers",
     "SubscriptionState": "core.stream_actions",
     "TakenSnapshot": "core.calls",
     "Suspended": "core.watch_events",

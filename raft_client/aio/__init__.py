@@ -1,8 +1,8 @@
 """The asyncio client: any number of tasks of one event loop may share one."""
 
 from raft_client.aio.client import AsyncRaftClient as RaftClient
-from raft_client.aio.entries import AsyncEntries as Entries
-from raft_client.aio.subscriber import AsyncSubscriber as Subscriber
+from raft_client.aio.readers import AsyncEntries as Entries
+from raft_client.aio.readers import AsyncSubscriber as Subscriber
 from raft_client.aio.watch import AsyncWatch as Watch
 
 __all__ = ["Entries", "RaftClient", "Subscriber", "Watch"]

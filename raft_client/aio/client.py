@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import Final, NoReturn, Self, Unpack, cast
 
 from raft_client.aio.engine import Engine
-from raft_client.aio.entries import AsyncEntries
 from raft_client.aio.primitives import Listeners, check_callback
-from raft_client.aio.subscriber import AsyncSubscriber
+from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
 from raft_client.aio.watch import AsyncWatch
 from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
@@ -22,11 +21,13 @@ from raft_client.core.calls import (
     GetConfig,
     GetLogInfo,
     LogInfo,
+    MakeSnapshot,
     TakenSnapshot,
+    TransferLeadership,
+    TrimLog,
     UpdatePeers,
 )
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
-from raft_client.core.greeted_calls import MakeSnapshot, TransferLeadership, TrimLog
 from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription

@@ -17,13 +17,12 @@ from raft_client.cli.options import cluster_option, members_option, to_peer
 from raft_client.cli.output import as_json, print_json, print_line, warn
 from raft_client.errors import StorageError
 from raft_client.request_id_factory import new_request_id
-from raft_client.server.runtime.storage.backup import back_up, restore
-from raft_client.server.runtime.storage.inspection import inspect_directory
+from raft_client.server.runtime.storage.backup import back_up, inspect_directory, restore
 from raft_client.server.runtime.storage.log_import import import_log
 from raft_client.wire.configuration import host_of
 
 if TYPE_CHECKING:
-    from raft_client.server.runtime.storage.inspection import Inspection
+    from raft_client.server.runtime.storage.backup import Inspection
     from raft_client.wire.configuration import Peer, Peers
 
 

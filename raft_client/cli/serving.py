@@ -23,12 +23,10 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.addresses import check_first_start
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.metrics_page import MetricsPage
-from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.readiness import Readiness
+from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
+from raft_client.server.runtime.peer import RaftPeer, check_first_start
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
 from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers, host_of

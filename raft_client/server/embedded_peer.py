@@ -23,11 +23,10 @@ from raft_client.errors import BusyError, InvalidArgumentError
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.ready import Role
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.addresses import check_first_start
 from raft_client.server.runtime.compaction import check_compact_bytes
 from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.peer import RaftPeer, check_first_start
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
 from raft_client.wire.configuration import Peer, host_of, is_tcp_url, with_host
 

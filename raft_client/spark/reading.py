@@ -26,7 +26,7 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID
 
 if TYPE_CHECKING:
     from raft_client.sync.client import RaftClient
-    from raft_client.sync.entries import Entries
+    from raft_client.sync.readers import Entries
 
 # -- what a job reads, and in which parts ------------------------------------------------------------------------------
 # ::

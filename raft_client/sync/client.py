@@ -18,11 +18,13 @@ from raft_client.core.calls import (
     GetConfig,
     GetLogInfo,
     LogInfo,
+    MakeSnapshot,
     TakenSnapshot,
+    TransferLeadership,
+    TrimLog,
     UpdatePeers,
 )
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
-from raft_client.core.greeted_calls import MakeSnapshot, TransferLeadership, TrimLog
 from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
@@ -32,9 +34,8 @@ from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.sync.engine import Engine
-from raft_client.sync.entries import Entries
 from raft_client.sync.primitives import Listeners, check_callback
-from raft_client.sync.subscriber import Subscriber
+from raft_client.sync.readers import Entries, Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.configuration import Peer
 from raft_client.wire.key_changes import Change, EntryCodec

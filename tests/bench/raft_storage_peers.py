@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from raft_client import KeyValueCodec, LogEntry, Peer, RequestId
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.filesystem import SystemFolder, make_directory
 from raft_client.server.runtime.storage.owner import Owner

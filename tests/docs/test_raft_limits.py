@@ -19,9 +19,9 @@ from raft_client.server.node import (
     learner,
     log,
     node,
-    outbox,
     peer_requests,
     reads,
+    state,
     timing,
     transfer,
     updates,
@@ -35,7 +35,7 @@ from raft_client.server.runtime import (
     peer,
     sockets,
 )
-from raft_client.server.runtime.storage import segment_list
+from raft_client.server.runtime.storage import recovery
 from raft_client.server.runtime.storage.disk_log import StorageLimits
 from raft_client.wire import client_requests, frames, peer_messages, request_id
 
@@ -73,7 +73,7 @@ FIXED: Final[dict[str, Any]] = {
     "requests of one connection, at once": sockets._BURST,
     "the same, in a second": sockets._A_SECOND,
     "addresses whose refusal was logged": sockets._MOST_ADDRESSES,
-    "answers that wait for the disk": outbox._MAX_WAITING,
+    "answers that wait for the disk": state._MAX_WAITING,
     "clients that wait for a snapshot": compaction._MOST_ASKED,
     "clients that wait for the end of a transfer": transfer._MAX_ASKED,
     "clocks of clients that differ": request_id.CLOCK_TOLERANCE_S,
@@ -92,8 +92,8 @@ FIXED: Final[dict[str, Any]] = {
     "a page of `kv.range`": key_value._PAGE_BYTES,
     "a request for the page of figures, in bytes": metrics_page._MAX_REQUEST,
     "entries of a segment": StorageLimits().segment_entries,
-    "files of old segments that are open": segment_list._OPEN_FILES,
-    "old segments whose offsets are in memory": segment_list._LOADED_OFFSETS,
+    "files of old segments that are open": recovery._OPEN_FILES,
+    "old segments whose offsets are in memory": recovery._LOADED_OFFSETS,
     "growth of the log between two snapshots, in sizes of the last": compaction._FACTOR,
     "keys in a page of `kv.range`": key_value._MAX_PAGE,
     "results of transactions that compare": key_value._REMEMBERED,

@@ -8,7 +8,7 @@ import pytest
 from support.raft_peers import MixedCluster
 
 from raft_client import LogEntry, Peer, RaftClient, SnapshotChunk
-from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.node.ready import SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("zmq_raft")]

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.server.node.ready import HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
 from raft_client.wire.configuration import Peer
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk

@@ -14,7 +14,7 @@ from support.raft_peers import SERVE, Peers
 from support.waiting import eventually
 
 from raft_client import RaftClient
-from raft_client.server.runtime.storage.inspection import inspect_directory
+from raft_client.server.runtime.storage.backup import inspect_directory
 
 Run = Any  # conftest.py has it
 

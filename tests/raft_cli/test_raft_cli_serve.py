@@ -16,8 +16,7 @@ from support.ports import reserved_port
 from support.raft_peers import SERVE, Peers
 
 from raft_client import LogEntry, NoLeaderError, Peer, RaftClient
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import ConfigChange
 

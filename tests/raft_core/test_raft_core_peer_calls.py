@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 from raft_network import IDENT, ClientDriver
 
-from raft_client.core.calls import Failed, Finished, FollowUps, NotLeader, Retry, TakenSnapshot, Verdict
-from raft_client.core.greeted_calls import MakeSnapshot, TransferLeadership, TrimLog
+from raft_client.core.calls import (
+    Failed,
+    Finished,
+    FollowUps,
+    MakeSnapshot,
+    NotLeader,
+    Retry,
+    TakenSnapshot,
+    TransferLeadership,
+    TrimLog,
+    Verdict,
+)
 from raft_client.errors import (
     ClusterBusyError,
     CompactionError,

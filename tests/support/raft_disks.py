@@ -8,8 +8,7 @@ from copy import copy
 from typing import TypeAlias
 
 from raft_client.errors import RaftError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId

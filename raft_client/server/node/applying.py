@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from raft_client.server.node.ready import SnapshotMeta
     from raft_client.server.node.state import NodeState
-    from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.wire.log_entry import LogEntry
 
 #: Of entries that are handed out and not yet applied: some milliseconds of work, and one message to subscribers.

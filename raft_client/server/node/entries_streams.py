@@ -30,9 +30,8 @@ from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 if TYPE_CHECKING:
     from raft_client.server.node.commit import Commit
-    from raft_client.server.node.ready import Request
+    from raft_client.server.node.ready import Request, SnapshotMeta
     from raft_client.server.node.state import NodeState
-    from raft_client.server.node.stored_log import SnapshotMeta
 
 #: Facts §1.4: a message has no more entries than this, however short they are.
 _MAX_ENTRIES: Final = 4096

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta, as_many_as_fit
+from raft_client.server.node.ready import Configuration, SnapshotMeta, as_many_as_fit
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES, IdFreshness
@@ -24,8 +24,8 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES, IdFreshness
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from raft_client.server.node.ready import StoredLog
     from raft_client.server.node.state import NodeState
-    from raft_client.server.node.stored_log import StoredLog
     from raft_client.wire.configuration import ConfigChange
     from raft_client.wire.request_id import RequestId
 

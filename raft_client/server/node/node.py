@@ -65,9 +65,8 @@ from raft_client.wire.streams import EntriesReply, RequestEntries
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raft_client.server.node.ready import Incoming
+    from raft_client.server.node.ready import Configuration, Incoming, SnapshotMeta
     from raft_client.server.node.state import NodeState
-    from raft_client.server.node.stored_log import Configuration, SnapshotMeta
     from raft_client.wire.frames import Message
 
 #: Terms and indexes count up by one: a peer that is at the end of the numbers is broken, and must not lead others on.

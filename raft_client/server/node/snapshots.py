@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.node.ready import SnapshotMeta
 from raft_client.wire.log_entry import SnapshotChunk
 from raft_client.wire.peer_messages import InstallSnapshot, SnapshotReply
 

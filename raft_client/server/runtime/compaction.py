@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import InvalidArgumentError, StorageError
 from raft_client.reports import on_one_line
-from raft_client.server.node.ready import Role
-from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.node.ready import Role, SnapshotMeta
 from raft_client.wire.client_requests import Outcome, TakeSnapshotReply, Trim, TrimReply
 from raft_client.wire.hello import Capability
 
@@ -34,10 +33,9 @@ if TYPE_CHECKING:
 
     from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.node import RaftNode
-    from raft_client.server.node.ready import Request
+    from raft_client.server.node.ready import Configuration, Request
     from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
-    from raft_client.server.node.stored_log import Configuration
     from raft_client.server.runtime.disk import DiskWorker, Storage
     from raft_client.server.runtime.storage.snapshots import SnapshotWriter
     from raft_client.wire.client_requests import TakeSnapshot

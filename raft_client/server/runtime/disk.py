@@ -8,13 +8,12 @@ from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client.server.node.stored_log import StoredLog
+from raft_client.server.node.ready import StoredLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from raft_client.server.node.ready import Persist
-    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.node.ready import Persist, SnapshotMeta
     from raft_client.server.runtime.storage.snapshots import SnapshotWriter
 
 #: Upper bounds of the classes in which jobs are counted by their time, in seconds; the last class has none.

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from raft_client.server.machines.state_machine import Applied, StateMachine
-    from raft_client.server.node.ready import ReadGranted, Ready
+    from raft_client.server.node.ready import ReadGranted, Ready, SnapshotMeta
     from raft_client.server.node.status import NodeStatus
-    from raft_client.server.node.stored_log import SnapshotMeta
     from raft_client.server.runtime.disk import Storage
     from raft_client.wire.client_requests import ClientDispatch
     from raft_client.wire.log_entry import LogEntry

@@ -12,14 +12,16 @@ import logging
 import math
 import random
 import secrets
+import socket
 import time
 from collections import Counter, OrderedDict
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from raft_client.clocks import wall_ns
-from raft_client.errors import ProtocolError, RaftError
+from raft_client.errors import ProtocolError, RaftError, TransportError
 from raft_client.reports import on_one_line
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request, Role
@@ -557,3 +559,29 @@ class RaftPeer:
             if was_leader:
                 self.runner.follow()
         self._on_role(status)
+
+
+# -- before a peer is made ---------------------------------------------------------------------------------------------
+
+
+def check_first_start(data: Path, *urls: str | None) -> None:
+    """Raises TransportError if there is no data directory yet and somebody listens at one of these URLs already.
+
+    A start that cannot listen must not leave a directory behind: the addresses of the members are in it.
+    """
+    for url in () if data.exists() else urls:
+        host, _, port = (url or "").removeprefix("tcp://").rpartition(":")
+        if not port.isdigit():
+            continue  # a free one, or a Unix socket
+        try:
+            [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
+                None if host == "*" else host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except OSError:
+            continue  # the name of an interface, which ØMQ knows, or of nothing, which it says
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                raise TransportError(f"cannot listen at {url}: {error.strerror}") from error

@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
-    from raft_client.server.node.ready import Output, Persist, Ready
+    from raft_client.server.node.ready import Output, Persist, Ready, SnapshotMeta, StoredLog
     from raft_client.server.node.state import NodeState
-    from raft_client.server.node.stored_log import SnapshotMeta, StoredLog
     from raft_client.wire.log_entry import LogEntry
 
 #: Of the log that is read at a start.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from support.raft_disks import ImageReader, steps_of
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta
+from raft_client.server.node.ready import Configuration, Persist, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, Peers
 from raft_client.wire.log_entry import LogEntry
 

@@ -15,10 +15,20 @@ from itertools import count
 from memory_log import MemoryLog
 
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Ask, Output, Persist, ReadGranted, Ready, Reply, Request, Role
+from raft_client.server.node.ready import (
+    Answer,
+    Ask,
+    Output,
+    Persist,
+    ReadGranted,
+    Ready,
+    Reply,
+    Request,
+    Role,
+    SnapshotMeta,
+)
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
-from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.wire.client_requests import RequestUpdate
 from raft_client.wire.configuration import Peer, Peers
 from raft_client.wire.frames import Message

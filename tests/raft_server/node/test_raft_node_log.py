@@ -9,8 +9,7 @@ from memory_log import MemoryLog
 from node_cluster import make_id, peers_of
 
 from raft_client.server.node.log import Log
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import SnapshotMeta
+from raft_client.server.node.ready import Persist, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 from raft_client.wire.request_id import RequestId

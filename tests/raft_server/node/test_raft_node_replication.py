@@ -6,8 +6,7 @@ import pytest
 from memory_log import MemoryLog
 from node_cluster import OURS, NodeCluster, peers_of
 
-from raft_client.server.node.ready import Ask, Persist
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import Ask, HardState, Persist
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.peer_messages import AppendEntries, AppendReply, RequestVote

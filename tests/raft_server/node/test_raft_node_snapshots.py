@@ -9,10 +9,9 @@ from memory_log import MemoryLog
 from node_cluster import OURS, NodeCluster, make_id, peers_of
 
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Ask, Persist, Ready, Request, Role
+from raft_client.server.node.ready import Answer, Ask, HardState, Persist, Ready, Request, Role, SnapshotMeta
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk

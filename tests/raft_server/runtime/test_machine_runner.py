@@ -15,9 +15,8 @@ from support.waiting import until
 from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, Peer
 from raft_client.errors import StorageError
 from raft_client.server.machines.key_value import KeyValueStateMachine
-from raft_client.server.node.ready import Persist, ReadGranted, Ready, Role
+from raft_client.server.node.ready import HardState, Persist, ReadGranted, Ready, Role, SnapshotMeta
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog

@@ -20,9 +20,8 @@ from raft_client import AsyncRaftClient, RaftClient
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.metrics_page import MetricsPage
+from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.readiness import Readiness
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import Peer
 

@@ -19,18 +19,20 @@ from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import (
     Answer,
     Ask,
+    Configuration,
     Connect,
     Disconnect,
+    HardState,
     Output,
     Persist,
     Ready,
     Reconnect,
     Reply,
     Request,
+    SnapshotMeta,
 )
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
 from raft_client.server.runtime.trace import Trace, TracedNode
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.frames import Message

@@ -36,8 +36,7 @@ from collections.abc import Callable
 from scenario_cluster import ScenarioCluster
 from scenario_words import id_of, peers_of, read_entry
 
-from raft_client.server.node.ready import Role
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import HardState, Role
 from raft_client.wire.client_requests import ConfigUpdate, RequestUpdate
 
 __all__ = ["Scenario"]

@@ -8,7 +8,7 @@ import pytest
 from peers_cluster import Cluster
 from peers_disk import DiskBackedLog
 
-from raft_client.server.node.stored_log import Configuration
+from raft_client.server.node.ready import Configuration
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 from zlib import crc32
 
-from raft_client.server.node.stored_log import Configuration, HardState
+from raft_client.server.node.ready import Configuration, HardState
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.log_entry import EntryKind, LogEntry
 

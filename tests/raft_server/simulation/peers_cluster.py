@@ -21,8 +21,7 @@ from peers_profile import IDENT, Profile, peers_of
 from peers_world import PeerClock, World
 from support.raft_disks import SimulatedLog
 
-from raft_client.server.node.ready import ReadGranted
-from raft_client.server.node.stored_log import Configuration
+from raft_client.server.node.ready import Configuration, ReadGranted
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.log_entry import EntryKind
 from raft_client.wire.request_id import DEFAULT_TTL_S

@@ -18,8 +18,7 @@ from support.disks import CrashError, FaultyDisk
 from support.raft_disks import DamagedLogError, Image, SimulatedLog
 
 from raft_client.errors import StorageDamagedError, StorageError, StorageVersionError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta
+from raft_client.server.node.ready import Configuration, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk

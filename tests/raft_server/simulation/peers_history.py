@@ -14,7 +14,7 @@ from peers_audit import Audit
 from peers_world import WALL_START_S
 from support.raft_disks import Image, SimulatedLog
 
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.server.node.ready import HardState, SnapshotMeta
 from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId
 

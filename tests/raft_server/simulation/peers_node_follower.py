@@ -19,8 +19,7 @@ from peers_world import World
 from support.raft_disks import SimulatedLog
 
 from raft_client.errors import RaftError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.server.node.ready import HardState, Persist, SnapshotMeta
 from raft_client.wire.client_requests import (
     ConfigReply,
     ConfigUpdateReply,

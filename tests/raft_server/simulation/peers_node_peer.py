@@ -19,8 +19,7 @@ from peers_node_follower import NodeFollower
 from peers_profile import IDENT
 from peers_world import WALL_START_S
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import HardState, Persist
 from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.frames import encode_uint

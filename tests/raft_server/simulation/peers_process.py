@@ -33,10 +33,10 @@ from raft_client.server.node.ready import (
     Reply,
     Request,
     Role,
+    SnapshotMeta,
 )
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
-from raft_client.server.node.stored_log import SnapshotMeta
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.runtime.peer import RequestHorizon
 from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo

@@ -8,7 +8,7 @@ import pytest
 from peers_audit import Audit, has_quorum
 from peers_profile import peers_of
 
-from raft_client.server.node.stored_log import Configuration, HardState
+from raft_client.server.node.ready import Configuration, HardState
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId

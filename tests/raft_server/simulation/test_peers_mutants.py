@@ -18,16 +18,15 @@ from support.schedules import seeds_near
 
 from raft_client.server.node import following, quorum, reads
 from raft_client.server.node.commit import Commit
-from raft_client.server.node.debounce import Debounce
 from raft_client.server.node.election import Election
+from raft_client.server.node.following import Debounce
 from raft_client.server.node.log import Log
 from raft_client.server.node.membership import Membership
-from raft_client.server.node.outbox import Outbox
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import Output, Role
 from raft_client.server.node.replication import Replication
-from raft_client.server.node.state import NodeState
+from raft_client.server.node.state import NodeState, Outbox
 from raft_client.server.node.timing import Timing
 from raft_client.server.node.transfer import Transfer
 

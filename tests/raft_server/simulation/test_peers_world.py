@@ -13,8 +13,7 @@ from peers_profile import invent_profile, peers_of
 from peers_world import World
 from support.raft_disks import DamagedLogError, SimulatedLog, steps_of
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.wire.configuration import ConfigChange, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 

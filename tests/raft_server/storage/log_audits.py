@@ -11,8 +11,8 @@ from log_model import check_log
 from support.disks import CrashError, FaultyDisk
 
 from raft_client.errors import StorageDamagedError, StorageError
+from raft_client.server.runtime.storage.backup import inspect_folder
 from raft_client.server.runtime.storage.disk_log import Fsync
-from raft_client.server.runtime.storage.inspection import inspect_folder
 
 __all__ = [
     "check_flips",

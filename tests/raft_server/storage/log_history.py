@@ -9,8 +9,7 @@ from log_model import OWNER, LogModel, check_log
 from support.disks import FaultyDisk
 
 from raft_client.errors import StorageError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk

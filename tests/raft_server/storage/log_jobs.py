@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta
+from raft_client.server.node.ready import Configuration, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import ConfigChange, Peer
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.configuration import ConfigChange, Peer, decode_config

@@ -20,11 +20,10 @@ from raft_client.errors import (
     StorageFullError,
     StorageOwnerError,
 )
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, SnapshotMeta
 from raft_client.server.runtime.storage import filesystem
-from raft_client.server.runtime.storage.backup import TERM_STEP, back_up, restore
+from raft_client.server.runtime.storage.backup import TERM_STEP, back_up, inspect_directory, restore
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
-from raft_client.server.runtime.storage.inspection import inspect_directory
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 from raft_client.wire.request_id import RequestId

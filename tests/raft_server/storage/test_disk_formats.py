@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from support.disks import SimulatedDisk
 
 from raft_client.errors import StorageDamagedError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment import SegmentWriter, scan_last_segment, scan_segment

@@ -22,11 +22,10 @@ from raft_client.errors import (
     StorageOwnerError,
     StorageVersionError,
 )
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta, StoredLog
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta, StoredLog
+from raft_client.server.runtime.storage.backup import inspect_directory
 from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
 from raft_client.server.runtime.storage.filesystem import DirectoryLock
-from raft_client.server.runtime.storage.inspection import inspect_directory
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 

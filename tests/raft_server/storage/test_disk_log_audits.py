@@ -28,13 +28,11 @@ from log_model import check_log
 from support.disks import FaultyDisk
 
 from raft_client.errors import StorageError, StorageFullError
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.server.node.ready import HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage import disk_log, segment, segment_format
+from raft_client.server.runtime.storage.backup import inspect_directory, inspect_folder
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
-from raft_client.server.runtime.storage.inspection import inspect_directory, inspect_folder
-from raft_client.server.runtime.storage.recovery import FileNames, Recovered, recover
-from raft_client.server.runtime.storage.segment_list import SegmentList
+from raft_client.server.runtime.storage.recovery import FileNames, Recovered, SegmentList, recover
 from raft_client.server.runtime.storage.snapshots import SnapshotFileWriter, SnapshotStore
 
 
@@ -220,7 +218,7 @@ WRITER = """
 import random, sys
 from concurrent.futures import ThreadPoolExecutor
 from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState, SnapshotMeta
+from raft_client.server.node.ready import HardState, SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.disk_log import StorageLimits
 from raft_client.wire.configuration import Peer

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from log_jobs import START, entries, entry, open_log, request_id, snapshot, write
 from support.disks import SimulatedDisk
 
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState
-from raft_client.server.runtime.storage import filesystem, segment_list
+from raft_client.server.node.ready import HardState, Persist
+from raft_client.server.runtime.storage import filesystem, recovery
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment_index import RequestFilter
@@ -133,7 +132,7 @@ def test_a_new_request_id_is_not_sought_on_the_disk(tmp_path: Path, monkeypatch:
     """Many segments have ids of the same second: a new one of that second is looked up in few of them, and each one
     that is there is found. Segments that are old, or were written by another process, are read.
     """
-    monkeypatch.setattr(segment_list, "_FILTERS", 10)
+    monkeypatch.setattr(recovery, "_FILTERS", 10)
     with open_log(tmp_path, limits=StorageLimits(segment_entries=50)) as log:
         counts = Counts(monkeypatch)
         for begin in range(1, 501, 50):

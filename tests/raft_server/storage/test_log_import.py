@@ -23,10 +23,9 @@ from raft_client.errors import (
     StorageInUseError,
     StorageVersionError,
 )
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import HardState, Persist
+from raft_client.server.runtime.storage.backup import Inspection
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.inspection import Inspection
 from raft_client.server.runtime.storage.log_import import NodePeerFolder, import_log
 from raft_client.wire.configuration import ConfigChange, Peer, Peers
 from raft_client.wire.log_entry import EntryKind, LogEntry

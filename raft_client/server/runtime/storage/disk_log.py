@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Self
 import attrs
 
 from raft_client.errors import BusyError, InvalidArgumentError, StorageError
-from raft_client.server.node.stored_log import Configuration, HardState, as_many_as_fit
+from raft_client.server.node.ready import Configuration, HardState, as_many_as_fit
 from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, make_directory, storage_error
 from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.recovery import FIRST_SEQUENCE, is_new, list_files, recover
@@ -41,8 +41,7 @@ from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from raft_client.server.node.ready import Persist
-    from raft_client.server.node.stored_log import SnapshotMeta
+    from raft_client.server.node.ready import Persist, SnapshotMeta
     from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.recovery import Recovered
     from raft_client.server.runtime.storage.snapshots import SnapshotWriter
@@ -143,7 +142,7 @@ class RecentEntries:
 
 
 class LogContents:
-    """Implements :class:`~raft_client.server.node.stored_log.StoredLog`. Belongs to the loop's thread."""
+    """Implements :class:`~raft_client.server.node.ready.StoredLog`. Belongs to the loop's thread."""
 
     def __init__(self, folder: Folder, found: Recovered, recent_bytes: int, *, is_synced: bool) -> None:
         self._owner = found.owner

@@ -28,11 +28,10 @@ from raft_client.errors import (
     StorageInUseError,
     StorageVersionError,
 )
-from raft_client.server.node.ready import Persist
-from raft_client.server.node.stored_log import Configuration, HardState, SnapshotMeta
+from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
+from raft_client.server.runtime.storage.backup import inspect_folder
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.server.runtime.storage.filesystem import SystemFolder, storage_error
-from raft_client.server.runtime.storage.inspection import inspect_folder
 from raft_client.server.runtime.storage.owner import Owner, new_directory
 from raft_client.wire.configuration import ConfigChange, Peers, peers_from_json
 from raft_client.wire.frames import MAX_UINT
@@ -41,8 +40,8 @@ from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from raft_client.server.runtime.storage.backup import Inspection
     from raft_client.server.runtime.storage.filesystem import File
-    from raft_client.server.runtime.storage.inspection import Inspection
 
 # -- the files of Node's peers -----------------------------------------------------------------------------------------
 # ::

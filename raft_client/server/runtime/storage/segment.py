@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from raft_client.errors import ProtocolError, StorageDamagedError
-from raft_client.server.node.stored_log import Configuration, HardState
+from raft_client.server.node.ready import Configuration, HardState
 from raft_client.server.runtime.storage.segment_format import (
     HEADER_BYTES,
     RECORD_HEADER_BYTES,

@@ -32,7 +32,7 @@ from typing import Final
 import attrs
 
 from raft_client.errors import StorageDamagedError, StorageVersionError
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import HardState
 from raft_client.wire.log_entry import LogEntry
 
 FORMAT_VERSION: Final = 1

@@ -32,7 +32,7 @@ import attrs
 import msgpack
 
 from raft_client.errors import StorageDamagedError, StorageVersionError
-from raft_client.server.node.stored_log import HardState
+from raft_client.server.node.ready import HardState
 from raft_client.server.runtime.storage.segment_format import SegmentHeader
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 

@@ -17,7 +17,7 @@ from raft_client.errors import (
     StorageError,
     StorageVersionError,
 )
-from raft_client.server.node.stored_log import Configuration, SnapshotMeta
+from raft_client.server.node.ready import Configuration, SnapshotMeta
 from raft_client.server.runtime.storage.filesystem import storage_error
 from raft_client.wire.configuration import decode_config, encode_config
 

@@ -1,24 +1,163 @@
-# Generated from raft_client/aio/subscriber.py by tools/twins.py. Edit that, and run "make twins".
-"""The log as it grows, for one reader."""
+# Generated from raft_client/aio/readers.py by tools/twins.py. Edit that, and run "make twins".
+"""A stream of log entries for one reader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import length_hint
 from types import TracebackType
 from typing import NoReturn, Self
 
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
-from raft_client.core.entries_stream import Cursor, EntryBatch
+from raft_client.core.entries_stream import Cursor, EntriesStream, EntryBatch
+from raft_client.core.requests import Request
 from raft_client.core.stream_actions import SubscriptionState
 from raft_client.core.stream_runners import StreamRunner
 from raft_client.core.subscription import Subscription
 from raft_client.errors import BusyError, ClientClosedError, PickleRefusedError, RequestTimeoutError
 from raft_client.reports import warn_unclosed
 from raft_client.sync.engine import Engine
-from raft_client.sync.primitives import OneReader, ReadySignal
+from raft_client.sync.primitives import OneReader, ReadySignal, StreamWaiter
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
+
+
+class Entries:
+    """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
+
+    Iterate, or take one with :meth:`get`. Nothing is asked before the first entry is wanted. To stop before the end,
+    close it or use it as a context manager: the peer then stops sending. One reader at a time: a second one gets
+    :class:`BusyError`.
+    """
+
+    def __init__(self, engine: Engine, call: EntriesStream, timeout: float | None) -> None:
+        self._engine = engine
+        self._call = call
+        self._timeout = timeout
+        self._request: Request | None = None
+        self._waiter: StreamWaiter | None = None
+        self._cursor = Cursor()
+        self._one_reader = OneReader()
+        self._closed = False
+        self._ended = False
+
+    @property
+    def position(self) -> Position:
+        """After the last item that was handed out; store it when you are done with that, and give it as ``after``.
+
+        A snapshot counts when its last chunk was handed out; until then, it is the position before.
+        """
+        return self._cursor.position(self._call.taken)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all was handed out, or an error was raised, or it was closed: nothing more will come."""
+        return self._closed or (self._ended and not length_hint(self._cursor.rest))
+
+    def get(self, timeout: float | None = None) -> LogEntry | SnapshotChunk | None:
+        """The next item; None at the end (``is_over``), and when none came within ``timeout`` seconds (0 only looks).
+
+        Without ``timeout`` it waits as iterating does: as long as the time-out of ``entries()`` allows. Raises the
+        error that ended the stream, :class:`ClientClosedError` once it or its client is closed, and :class:`BusyError`
+        while another reader waits.
+        """
+        arguments.check_wait(timeout)
+        for item in self._cursor.rest:
+            return item
+        return next(self._cursor.rest) if self._enter_next(timeout) else None
+
+    def next_batch(self, timeout: float | None = None) -> EntryBatch | None:
+        """As :meth:`get`, but the next entries, as many as came together, or the next chunk of a snapshot.
+
+        For those who handle entries by the thousand: one by one costs more per entry.
+        """
+        seconds = arguments.check_wait(timeout)
+        if self._closed:
+            raise ClientClosedError("these entries are closed")
+        with self._one_reader:
+            return self._cursor.take_rest() or self._next(seconds)
+
+    def _next(self, seconds: float | None) -> EntryBatch | None:
+        if self._request is None or self._waiter is None:
+            self._request, self._waiter = self._engine.start(self._call)
+        deadline = None if seconds is None else monotonic() + seconds
+        is_last_look = False
+        while (batch := self._engine.take(self._request, self._call)) is None:
+            if self._waiter.is_over:
+                self._end(self._waiter)
+                return None
+            if is_last_look:
+                return None
+            self._engine.wait(self._request, self._waiter, self._timeout, deadline)
+            is_last_look = deadline is not None and monotonic() >= deadline
+        return batch
+
+    def _enter_next(self, timeout: float | None = None) -> bool:
+        before = self._call.taken
+        batch = self.next_batch(timeout)
+        if batch is not None:
+            self._cursor.enter(batch, before)
+        return batch is not None
+
+    def close(self) -> None:
+        """Stop. The peer is told; what it has sent already is dropped.
+
+        A read in another thread ends with :class:`ClientClosedError`.
+        """
+        if self._request is not None and self._waiter is not None:
+            self._engine.end(self._request, self._waiter, self._call.stop())  # raises where it may not be called
+        self._closed = True
+
+    def _end(self, waiter: StreamWaiter) -> None:
+        self._ended = True
+        self._closed = waiter.error is not None
+        if waiter.error is not None:
+            raise waiter.error
+
+    def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
+        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
+        is_more = True
+        while is_more:
+            yield from self._cursor.rest
+            is_more = self._enter_next()
+
+    def __next__(self) -> LogEntry | SnapshotChunk:
+        while True:
+            for entry in self._cursor.rest:
+                return entry
+            if not self._enter_next():
+                raise StopIteration
+
+    def __del__(self) -> None:
+        # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
+        if self._request is not None and not self._request.is_done:
+            self._engine.abandon(self._request, self._call.stop())
+            if self._engine.is_own:
+                warn_unclosed(self, f"entries after {self.position}")
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(
+            "a stream of entries cannot be pickled: send client.settings and the index, and read where it is needed"
+        )
+
+    def __repr__(self) -> str:
+        if self._closed or self._ended:
+            state = "closed" if self._closed else "ended"
+        else:
+            state = "not started" if self._request is None else "open"
+        return f"<{type(self).__name__} after {self.position}, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- the log as it grows -----------------------------------------------------------------------------------------------
 
 
 class Subscriber:

@@ -73,7 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.ci)
         group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None and "spark" not in item.fixturenames)
+    items.sort(key=lambda item: not _takes_long(item))
+
+
+def _takes_long(item: pytest.Function) -> bool:
+    """Simulations too, which use their budget, so that no worker begins one when the others have nothing left."""
+    marked = any(item.get_closest_marker(name) for name in ("slow", "scaled"))
+    return marked or "spark" in item.fixturenames
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

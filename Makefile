@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# tox brings uv along, which links what the environments of tox have; where there is none, pip does the same in a minute.
+INSTALL = $(if $(wildcard $(BIN)/uv),$(BIN)/uv pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
 .DEFAULT_GOAL := help
 
 .PHONY: help test test-ci test-long test-versions test-spark dist demo demo-ha bench docs lint twins clean
@@ -18,11 +20,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[spark,demo]' --requirement examples/flights/requirements.txt
+	$(INSTALL) --editable '.[spark,demo]' --requirement examples/flights/requirements.txt
 	@touch $@
 
 $(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 test: $(BIN)/tox  ## the quick tests, on the built wheel: some minutes, and what is missing on this machine is skipped

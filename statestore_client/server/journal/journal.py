@@ -112,26 +112,21 @@ class DamagedRecordError(Exception):
 
 def seal(stream: Stream, subject: Subject, fields: Sequence[object]) -> bytes:
     """Numbers, texts, bytes, None, and sequences of them. The checksum is also over the stream and the subject: under
-    another name the record means something else.
+    another name the record means something else. Packed, a text, the same as bytes, and a number differ.
     """
     packed: bytes = _pack(fields)
-    return crc32(packed, _seed(stream, subject)).to_bytes(_CHECKSUM_BYTES, "big") + packed
+    return crc32(packed, crc32(_pack(subject), _STREAMS[stream])).to_bytes(_CHECKSUM_BYTES, "big") + packed
 
 
 def unseal(stream: Stream, subject: Subject, data: bytes) -> Any:
     """The fields, sequences as tuples. Raises DamagedRecordError."""
     packed = data[_CHECKSUM_BYTES:]
-    if crc32(packed, _seed(stream, subject)) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
+    if crc32(packed, crc32(_pack(subject), _STREAMS[stream])) != int.from_bytes(data[:_CHECKSUM_BYTES], "big"):
         raise DamagedRecordError("the checksum is wrong")
     try:
         return msgpack.unpackb(packed, use_list=False)
     except (ValueError, msgpack.UnpackException) as error:  # sealed by another program
         raise DamagedRecordError(f"not MessagePack: {error}") from error
-
-
-def _seed(stream: Stream, subject: Subject) -> int:
-    """Packed, a text, the same as bytes, and a number differ."""
-    return crc32(_pack(subject), _STREAMS[stream])
 
 
 # -- storage -----------------------------------------------------------------------------------------------------------

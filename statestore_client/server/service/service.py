@@ -289,6 +289,7 @@ class StateStoreService:
         "_counters",
         "_dialect",
         "_fingerprint",
+        "_has_rules",
         "_keeps_all",
         "_largest_packet",
         "_life_id",
@@ -337,6 +338,7 @@ class StateStoreService:
         self._dialect = dialect
         self._text_of = HlcTimestamp.__str__ if dialect is _SERVICE else HlcTimestamp.unpadded
         self._authorize = authorize
+        self._has_rules = authorize is not None or read_only is not None
         self._may_be_answered_on = may_be_answered_on
         self._user_of = user_of or _nobody
         self._largest_packet = largest_packet or _any_size
@@ -458,7 +460,8 @@ class StateStoreService:
         try:
             user = self._user_of(client_id)
             command = decode_command(message.payload, self._dialect)
-            self._check_rights(client_id, command)
+            if self._has_rules:
+                self._check_rights(client_id, command)
             if type(command) in _WRITES and message.packet_id:
                 packet_id = message.packet_id if timestamp is None else None
                 fingerprint = self._fingerprint((message.payload, timestamp, token, user, packet_id))
@@ -500,7 +503,7 @@ class StateStoreService:
         """Before anything is done, and before anything that was done is told again."""
         if self._authorize is not None and not self._authorize(client_id, command):
             raise NotAuthorizedError
-        if self._read_only is not None and isinstance(command, _WRITE) and self.is_read_only(command.key):
+        if isinstance(command, _WRITE) and self.is_read_only(command.key):
             raise NotAuthorizedError
 
     def _execute(

@@ -365,11 +365,12 @@ class StateStore:
 
     def _live_or_expire(self, key: bytes, now: Instant) -> Entry | None:
         """The same for a SET: the key whose time has come goes now, and its observers hear of that before the SET."""
-        entry = self.entry(key, now)
-        if entry is None and self._keyspace.get(key) is not None:
-            self._expire(key, now)
-            self._expiries.forget_one()
-        return entry
+        entry = self._keyspace.get(key)
+        if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
+            return entry
+        self._expire(key, now)
+        self._expiries.forget_one()
+        return None
 
     def _next_version(self, request: RequestContext) -> HlcTimestamp:
         """Greater than the request's timestamp and all versions before. ("Versions as Hybrid Logical Clocks")"""

@@ -323,7 +323,7 @@ def _session_state(session: Session, now: Instant, is_exact: bool) -> dict[str, 
         ],
         "releases": [d.packet_id for d in outbound.in_flight.values() if d.is_released],
         "inbound": list(session.inbound.unreleased),
-        "walks": {name: (walk.qos, walk.ids, walk.at) for name, walk in session.walks.items()},
+        "cursors": {name: (cursor.qos, cursor.ids, cursor.at) for name, cursor in session.cursors.items()},
         "bytes": sum(map(_size, outbound.waiting.items)) if is_exact else None,
     }
 

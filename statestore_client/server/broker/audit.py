@@ -35,9 +35,9 @@ def violations(state: State) -> Iterator[str]:
     yield from state.connection_quotas.violations(connected)
     yield from state.budget.violations()
     yield from _equal("bytes held for clients", state.budget.total, _held_bytes(state, sessions))
-    if state.expulsions:
+    if state.pending_disconnects:
         yield "somebody is still to be disconnected"
-    if state.flapping.held and state.timers.next_deadline() is None:
+    if state.throttle.held and state.timers.next_deadline() is None:
         yield "a CONNECT is held for ever"
 
 

@@ -207,7 +207,7 @@ class Broker:
         if self._application is not None:
             # An earlier release may have taken them for messages.
             self._state.retained.discard_where(self._application.handles)
-        self._settle(now)
+        self._run_disconnects(now)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
@@ -234,14 +234,14 @@ class Broker:
             connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
         self._lifecycle.detach(connection, now, with_will=True)
         connection.discard()
-        self._settle(now)
+        self._run_disconnects(now)
 
     def let_go(self, connections: Iterable[Connection], now: Instant) -> None:
         """Their clients were sent away, and not lost: they are expected back, as after a restart of the server."""
         for connection in connections:
             self._lifecycle.detach(connection, now, with_will=True, lost=self._awaited.let_go)
         self._awaited.begin(now)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def congested(self, connection: Connection) -> None:
         """The socket takes no more: messages wait in the session from now on."""
@@ -252,8 +252,8 @@ class Broker:
         connection.is_congested = False
         session = connection.session
         if session is not None and session.connection is connection:
-            self._router.pump(session, now)
-            self._settle(now)
+            self._router.send_pending(session, now)
+            self._run_disconnects(now)
         if connection.held:
             self._receive_waiting(connection, now)
 
@@ -270,7 +270,7 @@ class Broker:
         """As if the server went down and came back with all that it knew: connections end, sessions stay."""
         for connection in tuple(self._state.connections):
             self._lifecycle.expel(connection, ReasonCode.SERVER_SHUTTING_DOWN, "server restarting", now)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def restart_keep_alives(self, now: Instant) -> None:
         """Start the keep-alives of all clients anew."""
@@ -287,14 +287,14 @@ class Broker:
     def perform(self, effects: Iterable[Effect], now: Instant) -> None:
         """Carry out what follows from something that no client has asked for."""
         self._effects.perform(effects, now)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def receive(self, connection: Connection, packets: Iterable[Packet], now: Instant) -> None:
         """Handle packets of one connection in order. What comes after its ending is ignored."""
         if connection.session is not None:
             # Before, the time for CONNECT runs from the start: bytes that trickle in do not prolong it.
             connection.last_received = now.monotonic
-        handlers, expulsions = self._handlers, self._state.expulsions
+        handlers, pending_disconnects = self._handlers, self._state.pending_disconnects
         for packet in packets:
             if connection.ending is not None:
                 return
@@ -312,8 +312,8 @@ class Broker:
                 self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, reason, now)
             else:
                 handler(connection, session, packet, now)
-            if expulsions:
-                self._settle(now)
+            if pending_disconnects:
+                self._run_disconnects(now)
         if connection.held:
             self._receive_waiting(connection, now)
 
@@ -329,8 +329,8 @@ class Broker:
             if packet is None or connection.session is None:
                 return False
             self._publish_handler.handler(connection, connection.session, packet, now)
-            if self._state.expulsions:
-                self._settle(now)
+            if self._state.pending_disconnects:
+                self._run_disconnects(now)
         return bool(connection.held)
 
     def receive_broken(
@@ -345,7 +345,7 @@ class Broker:
             self._lifecycle.expel(connection, reason_code, reason, now)
         else:
             connection.refuse_broken(reason_code, reason, version)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def verified(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
         """A verdict that took time. Ignored when its connection has ended, or got tired of waiting."""
@@ -358,7 +358,7 @@ class Broker:
                 self._connect_handler.renewed(connection, connection.session, verdict, now)
         else:
             self._connect_handler.verified(connection, packet, verdict, now, was_held=was_held)
-        self._settle(now)
+        self._run_disconnects(now)
         self._receive_held(connection, verification.held, now)
 
     def _receive_held(self, connection: Connection, packets: list[Packet], now: Instant) -> None:
@@ -374,14 +374,14 @@ class Broker:
         """
         self._permissions.review(gone)
         self._awaited.users_gone(gone)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def _first(self, connection: Connection, packet: Packet, now: Instant) -> None:
         if connection.verification is not None:
             self._connect_handler.hold(connection, connection.verification, packet)
         elif isinstance(packet, Connect):
             self._connect_handler.connect(connection, packet, now)
-            self._settle(now)
+            self._run_disconnects(now)
         else:
             connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT"))
 
@@ -404,7 +404,7 @@ class Broker:
     def work(self, now: Instant) -> None:
         """Go on with what was too much for one call, for about a millisecond."""
         self._state.background.work(now)
-        self._settle(now)
+        self._run_disconnects(now)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -413,7 +413,7 @@ class Broker:
         try:
             self._state.timers.run(now)
         finally:  # what they caused, also if one of them failed: nobody else would do it
-            self._settle(now)
+            self._run_disconnects(now)
             self._release_held(now)
         if self._application is None or self.is_busy:
             return
@@ -426,7 +426,7 @@ class Broker:
             self._state.reports.note_fault(error)
             return
         self._effects.perform(effects, now)
-        self._settle(now)
+        self._run_disconnects(now)
 
     def _release_held(self, now: Instant) -> None:
         """CONNECTs that have waited long enough; one that fails leaves the others to the next call."""
@@ -443,13 +443,13 @@ class Broker:
             return other if own is None else own
         return min(own, other)
 
-    def _settle(self, now: Instant) -> None:
+    def _run_disconnects(self, now: Instant) -> None:
         """Disconnect those whose time came during the last call; their wills may name more."""
-        expulsions = self._state.expulsions
-        while expulsions:
-            expulsion = expulsions.pop(0)
-            session = expulsion.session
+        pending_disconnects = self._state.pending_disconnects
+        while pending_disconnects:
+            pending = pending_disconnects.pop(0)
+            session = pending.session
             if session.connection is not None:
-                self._lifecycle.expel(session.connection, expulsion.reason_code, expulsion.reason, now)
-            if expulsion.ends_session and not session.is_over:
+                self._lifecycle.expel(session.connection, pending.reason_code, pending.reason, now)
+            if pending.ends_session and not session.is_over:
                 self._lifecycle.end(session, now)

@@ -160,7 +160,7 @@ class ConnectHandler:
         was_away = session is not None and session.connection is None
         if session is not None and session.connection is not None:
             self._state.counters.takeovers += 1
-            self._state.flapping.took_over(client_id, now.monotonic)
+            self._state.throttle.took_over(client_id, now.monotonic)
             self._lifecycle.expel(session.connection, ReasonCode.SESSION_TAKEN_OVER, "session taken over", now)
             session = sessions.get(client_id)  # gone, if it was to end with its connection
         if session is not None and clean_start:
@@ -191,24 +191,25 @@ class ConnectHandler:
         return None if session is None else session.connection
 
     def _flaps(self, client_id: str, now: Instant) -> bool:
-        return self._connection_of(client_id) is not None and self._state.flapping.has_to_wait(client_id, now.monotonic)
+        is_taken = self._connection_of(client_id) is not None
+        return is_taken and self._state.throttle.has_to_wait(client_id, now.monotonic)
 
     def _hold(self, connection: Connection, packet: Connect, verdict: Verdict, now: Instant) -> None:
         """Answer this CONNECT after a while. Of several that wait only the latest one still does."""
         state, client_id = self._state, packet.client_id
-        earlier = state.flapping.held.get(client_id)
+        earlier = state.throttle.held.get(client_id)
         if earlier is not None and earlier.is_current:
             reason = "another connection with this client identifier is waiting, too"
             self._refuse(earlier.connection, Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, reason))
         verification = Verification(connection, Credentials(client_id), packet)
-        connection.verification = state.flapping.held[client_id] = verification
+        connection.verification = state.throttle.held[client_id] = verification
         state.counters.held_connects += 1
         due = now.monotonic + state.limits.flapping_hold_s
         state.timers.add(due, partial(self._release, verification, verdict))
 
     def _release(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
         del now
-        held, client_id = self._state.flapping.held, verification.credentials.client_id
+        held, client_id = self._state.throttle.held, verification.credentials.client_id
         if held.get(client_id) is verification:
             del held[client_id]
         if verification.is_current:

@@ -14,8 +14,8 @@ import attrs
 
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.limits import NEVER_EXPIRES
-from statestore_client.server.broker.retained import Walk
-from statestore_client.server.broker.state import Expulsion
+from statestore_client.server.broker.retained import RetainedCursor
+from statestore_client.server.broker.state import PendingDisconnect
 from statestore_client.wire.administration import RetainedInfo, SessionInfo
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Control:
     def _end(self, session: Session) -> None:
         """When the present call into the broker is done."""
         code, reason = ReasonCode.ADMINISTRATIVE_ACTION, "the session was removed"
-        self._state.expulsions.append(Expulsion(session, code, reason, ends_session=True))
+        self._state.pending_disconnects.append(PendingDisconnect(session, code, reason, ends_session=True))
 
     # -- retained messages --------------------------------------------------------------------------------------------
 
@@ -146,18 +146,18 @@ class Control:
         begins.
         """
         retained = self._state.retained
-        walk = Walk(topic_filter or "", 0, no_local=False, ids=(), at=at)
+        cursor = RetainedCursor(topic_filter or "", 0, no_local=False, ids=(), at=at)
         found: list[RetainedInfo] = []
         size = 0
         for _ in range(_TOPICS):
-            message = retained.step(walk, now) if topic_filter is None else retained.advance(walk, now)
+            message = retained.step(cursor, now) if topic_filter is None else retained.advance(cursor, now)
             if message is not None:
                 with_payload = payloads and len(message.payload) <= PAYLOAD_BYTES
                 found.append(_message(message, message.payload if with_payload else None, now))
                 size += len(message.topic) + (len(message.payload) if with_payload else 0)
-            if walk.at is None or size >= _PAGE_BYTES:
+            if cursor.at is None or size >= _PAGE_BYTES:
                 break
-        return found, walk.at
+        return found, cursor.at
 
     def message(self, topic: str) -> Message | None:
         """The retained message of a topic. It does not change: another one takes its place."""

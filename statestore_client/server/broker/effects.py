@@ -14,7 +14,7 @@ from statestore_client.mqtt.packets import Disconnect, Publish, ReasonCode, enco
 from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
 from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.router import Acceptance
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import PendingDisconnect, State
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
@@ -124,7 +124,7 @@ class EffectRunner:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
         session = self._state.sessions.get(effect.client_id)
         if session is not None and session.connection is not None:
-            self._state.expulsions.append(Expulsion(session, effect.reason_code, effect.reason))
+            self._state.pending_disconnects.append(PendingDisconnect(session, effect.reason_code, effect.reason))
 
     # -- from clients --------------------------------------------------------------------------------------------------
 

@@ -22,14 +22,14 @@ from statestore_client.server.broker.records import (
     SessionRecord,
     WillRecord,
 )
-from statestore_client.server.broker.retained import WalkRecord
+from statestore_client.server.broker.retained import CursorRecord
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from statestore_client.server.broker.message import Message, MessageDelivery
-    from statestore_client.server.broker.retained import Walk
+    from statestore_client.server.broker.retained import RetainedCursor
     from statestore_client.server.broker.topic_tree import GrantedSubscription
     from statestore_client.server.journal import Journal
 
@@ -39,7 +39,7 @@ _INBOUND: Final = InboundRecord()
 class SessionPersister:
     """Writes down one session, until :meth:`end`."""
 
-    __slots__ = ("_deliveries", "_numbers", "_persistence", "_releases", "_walks", "_whole", "number")
+    __slots__ = ("_cursors", "_deliveries", "_numbers", "_persistence", "_releases", "_whole", "number")
 
     def __init__(self, persistence: BrokerPersistence, number: int) -> None:
         self.number: int = number
@@ -48,7 +48,7 @@ class SessionPersister:
         self._numbers: dict[MessageDelivery, int] = {}
         self._whole: dict[MessageDelivery, int] = {}  # those with the message inside
         self._releases: dict[int, int] = {}  # by packet identifier
-        self._walks: set[str] = set()  # filters
+        self._cursors: set[str] = set()  # filters
 
     # -- the session itself -------------------------------------------------------------------------------------------
 
@@ -80,21 +80,21 @@ class SessionPersister:
         self._persistence.journal[Stream.SUBSCRIPTIONS].put(f"{self.number} {topic_filter}", GrantRecord(grant))
 
     def unsubscribed(self, topic_filter: str) -> None:
-        self.walk_done(topic_filter)
+        self.cursor_done(topic_filter)
         self._persistence.journal[Stream.SUBSCRIPTIONS].remove(f"{self.number} {topic_filter}")
 
-    def walked(self, walk: Walk) -> None:
+    def cursor_moved(self, cursor: RetainedCursor) -> None:
         """A subscription came along in the retained messages that it is to get; perhaps to their end."""
-        if walk.at is None or not walk.qos:  # which may have taken the place of one that is kept
-            self.walk_done(walk.topic_filter)
+        if cursor.at is None or not cursor.qos:  # which may have taken the place of one that is kept
+            self.cursor_done(cursor.topic_filter)
         else:
-            self._walks.add(walk.topic_filter)
-            self._persistence.journal[Stream.WALKS].put(f"{self.number} {walk.topic_filter}", WalkRecord.of(walk))
+            self._cursors.add(cursor.topic_filter)
+            self._persistence.journal[Stream.WALKS].put(f"{self.number} {cursor.topic_filter}", CursorRecord.of(cursor))
 
-    def walk_done(self, topic_filter: str) -> None:
+    def cursor_done(self, topic_filter: str) -> None:
         """The subscription gets no more retained messages."""
-        if topic_filter in self._walks:
-            self._walks.discard(topic_filter)
+        if topic_filter in self._cursors:
+            self._cursors.discard(topic_filter)
             self._persistence.journal[Stream.WALKS].remove(f"{self.number} {topic_filter}")
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ class SessionPersister:
             self._numbers[delivery] = number
             self._persistence.hold_loaded(delivery.message, message_number)
 
-    def walk_loaded(self, topic_filter: str) -> None:
+    def cursor_loaded(self, topic_filter: str) -> None:
         """This place in the retained messages is in the journal already."""
-        self._walks.add(topic_filter)
+        self._cursors.add(topic_filter)
 
     def release_loaded(self, packet_id: int, number: int) -> None:
         """This PUBREL is in the journal already."""

@@ -11,7 +11,7 @@ from statestore_client.mqtt.packets import Pubrel, ReasonCode
 from statestore_client.server.broker.message import will_bytes, will_packet
 from statestore_client.server.broker.records import WillRecord
 from statestore_client.server.broker.session import Connection, Ending
-from statestore_client.server.broker.state import Expulsion
+from statestore_client.server.broker.state import PendingDisconnect
 from statestore_client.server.broker.subscriptions import session_changed
 from statestore_client.wire.instant import Instant
 
@@ -57,7 +57,7 @@ class SessionLifecycle:
             connection.send(Pubrel(packet_id))
         if self._state.persistence is not None:
             self._write_down(session, self._state.persistence)
-        self._router.pump(session, now)
+        self._router.send_pending(session, now)
         if session.waits_in:
             session_changed(session)
         if self._state.events is not None:
@@ -98,8 +98,8 @@ class SessionLifecycle:
             self._tell_application(self._state.application, session.client_id, now)
         if not with_will:
             self.put_will(session, None)
-        for topic_filter in [name for name, walk in session.walks.items() if not walk.qos]:
-            del session.walks[topic_filter]
+        for topic_filter in [name for name, cursor in session.cursors.items() if not cursor.qos]:
+            del session.cursors[topic_filter]
         (lost or self.connection_lost)(session, now)
 
     def expel(self, connection: Connection, reason_code: int, reason: str, now: Instant) -> None:
@@ -270,8 +270,8 @@ class SessionPermissions:
             if session.user in gone:
                 self._lifecycle.put_will(session, None)
                 reason = "the user was removed"
-                expulsion = Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason, ends_session=True)
-                self._state.expulsions.append(expulsion)
+                pending = PendingDisconnect(session, ReasonCode.ADMINISTRATIVE_ACTION, reason, ends_session=True)
+                self._state.pending_disconnects.append(pending)
                 continue
             permissions = gatekeeper.permissions(session.user, session.client_id)
             if permissions == session.permissions:
@@ -280,15 +280,15 @@ class SessionPermissions:
             if permissions is not None:
                 self._end_forbidden(session, permissions)
             if session.connection is not None:
-                reason = "the access rules have changed"
-                self._state.expulsions.append(Expulsion(session, ReasonCode.ADMINISTRATIVE_ACTION, reason))
+                code, reason = ReasonCode.ADMINISTRATIVE_ACTION, "the access rules have changed"
+                self._state.pending_disconnects.append(PendingDisconnect(session, code, reason))
 
     def _end_forbidden(self, session: Session, permissions: Permissions) -> None:
         """End the subscriptions that are no longer permitted."""
         for topic_filter in tuple(session.subscriptions):
             if not permissions.may_subscribe(topic_filter):
                 self._state.reports.note_denial(session, ReasonCode.NOT_AUTHORIZED, "subscribe", topic_filter)
-                session.walks.pop(topic_filter, None)
+                session.cursors.pop(topic_filter, None)
                 self._state.subscriptions.remove(session, topic_filter)
 
 

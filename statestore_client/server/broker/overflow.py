@@ -26,7 +26,7 @@ import attrs
 from statestore_client.mqtt.packets import Publish, ReasonCode
 from statestore_client.server.broker.memory import DELIVERY_BYTES
 from statestore_client.server.broker.message import OVERHEAD_BYTES, forwarded_properties, property_bytes
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import PendingDisconnect, State
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.memory import SizedQueue
@@ -120,7 +120,7 @@ class OverflowPolicy:
         self._state.counters.dropped_unowned += 1
         self._state.dropped_messages.note(session, now)
         if session.connection is not None:
-            self._state.expulsions.append(Expulsion(session, ReasonCode.QUOTA_EXCEEDED, _SLOW))
+            self._state.pending_disconnects.append(PendingDisconnect(session, ReasonCode.QUOTA_EXCEEDED, _SLOW))
 
     def _note(self, session: Session, now: Instant, count: int = 1) -> None:
         self._state.counters.dropped_full += count
@@ -151,9 +151,11 @@ class OverflowPolicy:
 
     def _end(self, session: Session, now: Instant) -> None:
         """What waited is lost, too."""
-        if any(expulsion.ends_session and expulsion.session is session for expulsion in self._state.expulsions):
+        if any(pending.ends_session and pending.session is session for pending in self._state.pending_disconnects):
             return
-        self._state.expulsions.append(Expulsion(session, ReasonCode.QUOTA_EXCEEDED, _SLOW, ends_session=True))
+        self._state.pending_disconnects.append(
+            PendingDisconnect(session, ReasonCode.QUOTA_EXCEEDED, _SLOW, ends_session=True)
+        )
         self._state.counters.ended_full += 1
         outbound = session.outbound
         lost = len(outbound.waiting.items) + len(outbound.in_flight)

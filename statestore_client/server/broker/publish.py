@@ -272,8 +272,8 @@ class PublishHandler:
         outbound = session.outbound
         answer = outbound.acknowledged(packet.packet_id)
         if answer is _DONE:
-            if outbound.waiting.items or outbound.resend or session.walks or session.waits_in:
-                self._router.pump(session, now)
+            if outbound.waiting.items or outbound.resend or session.cursors or session.waits_in:
+                self._router.send_pending(session, now)
         elif answer is Answer.WRONG:
             self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBACK for QoS 2", now)
 
@@ -283,7 +283,7 @@ class PublishHandler:
         if answer is Answer.WRONG:
             self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBREC for QoS 1", now)
         elif is_refused:
-            self._router.pump(session, now)
+            self._router.send_pending(session, now)
         elif answer is Answer.UNKNOWN:
             connection.send(Pubrel(packet.packet_id, connection.detail(ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
         else:
@@ -292,7 +292,7 @@ class PublishHandler:
     def pubcomp(self, connection: Connection, session: Session, packet: Pubcomp, now: Instant) -> None:
         answer = session.outbound.completed(packet.packet_id)
         if answer is _DONE:
-            self._router.pump(session, now)
+            self._router.send_pending(session, now)
         elif answer is Answer.WRONG:
             self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBCOMP before PUBREL", now)
 

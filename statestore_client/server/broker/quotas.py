@@ -108,7 +108,7 @@ _PAUSES: Final = 5
 
 
 @attrs.define(eq=False)
-class Flapping:
+class TakeoverThrottle:
     """Counts take-overs of each client identifier, and knows whose CONNECT is held.
 
     Invariant: of each identifier at most one CONNECT is held, the latest; so many at the same moment leave one.

@@ -26,7 +26,7 @@ from statestore_client.server.broker.records import (
     SessionRecord,
     WillRecord,
 )
-from statestore_client.server.broker.retained import WalkRecord
+from statestore_client.server.broker.retained import CursorRecord
 from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ class Recovery:
         for subject, fields in load(storage, Stream.WALKS):
             number, topic_filter = named(subject)
             stored = self._sessions[number]
-            stored.persister.walk_loaded(topic_filter)
-            stored.session.walks[topic_filter] = WalkRecord.read(fields).walk(topic_filter)
+            stored.persister.cursor_loaded(topic_filter)
+            stored.session.cursors[topic_filter] = CursorRecord.read(fields).cursor(topic_filter)
 
     # -- time goes on -------------------------------------------------------------------------------------------------
 

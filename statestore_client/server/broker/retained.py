@@ -1,7 +1,7 @@
 """Retained messages: the last one of every topic, found by topic filter (MQTT 5.0, 3.3.1.3).
 
 The map from topic to message is the truth. Beside it, the topics lie in a sorted index, with U+0000, which no topic
-contains, in place of the slash: so the topics below a level are neighbours. A *walk* gives out the messages that a
+contains, in place of the slash: so the topics below a level are neighbours. A *cursor* gives out the messages that a
 filter matches, one after the other. Its only state is the place where it is, so it may be left alone and taken up
 again, whatever is published meanwhile; and it jumps over the topics that cannot match.
 """
@@ -48,7 +48,7 @@ def _topic(key: str) -> str:
 
 
 @attrs.define(eq=False)
-class Walk:
+class RetainedCursor:
     """The place of one receiver in the retained messages. ``at`` is where to look next, None after the last.
 
     What to do with the messages (QoS, identifiers) is the owner's business.
@@ -62,7 +62,7 @@ class Walk:
 
 
 @attrs.frozen
-class WalkRecord:
+class CursorRecord:
     """Where a new subscription is in the retained messages that it is to get."""
 
     qos: int
@@ -71,8 +71,8 @@ class WalkRecord:
     at: str | None
 
     @classmethod
-    def of(cls, walk: Walk) -> Self:
-        return cls(walk.qos, walk.no_local, walk.ids, walk.at)
+    def of(cls, cursor: RetainedCursor) -> Self:
+        return cls(cursor.qos, cursor.no_local, cursor.ids, cursor.at)
 
     def fields(self, timeline: Timeline) -> tuple[object, ...]:
         del timeline
@@ -82,8 +82,8 @@ class WalkRecord:
     def read(cls, fields: Any) -> Self:
         return cls(*fields)
 
-    def walk(self, topic_filter: str) -> Walk:
-        return Walk(topic_filter, self.qos, self.no_local, self.ids, self.at)
+    def cursor(self, topic_filter: str) -> RetainedCursor:
+        return RetainedCursor(topic_filter, self.qos, self.no_local, self.ids, self.at)
 
 
 @attrs.define(eq=False)
@@ -197,34 +197,34 @@ class Retained:
                 yield topic, self.get(topic)
             some = [*islice(self._sorted.keys_from(some[-1], inclusive=False), _SOME)]
 
-    # -- walks --------------------------------------------------------------------------------------------------------
+    # -- cursors ------------------------------------------------------------------------------------------------------
 
-    def advance(self, walk: Walk, now: Instant) -> Message | None:
+    def advance(self, cursor: RetainedCursor, now: Instant) -> Message | None:
         """Look at one topic; its message if the filter matches it. An expired one is removed."""
-        at = walk.at
+        at = cursor.at
         if at is None:
             return None
-        if not has_wildcard(walk.topic_filter):
-            walk.at = None
-            return self._alive(walk.topic_filter, now)
+        if not has_wildcard(cursor.topic_filter):
+            cursor.at = None
+            return self._alive(cursor.topic_filter, now)
         key = self._sorted.first_from(at)
         if key is None:
-            walk.at = None
+            cursor.at = None
             return None
-        walk.at = _after(walk.topic_filter, key)
-        if walk.at != _MATCHES:
+        cursor.at = _after(cursor.topic_filter, key)
+        if cursor.at != _MATCHES:
             return None
-        walk.at = key + _SLASH  # the smallest topic behind it
+        cursor.at = key + _SLASH  # the smallest topic behind it
         return self._alive(_topic(key), now)
 
-    def step(self, walk: Walk, now: Instant) -> Message | None:
+    def step(self, cursor: RetainedCursor, now: Instant) -> Message | None:
         """As :meth:`advance` for whatever clients have published, below ``$`` as well."""
-        at = walk.at
+        at = cursor.at
         key = None if at is None else self._sorted.first_from(at)
-        walk.at = None
+        cursor.at = None
         if key is None:
             return None
-        walk.at = key + _SLASH
+        cursor.at = key + _SLASH
         topic = _topic(key)
         return None if topic.startswith(OWN) else self._alive(topic, now)
 
@@ -237,10 +237,10 @@ class Retained:
 
     def match(self, topic_filter: str, now: Instant) -> list[Message]:
         """All messages whose topic the filter matches, in one go."""
-        walk = Walk(topic_filter, 0, no_local=False, ids=())
+        cursor = RetainedCursor(topic_filter, 0, no_local=False, ids=())
         found = []
-        while walk.at is not None:
-            message = self.advance(walk, now)
+        while cursor.at is not None:
+            message = self.advance(cursor, now)
             if message is not None:
                 found.append(message)
         return found
@@ -258,7 +258,7 @@ def _cost(message: Message) -> int:
 def _after(topic_filter: str, key: str) -> str | None:
     """``_MATCHES``, or the first place behind ``key`` where a match is possible, None if there is none."""
     wanted, levels = topic_filter.split("/"), key.split(_SLASH)
-    any_at = -1  # the deepest level with a + so far, where the walk may go on with the next topic level
+    any_at = -1  # the deepest level with a + so far, where the cursor may go on with the next topic level
     for depth, want in enumerate(wanted):
         if want == "#":
             return _behind(levels[:1]) if _is_hidden(depth, levels) else _MATCHES

@@ -328,7 +328,7 @@ class Router:
                 continue
             delivery = MessageDelivery(message, qos, retain, ids)
             connection = session.connection
-            if connection is None or session.walks or not outbound.is_open or connection.is_full:
+            if connection is None or session.cursors or not outbound.is_open or connection.is_full:
                 if connection is None and not outbound.waiting.items:
                     self._state.sessions.queue_filled(session)
                 outbound.waiting.push(delivery)
@@ -379,7 +379,7 @@ class Router:
         waiting = session.waiting0
         delivery = MessageDelivery(message, 0, retain, ids)
         # Behind the retained messages, unless those wait for acknowledgements.
-        has_to_wait = waiting.items or connection.is_full or (session.walks and session.outbound.has_window)
+        has_to_wait = waiting.items or connection.is_full or (session.cursors and session.outbound.has_window)
         if not has_to_wait and (not message.is_large or self._admits0(session, message, now)):
             self._put(session, connection, delivery, now)
         elif waiting.is_full(message) or not self._admits0(session, message, now):
@@ -392,7 +392,7 @@ class Router:
 
     # -- what waited --------------------------------------------------------------------------------------------------
 
-    def pump(self, session: Session, now: Instant) -> None:
+    def send_pending(self, session: Session, now: Instant) -> None:
         """Send what waits, as far as the client's window and its socket allow."""
         connection = session.connection
         if connection is None:
@@ -400,7 +400,7 @@ class Router:
         outbound = session.outbound
         while outbound.resend and not connection.is_full and (delivery := outbound.next_ready()) is not None:
             self._put_again(session, connection, delivery, now)
-        if not session.walks or not self._walks_on(session, now):
+        if not session.cursors or not self._send_retained(session, now):
             self._send_waiting(session, now)
         if session.waits_in and session.is_flowing:
             caught_up(session)
@@ -411,49 +411,50 @@ class Router:
             return
         while session.waiting0.items and not connection.is_full:
             self._start(session, connection, session.waiting0.pop(), now)
-        while not connection.is_full and not session.walks and (delivery := outbound.next_ready()) is not None:
+        while not connection.is_full and not session.cursors and (delivery := outbound.next_ready()) is not None:
             self._start(session, connection, delivery, now)
 
     # -- retained messages --------------------------------------------------------------------------------------------
 
-    def _walks_on(self, session: Session, now: Instant) -> bool:
+    def _send_retained(self, session: Session, now: Instant) -> bool:
         """Give out retained messages. New messages wait behind them; True if those of QoS 0 have to, as well: the rest
         follows in slices. Where it has to wait for acknowledgements or for the socket, QoS 0 does not.
         """
         background = self._state.background
         if session in background.queues:
             return True
-        if not self._walk(session, now):
+        if not self._send_some_retained(session, now):
             return False
-        background.add(session, partial(self._walk_slice, session))
+        background.add(session, partial(self._send_retained_slice, session))
         return True
 
-    def _walk_slice(self, session: Session, now: Instant) -> bool:
-        has_more = self._walk(session, now)
+    def _send_retained_slice(self, session: Session, now: Instant) -> bool:
+        has_more = self._send_some_retained(session, now)
         if not has_more:
             self._send_waiting(session, now)
         return has_more
 
-    def _walk(self, session: Session, now: Instant) -> bool:
+    def _send_some_retained(self, session: Session, now: Instant) -> bool:
         """Give out some retained messages, as far as the client takes them; True if it takes more. Otherwise
-        :meth:`pump` goes on when it does.
+        :meth:`send_pending` goes on when it does.
         """
         for _ in range(_AT_ONCE):
             connection = session.connection
-            if not session.walks or connection is None or connection.is_full or not session.outbound.has_window:
+            if not session.cursors or connection is None or connection.is_full or not session.outbound.has_window:
                 return False
-            if self._state.expulsions:
+            if self._state.pending_disconnects:
                 return True  # perhaps its own: look again when they are carried out
-            walk = next(iter(session.walks.values()))
-            message = self._state.retained.advance(walk, now)
-            if walk.at is None:
-                del session.walks[walk.topic_filter]
+            cursor = next(iter(session.cursors.values()))
+            message = self._state.retained.advance(cursor, now)
+            if cursor.at is None:
+                del session.cursors[cursor.topic_filter]
             if session.persister is not None:
-                session.persister.walked(walk)
-            if message is None or (walk.no_local and message.publisher == session.client_id):
+                session.persister.cursor_moved(cursor)
+            if message is None or (cursor.no_local and message.publisher == session.client_id):
                 continue
-            self._give(session, connection, MessageDelivery(message, min(message.qos, walk.qos), True, walk.ids), now)
-        return bool(session.walks)
+            delivery = MessageDelivery(message, min(message.qos, cursor.qos), True, cursor.ids)
+            self._give(session, connection, delivery, now)
+        return bool(session.cursors)
 
     def _give(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
         """Send a retained message to a client whose window is open, before what waits."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.memory import MemoryBudget
     from statestore_client.server.broker.message import Message, MessageDelivery
-    from statestore_client.server.broker.retained import Walk
+    from statestore_client.server.broker.retained import RetainedCursor
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.topic_tree import GrantedSubscription
     from statestore_client.server.journal import Journal
@@ -163,7 +163,7 @@ class Connection:
             or session.waiting0.items
             or session.outbound.waiting.items
             or session.outbound.resend
-            or session.walks
+            or session.cursors
         )
 
     @property
@@ -507,7 +507,7 @@ class Session:
     has_lost_rights: bool = False  # perhaps: what waits is looked at, as it may be of a topic that is forbidden by now
     shares: dict[Share, None] = attrs.Factory(dict)  # that it is a member of
     waits_in: dict[Share, None] = attrs.Factory(dict)  # those that give it nothing before it has caught up
-    walks: dict[str, Walk] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
+    cursors: dict[str, RetainedCursor] = attrs.Factory(dict)  # retained messages that it is still to get, by filter
     subscription_bytes: int = 0  # what its subscriptions cost
     has_ids: bool = False  # has given a subscription identifier, once
     persister: SessionPersister | None = attrs.field(default=None, init=False)  # see persist()
@@ -689,7 +689,7 @@ class Sessions:
         self._budget.total -= name_bytes(session.client_id)
         self._away.discard(session)
         session.is_over = True
-        session.walks.clear()
+        session.cursors.clear()
         session.waiting0.clear()
         session.outbound.reset()
         self._budget.total -= UNRELEASED_BYTES * len(session.inbound.unreleased)

@@ -12,7 +12,7 @@ from statestore_client.server.broker.admission import Capabilities
 from statestore_client.server.broker.journal_writer import BrokerPersistence
 from statestore_client.server.broker.memory import MemoryBudget
 from statestore_client.server.broker.message import will_bytes
-from statestore_client.server.broker.quotas import ConnectionQuotas, Flapping
+from statestore_client.server.broker.quotas import ConnectionQuotas, TakeoverThrottle
 from statestore_client.server.broker.reports import BrokerUsage, Counters, DroppedMessages, Reports
 from statestore_client.server.broker.retained import Retained, RetainedPersister
 from statestore_client.server.broker.scheduling import BackgroundWork, Timers
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session import Connection, Verification
     from statestore_client.server.journal import Journal
 
-__all__ = ["Awaited", "Expulsion", "State"]
+__all__ = ["Awaited", "PendingDisconnect", "State"]
 
 
 @attrs.frozen(eq=False)
-class Expulsion:
+class PendingDisconnect:
     """A connected session to be disconnected, once what is going on is done; or any session, to be ended."""
 
     session: Session
@@ -62,8 +62,8 @@ class State:
     """Sessions, subscriptions, retained messages and timers survive connections; the rest belongs to the moment.
 
     ``dirty`` lists the connections that the runtime has to look at: with bytes in their outbox, or to be closed.
-    ``expulsions`` wait for the end of the current call, because a disconnect publishes a will, and a will can be the
-    next reason for a disconnect: a loop instead of a recursion as deep as there are clients.
+    ``pending_disconnects`` wait for the end of the current call, because a disconnect publishes a will, and a will can
+    be the next reason for a disconnect: a loop instead of a recursion as deep as there are clients.
     """
 
     limits: BrokerLimits
@@ -80,14 +80,14 @@ class State:
     counters: Counters = attrs.Factory(Counters)
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     connection_quotas: ConnectionQuotas = attrs.field(init=False)
-    flapping: Flapping = attrs.field(init=False)
+    throttle: TakeoverThrottle = attrs.field(init=False)
     reports: Reports = attrs.field(init=False)
     quota_refusals: Counter[str] = attrs.Factory(Counter)  # CONNECTs that were refused, by the name of the quota
     clients: int = 0  # connections that have a session
     started_at: float = 0.0  # monotonic seconds
     version: Callable[[], str] = str  # of the program
     dirty: list[Connection] = attrs.Factory(list)
-    expulsions: list[Expulsion] = attrs.Factory(list)
+    pending_disconnects: list[PendingDisconnect] = attrs.Factory(list)
     application: Application | None = None
     gatekeeper: Gatekeeper | None = None  # None: everybody may do everything
     events: BrokerEvents | None = None
@@ -95,7 +95,7 @@ class State:
 
     def __attrs_post_init__(self) -> None:
         self.connection_quotas = ConnectionQuotas(self.limits)
-        self.flapping = Flapping(self.limits.flapping_hold_s)
+        self.throttle = TakeoverThrottle(self.limits.flapping_hold_s)
         self.reports = Reports(self.counters, self.dropped_messages)
 
     @property

@@ -17,8 +17,8 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker.admission import Refusal
 from statestore_client.server.broker.reports import DENIALS
-from statestore_client.server.broker.retained import Walk
-from statestore_client.server.broker.state import Expulsion
+from statestore_client.server.broker.retained import RetainedCursor
+from statestore_client.server.broker.state import PendingDisconnect
 from statestore_client.server.broker.subscriptions import subscription_cost
 from statestore_client.server.broker.topic_tree import share_of
 
@@ -53,7 +53,7 @@ class SubscribeHandler:
         if any(asked.topic_filter.count("/") >= levels for asked in packet.subscriptions):
             refusal = Refusal(ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS)
         if refusal is not None:
-            self._state.expulsions.append(Expulsion(session, refusal.reason_code, refusal.reason))
+            self._state.pending_disconnects.append(PendingDisconnect(session, refusal.reason_code, refusal.reason))
             self._tell(session, packet, [refusal.reason_code] * len(packet.subscriptions))
             return
         identifier = packet.properties.subscription_id
@@ -68,10 +68,10 @@ class SubscribeHandler:
                 subscription = asked if code == asked.qos else attrs.evolve(asked, qos=code)
                 is_new = self._state.subscriptions.add(session, subscription, ids)
                 if _wants_retained(subscription, is_new=is_new):
-                    self._begin_walk(session, subscription, ids)
+                    self._begin_retained(session, subscription, ids)
             codes.append(code)
         connection.send(Suback(packet.packet_id, tuple(codes)))
-        self._router.pump(session, now)
+        self._router.send_pending(session, now)
         self._tell(session, packet, codes)
 
     def _tell(self, session: Session, packet: Subscribe, codes: Sequence[int]) -> None:
@@ -106,20 +106,20 @@ class SubscribeHandler:
             and (all_bytes <= limits.subscription_bytes or own <= limits.reserved_bytes)
         )
 
-    def _begin_walk(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> None:
+    def _begin_retained(self, session: Session, subscription: Subscription, ids: tuple[int, ...]) -> None:
         """The retained messages follow when the session has time for them. A repeated filter begins anew."""
         name = subscription.topic_filter
-        session.walks.pop(name, None)
-        session.walks[name] = walk = Walk(name, subscription.qos, no_local=subscription.no_local, ids=ids)
+        session.cursors.pop(name, None)
+        session.cursors[name] = cursor = RetainedCursor(name, subscription.qos, no_local=subscription.no_local, ids=ids)
         if session.persister is not None:
-            session.persister.walked(walk)
+            session.persister.cursor_moved(cursor)
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: Instant) -> None:
         """What is in flight or queued is still delivered (MQTT 5.0, 3.10.4)."""
         del now
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
-            session.walks.pop(topic_filter, None)
+            session.cursors.pop(topic_filter, None)
             existed = self._state.subscriptions.remove(session, topic_filter)
             codes.append(ReasonCode.SUCCESS if existed else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         connection.send(Unsuback(packet.packet_id, tuple(codes)))

@@ -33,7 +33,7 @@ BLOCK: Final = 64
 
 
 @attrs.define(eq=False)
-class Blocks(Generic[K, V]):
+class ChunkedDict(Generic[K, V]):
     """Invariant: all blocks but the last one are full, and ``_positions`` tells where each key is."""
 
     blocks: list[Block[K, V]] = attrs.Factory(list)  #: to be looked at, or copied
@@ -184,8 +184,8 @@ _LEVEL_BYTES: Final = 400
 class Subscribers:
     """Everybody at one filter: single subscriptions, and shared ones by the name of the share."""
 
-    direct: Blocks[Session, GrantedSubscription] = attrs.Factory(Blocks)
-    shared: Blocks[str, SharedSubscription] = attrs.Factory(Blocks)
+    direct: ChunkedDict[Session, GrantedSubscription] = attrs.Factory(ChunkedDict)
+    shared: ChunkedDict[str, SharedSubscription] = attrs.Factory(ChunkedDict)
 
 
 def subscription_cost(topic_filter: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 from support.broker_driver import World
 
 from statestore_client.server.broker.session import Session
-from statestore_client.server.broker.state import Expulsion, State
+from statestore_client.server.broker.state import PendingDisconnect, State
 
 
 def busy() -> World:
@@ -77,7 +77,7 @@ def _miscount_an_address(state: State) -> None:
 
 
 def _leave_somebody_to_be_disconnected(state: State) -> None:
-    state.expulsions.append(Expulsion(_session(state, "here"), 0x97, "x"))
+    state.pending_disconnects.append(PendingDisconnect(_session(state, "here"), 0x97, "x"))
 
 
 def test_a_sound_broker_has_no_violations() -> None:

@@ -20,7 +20,7 @@ from statestore_client.mqtt.packets import (
     Pubrel,
     ReasonCode,
 )
-from statestore_client.server.broker.subscriptions import BLOCK, Blocks
+from statestore_client.server.broker.subscriptions import BLOCK, ChunkedDict
 
 #: Calls of functions in one turn, Python's and C's; about a millisecond.
 MOST_CALLS = 6_000
@@ -360,7 +360,7 @@ def test_nobody_is_copied_to_when_one_of_many_is_full() -> None:
 def test_blocks_are_a_dictionary() -> None:
     """Blocks behave as a dictionary, whatever is put and discarded, and what was looked at does not change."""
     chance = random.Random(1)
-    blocks: Blocks[int, int] = Blocks()
+    blocks: ChunkedDict[int, int] = ChunkedDict()
     model: dict[int, int] = {}
     for step in range(5_000):
         key = chance.randrange(300)

@@ -22,7 +22,7 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker import Deliver, Series
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.message import Message
-from statestore_client.server.broker.retained import Retained, Walk
+from statestore_client.server.broker.retained import Retained, RetainedCursor
 from statestore_client.wire.instant import Instant
 
 NOW = Instant(1.0, 1)
@@ -247,9 +247,9 @@ def test_a_walk_jumps_over_what_cannot_match() -> None:
         for b in range(100):
             retained.put(Message(f"{a}/{b}", b"x", 0, True, PublishProperties(), "", None))
     for topic_filter, most in (("7/+", 102), ("+/7", 302), ("7/#", 102), ("7/7", 1), ("x/+", 2)):
-        walk, looks = Walk(topic_filter, 0, no_local=False, ids=()), 0
-        while walk.at is not None:
-            retained.advance(walk, NOW)
+        cursor, looks = RetainedCursor(topic_filter, 0, no_local=False, ids=()), 0
+        while cursor.at is not None:
+            retained.advance(cursor, NOW)
             looks += 1
         assert looks <= most, topic_filter
 

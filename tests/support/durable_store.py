@@ -206,7 +206,7 @@ def server_state(service: StateStoreService, broker: Broker, journal: Journal, n
         "order": [(share.client_id, list(share.responses)) for share in responses._shares.values()],
         "used": (len(responses), responses._used_bytes, {s.client_id: s.level for s in responses._shares.values()}),
         "numbers": {stream: journal[stream].next_number for stream in Stream},
-        "written": sorted((s.value, str(subject)) for s in Stream for subject in journal[s]._changes),
+        "written": sorted((s.value, str(subject)) for s in Stream for subject in journal[s].changes),
     }
 
 

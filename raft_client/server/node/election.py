@@ -9,7 +9,9 @@ says nothing then, rather than no: a Node candidate that a majority answers rais
 
 A candidate is patient: it stays in its term and repeats its question until a majority has answered it, or it hears of a
 higher term. Its own vote and those of others wait for their disks; another term would only throw away what is on its
-way, and be one more that nobody hears of.
+way, and be one more that nobody hears of. In an election no other one is begun: a peer whose vote is on its way to the
+disk asks for none and grants no pre-vote, nor does a candidate in the first time-out since it could ask. After that it
+does: voters that it cannot reach may be needed by another candidate, and it by that one.
 
 A peer that was given a snapshot, and no CONFIG entry after it, does not know who votes. It votes for others, but does
 not stand: the members that it remembers may have been replaced, and elect it beside the present ones.
@@ -41,6 +43,7 @@ class Election:
         self._votes: dict[str, bool] = {}
         self._ask_again_at: dict[str, float] = {}  # voters that refused a pre-vote
         self._own_vote_job = 0
+        self._is_patient = False  # a candidate in its first time-out since it could ask
 
     # -- standing for election -----------------------------------------------------------------------------------------
 
@@ -58,8 +61,9 @@ class Election:
             return
         if state.now < state.timing.election_at:
             self._ask_again()
-        elif not self._may_stand or self._waits_for_votes:
+        elif not self._may_stand or self._waits_for_votes or not state.is_vote_durable:
             state.timing.restart(state.now)
+            self._is_patient = False
         elif state.is_sole_voter:
             self.campaign()
         else:
@@ -121,7 +125,7 @@ class Election:
         state.set_term(state.term + 1, voted_for=state.id)
         state.timing.restart(state.now)
         self._votes = {}
-        self._own_vote_job = state.outbox.gathering
+        self._own_vote_job, self._is_patient = state.outbox.gathering, True
         for link in self._peers:
             agrees = leader_agrees and self._peers.knows(link.peer.id, Capability.TRANSFER)
             message = RequestVote(*self._candidacy(state.term), leader_agrees=agrees)
@@ -147,8 +151,9 @@ class Election:
                 self.campaign()
         if state.role is not Role.CANDIDATE:
             return False
-        if state.outbox.is_durable(self._own_vote_job):
+        if state.id not in self._votes and state.outbox.is_durable(self._own_vote_job):
             self._votes[state.id] = True
+            state.timing.restart(state.now)  # others are asked now, and the own disk has said how slow it is
         return has_majority(state.configuration, self._says_yes)
 
     def _says_yes(self, peer_id: str) -> bool:
@@ -213,13 +218,11 @@ class Election:
         return not state.is_member(candidate_id) and state.known_leader_id is not None
 
     def on_pre_vote(self, request: Request, message: PreVote) -> None:
-        """Would this peer vote? Nothing changes here, so nothing waits; and a peer that was away learns the term.
-
-        It would not while a vote is on its way to the disk: one whose disk is quick would end the election of others.
-        """
+        """Would this peer vote? Nothing changes here, so nothing waits; and a peer that was away learns the term."""
         state = self._state
+        is_in_election = not state.is_vote_durable or (self._is_patient and self._waits_for_votes)
         granted = message.term > state.term and not state.hears_leader and self._is_up_to_date(message)
-        granted = granted and state.is_vote_durable
+        granted = granted and not is_in_election
         state.answer(request, PreVoteReply(state.term, granted=granted))
 
     def _is_up_to_date(self, message: RequestVote | PreVote) -> bool:

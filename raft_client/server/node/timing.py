@@ -4,9 +4,10 @@
 Time       Value                                                            Who relies on it
 ========== ================================================================ ============================================
 quiet      ``QUIET_S`` at least, after each word of a leader                leases, hence safety: never adaptive
-suspicion  the election time-out; longer where the own disk is slow, or     liveness only
-           the leader was silent for as long before, and lived
-patience   none: a candidate waits until a majority has answered            liveness only, see :mod:`.election`
+suspicion  the election time-out; longer where the own disk is slow, the    liveness only
+           leader was silent for as long before, and lived, or this
+           process stood still: others may on such a machine, too
+patience   a candidate waits until a majority has answered                  liveness only, see :mod:`.election`
 give up    the longest election time-out without a sign of life of a        clients, see :mod:`.limits`
            majority, longer in the same way; ``disk_stall_s`` without the
            disk
@@ -103,7 +104,8 @@ class Timing:
         return self._times(_SILENCES * self.silences.at(now))[1]
 
     def _slow_times(self, now: float) -> tuple[float, float]:
-        return self._times(max(_SYNCS * self.syncs.at(now), _SILENCES * self.silences.at(now)))
+        silence_s = max(self.silences.at(now), self.lags.at(now))
+        return self._times(max(_SYNCS * self.syncs.at(now), _SILENCES * silence_s))
 
     def _times(self, slow_s: float) -> tuple[float, float]:
         """The two election time-outs, or both longer, so that the shorter one is ``slow_s``."""

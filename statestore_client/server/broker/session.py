@@ -440,8 +440,12 @@ class OutputCommitConnection(Connection):
         self.outbox_bytes += len(frame)
 
     def seal(self) -> None:
-        """All that is staged waits for the cut that is taken now. What was sealed before has been released."""
-        self.sealed, self.staged = self.staged, self.sealed
+        """All that is staged waits for the cut that is taken now, and so does what is sealed already."""
+        if self.sealed:
+            self.sealed.extend(self.staged)
+            self.staged.clear()
+        else:
+            self.sealed, self.staged = self.staged, self.sealed
 
     def release(self) -> None:
         """The cut is durable."""

@@ -259,18 +259,23 @@ class ClusterMember:
 
     # -- the owner -----------------------------------------------------------------------------------------------------
 
-    def may_speak(self, now: Instant) -> bool:
-        """Whether anything may be said to clients, at this moment."""
-        return self._ownership is not None and self._ownership.may_speak(now.monotonic)
+    @property
+    def sent(self) -> int:
+        """The number of the own epoch's entry that was sent last: see :meth:`may_speak`."""
+        return 0 if self._ownership is None else self._ownership.sent
+
+    def may_speak(self, now: Instant, since: int) -> bool:
+        """Whether that may be said to clients, at this moment, which was decided when :attr:`sent` was ``since``."""
+        return self._ownership is not None and self._ownership.may_speak(now.monotonic, since)
 
     def may_pulse(self, now: Instant) -> bool:
         """Whether to give others signs of life: not if the log does not take entries of this server any more."""
         return self._ownership is not None and not self._ownership.is_stuck(now.monotonic)
 
-    def ask_to_speak(self, now: Instant) -> None:
-        """There is something to be said."""
+    def ask_to_speak(self, now: Instant, since: int) -> None:
+        """There is something to be said, which was decided when :attr:`sent` was ``since``."""
         if self._ownership is not None:
-            self._ownership.ask_to_speak(now)
+            self._ownership.ask_to_speak(now, since)
 
     @property
     def may_write(self) -> bool:

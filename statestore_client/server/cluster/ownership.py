@@ -1,8 +1,12 @@
-"""What the active life does: it writes, and it speaks while it has a lease.
+"""What the active life does: it writes, and it speaks while it has a lease, or of what the log has confirmed.
 
 A lease lasts from the moment when an entry was first sent that came back valid. Every other life waits for longer than
 that, counted from when it received the last valid entry, before it claims; its claim is lost if there was another one.
 So the lease is over before a claim can be valid, though nobody compares clocks.
+
+Where the log takes longer than a lease, no lease outlives the way of its entry. What was decided before an entry was
+sent may be said once that entry has come back valid: at its place in the log this life was the owner, and had decided
+all of it. That it is said late, even after the next owner has begun, is what a slow network does as well.
 """
 
 from __future__ import annotations
@@ -53,13 +57,23 @@ class Ownership:
         self._silent_until = silent_until
         self._sent_at = now
         self._under_way: deque[SentEntry] = deque()
-        self._wants_lease = False
+        self._wanted: int | None = None  # what was sent when the newest of what waits to be said was decided
 
     # -- what it may ---------------------------------------------------------------------------------------------------
 
-    def may_speak(self, now: float) -> bool:
-        """Whether no other life can be the owner yet."""
-        return not self.is_handing_over and self._silent_until <= now < self._lease_until
+    @property
+    def sent(self) -> int:
+        """The number of the entry of this epoch that was sent last."""
+        return self._fence.seq + len(self._under_way)
+
+    def may_speak(self, now: float, since: int) -> bool:
+        """Whether no other life can be the owner yet, or a later entry than ``since`` came back valid: what is to be
+        said was decided when that one was the last.
+        """
+        return not self.is_handing_over and now >= self._silent_until and self._is_known(now, since)
+
+    def _is_known(self, now: float, since: int) -> bool:
+        return now < self._lease_until or self._fence.seq > since
 
     def is_stuck(self, now: float) -> bool:
         """Whether it waits for the log for so long that another one had better be the owner."""
@@ -71,10 +85,10 @@ class Ownership:
         """
         return not (self.is_writing or self.is_handing_over) and now >= self._silent_until
 
-    def ask_to_speak(self, now: Instant) -> None:
-        """Something is to be said, and the lease is over."""
+    def ask_to_speak(self, now: Instant, since: int) -> None:
+        """Something is to be said that was decided when ``since`` was the last entry, and the lease is over."""
         if not self.is_handing_over and now.monotonic >= self._lease_until:
-            self._wants_lease = True
+            self._wanted = since if self._wanted is None else max(since, self._wanted)
             self.renew(now)
 
     # -- what it writes ------------------------------------------------------------------------------------------------
@@ -119,10 +133,11 @@ class Ownership:
                 raise UnreadableLogError("an entry of this server's own life that it has not written")
             sent = self._under_way.popleft()
             self._lease_until = max(self._lease_until, sent.sent_at + self._settings.lease_s)
-            if now.monotonic < self._lease_until:
-                self._wants_lease = False
-            elif self._wants_lease:
-                self.renew(now)
+            if self._wanted is not None:
+                if self._is_known(now.monotonic, self._wanted):
+                    self._wanted = None
+                else:
+                    self.renew(now)
         elif verdict is Verdict.GAP and self._under_way and entry.seq == self._under_way[-1].entry.seq:
             # Turned around, or one before it is lost. Not earlier than with the last one: most come back like this
             # together, and each would have all of them sent again.

@@ -54,26 +54,31 @@ def test_a_lease_lasts_from_when_its_entry_was_sent() -> None:
         lives.now += delay
         lives.put(*claim)
         assert lives["a"].role is Role.ACTIVE
-        assert lives["a"].may_speak(lives.instant) is may_speak
+        assert lives["a"].may_speak(lives.instant, lives["a"].sent) is may_speak
         lives.now = sent_at + 0.251
-        assert not lives["a"].may_speak(lives.instant)
+        assert not lives["a"].may_speak(lives.instant, lives["a"].sent)
 
 
 def test_a_renewal_is_sent_when_something_is_to_be_said() -> None:
-    """One at a time, and none while the lease lasts."""
+    """One at a time, and none while the lease lasts. One that comes back later than its lease confirms what was decided
+    before it was sent.
+    """
     lives = Lives("a", "b")
     owner = lives.found("a")
-    owner.ask_to_speak(lives.instant)
+    owner.ask_to_speak(lives.instant, owner.sent)
     assert lives.take("a") == []
     lives.now += 0.3
-    owner.ask_to_speak(lives.instant)
-    owner.ask_to_speak(lives.instant)
+    before = owner.sent
+    owner.ask_to_speak(lives.instant, before)
+    owner.ask_to_speak(lives.instant, owner.sent)
     (renewal,) = lives.take("a")
     lives.now += 0.3
+    assert not owner.may_speak(lives.instant, before)
     lives.put(renewal)
-    assert not owner.may_speak(lives.instant)
+    assert owner.may_speak(lives.instant, before)
+    assert not owner.may_speak(lives.instant, owner.sent)
     lives.settle()
-    assert owner.may_speak(lives.instant)
+    assert owner.may_speak(lives.instant, owner.sent)
     assert lives.sent("a") == []
 
 
@@ -102,7 +107,7 @@ def test_a_batch_is_told_when_it_came_back_valid() -> None:
     assert lives.events("a", BatchWritten) == [BatchWritten(5)]
     assert lives.events("b", BatchReplicated) == [BatchReplicated(5, batch)]
     assert owner.may_write
-    assert owner.may_speak(lives.instant)
+    assert owner.may_speak(lives.instant, owner.sent)
 
 
 def test_one_batch_at_a_time() -> None:
@@ -155,9 +160,9 @@ def test_an_append_that_was_given_up_is_sent_again() -> None:
     assert {append.ticket for append in again}.isdisjoint(append.ticket for append in first)
     lives.put(*again, *first)
     assert len(lives.events("b", BatchReplicated)) == 1
-    assert owner.may_speak(lives.instant)
+    assert owner.may_speak(lives.instant, owner.sent)
     lives.now += 0.06
-    assert not owner.may_speak(lives.instant)
+    assert not owner.may_speak(lives.instant, owner.sent)
 
 
 def test_an_owner_that_lives_answers_a_challenge() -> None:
@@ -206,9 +211,9 @@ def test_a_deposed_owner_does_nothing_any_more() -> None:
     assert paused.role is Role.DEPOSED
     assert [type(event) for event in paused.events] == [OwnerChanged, Deposed]
     assert lives.events("b", BatchReplicated) == []
-    paused.ask_to_speak(lives.instant)
+    paused.ask_to_speak(lives.instant, paused.sent)
     lives.go_on(20.0)
-    assert not any((paused.may_speak(lives.instant), paused.may_pulse(lives.instant), paused.may_write))
+    assert not any((paused.may_speak(lives.instant, paused.sent), paused.may_pulse(lives.instant), paused.may_write))
     assert paused.next_deadline(lives.instant) == float("inf")
     assert lives.take("a") == []
 
@@ -220,12 +225,12 @@ def test_a_hand_over_ends_the_lease_at_once() -> None:
     owner.write(puts(k=b""), lives.instant)
     assert not owner.hand_over("c", lives.instant)
     lives.settle()
-    assert owner.may_speak(lives.instant)
+    assert owner.may_speak(lives.instant, owner.sent)
     assert owner.hand_over("c", lives.instant)
-    assert not owner.may_speak(lives.instant)
+    assert not owner.may_speak(lives.instant, owner.sent)
     assert not owner.may_write
     assert not owner.hand_over("c", lives.instant)
-    owner.ask_to_speak(lives.instant)
+    owner.ask_to_speak(lives.instant, owner.sent)
     (hand_over,) = lives.take("a")
     lives.put(hand_over)
     assert owner.role is Role.DEPOSED
@@ -246,7 +251,7 @@ def test_a_hand_over_that_was_given_up_is_sent_again() -> None:
     assert owner.hand_over("", lives.instant)
     (append,) = lives.take("a")
     owner.failed(append.ticket, lives.instant)
-    assert not owner.may_speak(lives.instant)
+    assert not owner.may_speak(lives.instant, owner.sent)
     assert [entry.body for entry in lives.sent("a")] == [HandOver("")]
 
 

@@ -39,7 +39,7 @@ def test_silence_is_suspected_after_half_a_second() -> None:
     lives.go_on(0.04)
     assert kinds(lives) == [Challenge, Claim]
     assert lives["b"].role is Role.ACTIVE
-    assert lives["b"].may_speak(lives.instant)
+    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
 
 
 def test_pulses_keep_suspicion_away() -> None:
@@ -147,10 +147,10 @@ def test_a_claim_that_was_given_up_may_be_in_the_log() -> None:
     assert lives["b"].role is Role.STANDBY
     lives.put(claim)
     assert lives["b"].role is Role.ACTIVE
-    assert not lives["b"].may_speak(lives.instant)
-    lives["b"].ask_to_speak(lives.instant)
+    assert not lives["b"].may_speak(lives.instant, lives["b"].sent)
+    lives["b"].ask_to_speak(lives.instant, lives["b"].sent)
     lives.settle()
-    assert lives["b"].may_speak(lives.instant)
+    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
 
 
 def test_a_server_that_was_restarted_is_not_who_it_was() -> None:
@@ -163,7 +163,7 @@ def test_a_server_that_was_restarted_is_not_who_it_was() -> None:
     assert kinds(lives) == [Challenge]
     lives.go_on(0.3)
     assert (lives["a"].role, lives["a"].fence.epoch) == (Role.ACTIVE, 2)
-    assert lives["a"].may_speak(lives.instant)
+    assert lives["a"].may_speak(lives.instant, lives["a"].sent)
 
 
 def test_a_forced_claim_is_silent_until_old_leases_are_over() -> None:
@@ -178,13 +178,13 @@ def test_a_forced_claim_is_silent_until_old_leases_are_over() -> None:
     lives.put(claim)
     assert (owner.role, lives["b"].role) == (Role.DEPOSED, Role.ACTIVE)
     assert len(lives.events("b", BatchReplicated)) == 1
-    assert not lives["b"].may_speak(lives.instant)
+    assert not lives["b"].may_speak(lives.instant, lives["b"].sent)
     assert not lives["b"].hand_over("", lives.instant)
     assert lives["b"].next_deadline(lives.instant) == pytest.approx(lives.now + 0.3)
     lives.now += 0.301
-    lives["b"].ask_to_speak(lives.instant)
+    lives["b"].ask_to_speak(lives.instant, lives["b"].sent)
     lives.settle()
-    assert lives["b"].may_speak(lives.instant)
+    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
     assert not lives["b"].promote(lives.instant)
 
 

@@ -188,7 +188,7 @@ class Lives:
     @property
     def may_speak(self) -> bool:
         """Whether it is active, and known to be."""
-        return self._replica is not None and self._replica.may_speak()
+        return self._replica is not None and self._replica.may_speak(self._replica.sent())
 
     def promote(self) -> bool:
         """Be the active server, whatever the present one does. Returns False if this one is not ready, or active."""

@@ -306,19 +306,22 @@ class ReplicaLife:
         self._hand_on()
         self._arm()
 
-    def may_speak(self) -> bool:
-        may = not self._is_over and self._member.may_speak(self._clock())
+    def sent(self) -> int:
+        return self._member.sent
+
+    def may_speak(self, since: int) -> bool:
+        may = not self._is_over and self._member.may_speak(self._clock(), since)
         if may:
             self._asked_at = None
         return may
 
-    def ask_to_speak(self) -> None:
+    def ask_to_speak(self, since: int) -> None:
         if self._is_over:
             return
         now = self._clock()
         if self._asked_at is None:
             self._asked_at = now.monotonic
-        self._member.ask_to_speak(now)
+        self._member.ask_to_speak(now, since)
         self._hand_on()
         self._arm()
 

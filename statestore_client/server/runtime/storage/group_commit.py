@@ -1,7 +1,7 @@
 """Output commit and group commit: what the broker says waits until what it has written down is durable.
 
-With a replicated log, what is durable may be said only while this server is known to be the active one
-(:class:`SpeakingRight`); otherwise it waits until it is known again.
+With a replicated log, what is durable may be said only if this server is known to have been the active one when it was
+decided, or later (:class:`SpeakingRight`); otherwise it waits until that is known.
 
 One batch is on its way to the disk at a time. What happens meanwhile goes into the next one, however much it is: so the
 slower the disk, the larger the batches, and the rate of messages hardly depends on it. When nothing has to be written,
@@ -33,22 +33,28 @@ _TIME_S: Final = 60.0
 
 
 class SpeakingRight(Protocol):
-    """Whether anything may be said to clients, at this moment."""
+    """Whether something may be said to clients, at this moment. It was decided when :meth:`sent` was ``since``."""
 
-    def may_speak(self) -> bool:
+    def sent(self) -> int:
+        """How many entries have been sent so far: what is decided now is confirmed by the next one, or a later one."""
+
+    def may_speak(self, since: int) -> bool:
         """By the clock, read now."""
 
-    def ask_to_speak(self) -> None:
+    def ask_to_speak(self, since: int) -> None:
         """There is something to be said. :meth:`GroupCommit.flush` is called when it may be."""
 
 
 class _Always:
     """A data directory has one server."""
 
-    def may_speak(self) -> bool:
+    def sent(self) -> int:
+        return 0
+
+    def may_speak(self, since: int) -> bool:  # noqa: ARG002 - whenever that was
         return True
 
-    def ask_to_speak(self) -> None:
+    def ask_to_speak(self, since: int) -> None:
         pass
 
 
@@ -56,7 +62,8 @@ class GroupCommit:
     """Between the broker's connections and their links. Belongs to the thread of the event loop.
 
     Invariant: a connection's bytes are released in the order in which they were staged, and none before the batch that
-    was cut when they were sealed. While some wait for the right to speak, no batch is cut.
+    was cut when they were sealed. What waits for the right to speak goes with a batch that others wait for: this
+    confirms it as well.
     """
 
     def __init__(
@@ -76,10 +83,12 @@ class GroupCommit:
         self._failed = failed
         self._right = right or _Always()
         self._silent: list[OutputCommitConnection] = []  # what they say is durable, and waits for the right
+        self._silent_since = 0  # of the newest of that
         self._broker: Broker | None = None
         self._send: Callable[[Connection], None] = _nowhere
         self._go_on: Callable[[], None] = _nothing
         self._sealed: list[OutputCommitConnection] = []
+        self._sealed_since = 0
         #: How long batches took to become durable, in seconds.
         self.times: Latencies = Latencies()
         self._cut_at = 0.0
@@ -116,7 +125,7 @@ class GroupCommit:
         if self._is_scheduled or self._is_over or self._broker is None or (self._is_writing and self._is_awaited):
             return  # it will be looked at afterwards
         self._release_free(self._broker)
-        if self._is_writing or self._silent:
+        if self._is_writing:
             return
         if self._journal.is_urgent or (self._journal.is_full and self._journal):
             # Soon: after what has come in on other connections in the same moment.
@@ -159,18 +168,19 @@ class GroupCommit:
 
     def _release_free(self, broker: Broker) -> None:
         """Send what depends on nothing that is still to be written."""
-        self._release([])
+        self._release([], self._silent_since)
         while broker.has_dirty and not (self._silent or self._journal.is_urgent):
-            self._release(self._seal(broker))
+            self._release(self._seal(broker), self._right.sent())
 
-    def _release(self, connections: list[OutputCommitConnection]) -> None:
+    def _release(self, connections: list[OutputCommitConnection], since: int) -> None:
         if self._silent:
             connections, self._silent = self._silent + connections, []
+            since = max(since, self._silent_since)
         if not connections:
             return
-        if not self._right.may_speak():
-            self._silent = connections
-            self._right.ask_to_speak()
+        if not self._right.may_speak(since):
+            self._silent, self._silent_since = connections, since
+            self._right.ask_to_speak(since)
             return
         for connection in connections:
             connection.release()
@@ -190,10 +200,12 @@ class GroupCommit:
         if self._broker is None or self._is_over:
             return
         self._release_free(self._broker)
-        if self._silent:
+        if self._silent and not self._journal:
             return  # the next flush goes on
-        self._is_awaited = self._journal.is_urgent
-        self._sealed = self._seal(self._broker)
+        self._is_awaited = self._journal.is_urgent or bool(self._silent)
+        silent, self._silent = self._silent, []
+        self._sealed = list(dict.fromkeys(silent + self._seal(self._broker)))
+        self._sealed_since = self._right.sent()
         if not self._journal:
             self._written(None)
             return
@@ -221,7 +233,7 @@ class GroupCommit:
             self.times.add(self._clock().monotonic - self._cut_at)
             self._cut_at = 0.0
         sealed, self._sealed = self._sealed, []
-        self._release(sealed)
+        self._release(sealed, self._sealed_since)
         self.flush()
         self._wake()
 

@@ -343,9 +343,9 @@ class Audit:
 
     def check_speakers(self, process: Process) -> None:
         """A server that may speak is the only one that may, said or not."""
-        if process.member.may_speak(process.now):
+        if process.member.may_speak(process.now, process.member.sent):
             for other in self.processes.values():
-                if other is not process and other.is_alive and other.member.may_speak(other.now):
+                if other is not process and other.is_alive and other.member.may_speak(other.now, other.member.sent):
                     self._complain(f"{process.name} and {other.name} may speak at once")
 
     def said(self, process: Process, staged: Staged) -> None:
@@ -355,7 +355,8 @@ class Audit:
         now = self._world.now
         epoch = process.member.fence.epoch
         self._world.note(b"%d" % answer.version)
-        if epoch < self.spoken_epoch:
+        is_confirmed = process.member.fence.seq > staged.since  # late perhaps, as on a slow network
+        if epoch < self.spoken_epoch and not is_confirmed:
             self._complain(f"{process.name} speaks in epoch {epoch}, when the owner of {self.spoken_epoch} has spoken")
         newest, raised_in = self._newest_format
         if process.knows < newest and epoch >= raised_in:

@@ -52,6 +52,7 @@ class Staged:
     request: Request
     answer: Answer
     done_at: float
+    since: int  # what its server had sent by then
 
 
 @attrs.define(eq=False)

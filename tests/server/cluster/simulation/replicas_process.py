@@ -56,7 +56,7 @@ class Process(LogUser):
     def is_well(self) -> bool:
         """Nothing is wrong with it, or with its links."""
         link = self.link
-        is_fast = link.tail_delay < 0.01 and link.longest_delay < 0.01 and not link.loss
+        is_fast = max(link.tail_delay, link.longest_delay, link.sync_s) < 0.01 and not link.loss
         return self.is_alive and not self.is_paused and self.world.now > self.ill_until + 0.1 and is_fast
 
     # -- the process ---------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Process(LogUser):
         answer = machine.execute(request, self.log_ms, now.wall_ms)
         self.audit.done(self, request, answer)
         after_batch = self._cut + 1 if machine.changed else self._cut
-        self.staged.append(Staged(after_batch, connection, request, answer, self.world.now))
+        self.staged.append(Staged(after_batch, connection, request, answer, self.world.now, self.member.sent))
 
     @property
     def log_ms(self) -> float:
@@ -267,8 +267,8 @@ class Process(LogUser):
             member.write(machine.cut(), now)
             self._cut += 1
         while self.staged and self.staged[0].after_batch <= self._written:
-            if not member.may_speak(now):
-                member.ask_to_speak(now)
+            if not member.may_speak(now, self.staged[0].since):
+                member.ask_to_speak(now, self.staged[0].since)
                 break
             self._say(self.staged.popleft())
         if self.hand_over_to is not None and not self.staged and not machine.changed:

@@ -24,6 +24,10 @@ from statestore_client.server.cluster.roles import ClusterSettings, Role
 _LENGTHS_S = (2.0, 2.0, 4.0, 4.0, 7.0, 7.0, 7.0, 12.0)
 #: Seconds of calm until somebody is active and all clients are answered.
 _CALM_S = 2.0
+#: A server has this long to become active on a slow log; a client's answer has its own batch and others before it to
+#: wait for.
+_SLOW_START_S = 6.0
+_SLOW_ANSWER_S = 10.0
 #: A log client gives up after 1.8 s, and a time to live that began before is over after 1.5 s.
 _WATCHED_S = 1.2
 
@@ -122,6 +126,45 @@ class Schedule:
             if any(True for _ in process.machine.deadlines()):
                 world.complain(f"{process.name} keeps a key for too long")
 
+    def outcome(self) -> Outcome:
+        """What came of it."""
+        world, audit = self.world, self.audit
+        return Outcome(
+            world.seed,
+            tuple(world.violations),
+            audit.answers,
+            len(self.log.entries),
+            audit.fence.epoch,
+            self.faults.counts,
+            world.digest,
+        )
+
+    def slowness(self, length: float) -> None:
+        """No failures, and a log on disks that are slow for ever: an entry takes up to 1.5 s until it comes back."""
+        world = self.world
+        sync_s = self.random.choice([0.2, 0.4, 0.7, 1.5])
+        for process in self.processes.values():
+            process.link.sync_s = sync_s
+        world.run_until(_SLOW_START_S)
+        epoch, answers = self.audit.fence.epoch, self.audit.answers
+        while world.now < length and not world.violations:
+            world.run_until(world.now + 0.1)
+            for client in self.clients:
+                if world.now - max(client.waits_since, _SLOW_START_S) > _SLOW_ANSWER_S:
+                    world.complain(f"{client.name} gets no answer, though the log is only slow: {client.request}")
+        if self.audit.fence.epoch != epoch:
+            world.complain("a server is deposed, though its log is only slow")
+        if self.audit.answers - answers < length / _SLOW_ANSWER_S:
+            world.complain("hardly anything is answered, though the log is only slow")
+
+
+def run_slow(seed: int, length: float = 30.0) -> Outcome:
+    """Servers that are well, on a log that is slow."""
+    with releases():
+        schedule = Schedule(seed)
+        schedule.slowness(length)
+    return schedule.outcome()
+
 
 def run_schedule(seed: int, *, compares: bool = True) -> Outcome:
     """All of it."""
@@ -131,13 +174,4 @@ def run_schedule(seed: int, *, compares: bool = True) -> Outcome:
         # Later events of the trouble are over with it.
         if not schedule.world.violations:
             schedule.calm()
-    world, audit = schedule.world, schedule.audit
-    return Outcome(
-        seed,
-        tuple(world.violations),
-        audit.answers,
-        len(schedule.log.entries),
-        audit.fence.epoch,
-        schedule.faults.counts,
-        world.digest,
-    )
+    return schedule.outcome()

@@ -134,6 +134,8 @@ class LogClient:
     log: SimulatedLog
     process: LogUser
     longest_delay: float = 0.003
+    #: In addition: what the peers' disks take, the same each time.
+    sync_s: float = 0.0
     loss: float = 0.0
     doubles: float = 0.0
     is_append_cut: bool = False
@@ -168,7 +170,7 @@ class LogClient:
         random = self.world.random
         for _ in range(2 if random.random() < self.doubles else 1):
             if not self.is_append_cut and random.random() >= self.loss:
-                delay = 0.0005 + random.random() * self.longest_delay
+                delay = 0.0005 + self.sync_s + random.random() * self.longest_delay
                 self.world.after(delay, self._arrive, life, ticket, data, request_id, answers)
         self.world.after(_RETRY_S, self._try, life, ticket, data, request_id, answers, tries - 1)
 

@@ -120,7 +120,7 @@ def _a_snapshot_without_rows_that_wait(in_turn: Any, rows: StateRows) -> Iterato
 # What the receiver has acknowledged is sent to it again, under another identifier or the same.
 MUTANTS.replace("releases_are_not_written_down", SessionPersister, "released", lambda *_: None)
 # A server that stood still reads what others have changed.
-MUTANTS.replace("speaks_without_a_lease", ReplicaLife, "may_speak", lambda self: not self._is_over, 133)
+MUTANTS.replace("speaks_without_a_lease", ReplicaLife, "may_speak", lambda self, _: not self._is_over, 133)
 # In the journal; the next server sends them.
 MUTANTS.replace("wills_that_were_taken_back_stay", BrokerPersistence, "forget_will", lambda *_: None, 21)
 # A request that is repeated after a failover is carried out again.

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from replicas_schedule import Outcome, run_schedule
+from replicas_schedule import Outcome, run_schedule, run_slow
 from support.schedules import printed_by_two_processes, run_schedules
+
+from statestore_client.server.cluster.ownership import Ownership
 
 
 def _run(seed: int) -> Outcome:
@@ -39,6 +41,26 @@ def test_all_schedules_keep_what_must_hold(record_property: Callable[[str, objec
         violation=lambda outcome: next(iter(outcome.violations), None),
         counts=lambda each: {"entries": each.entries, "answers": each.answers, "epochs": each.epochs, **each.faults},
     )
+
+
+@pytest.mark.scaled
+@pytest.mark.timeout(3600)
+def test_a_slow_log_serves(record_property: Callable[[str, object], None]) -> None:
+    """One server stays active and clients are answered, though no lease lasts until its entry is back."""
+    run_schedules(
+        "servers on a slow log",
+        run_slow,
+        record_property,
+        long=20_000,
+        violation=lambda outcome: next(iter(outcome.violations), None),
+        counts=lambda each: {"entries": each.entries, "answers": each.answers, "epochs": each.epochs},
+    )
+
+
+def test_a_server_that_needs_a_quick_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing without a lease."""
+    monkeypatch.setattr(Ownership, "_is_known", lambda self, now, _: now < self._lease_until)
+    assert any(run_slow(seed).violations for seed in range(1, 40))
 
 
 @pytest.mark.ci

@@ -94,6 +94,23 @@ async def test_a_server_that_stops_hands_over() -> None:
         assert replication(standby).epoch == 2
 
 
+async def test_a_log_that_is_slower_than_a_lease_serves() -> None:
+    """Reads and writes are answered, on a connection that stays, by one server that stays active."""
+    async with servers("a", "b") as pair:
+        active, standby = await pair.active(), await pair.standby()
+        await pair.cluster.slow_disk(next(iter(pair.cluster.running)), 0.35)
+        epoch = replication(active).epoch
+        states: list[str] = []
+        async with pair.client(standby, on_state=lambda change: states.append(str(change))) as client:
+            states.clear()
+            for number in range(4):
+                await client.set("k", str(number))
+                assert await value_of(client) == b"%d" % number
+            assert not replication(active).may_speak
+            assert not states
+        assert (replication(active).role, replication(active).epoch) == (Role.ACTIVE, epoch)
+
+
 async def test_who_is_forced_out_follows_again() -> None:
     """It says nothing any more, throws away what it has, and passes its clients on."""
     async with servers("a", "b") as pair:

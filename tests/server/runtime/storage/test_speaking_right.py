@@ -24,11 +24,14 @@ class _Right:
         self.times = 0
         self.asked = 0
 
-    def may_speak(self) -> bool:
+    def sent(self) -> int:
+        return 0
+
+    def may_speak(self, since: int) -> bool:
         self.times -= 1
         return self.times >= 0
 
-    def ask_to_speak(self) -> None:
+    def ask_to_speak(self, since: int) -> None:
         self.asked += 1
 
 

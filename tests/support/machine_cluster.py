@@ -118,12 +118,15 @@ class MachineCluster:
                 return active
         raise AssertionError("a server does not follow")
 
+    def url(self, *doors: str) -> str:
+        """For a client that knows these machines, and tries them in this order."""
+        return "mqtt://" + ",".join(f"{self.machines.addresses[name]}:{PORT}" for name in doors)
+
     def writing(self, *doors: str) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
-        """A client on the machine ``client`` that sets one key after the other, see ``steady_writer.py``. It knows
-        these machines, and tries them in this order.
+        """A client on the machine ``client`` that sets one key after the other, see ``steady_writer.py``, and
+        :meth:`url`.
         """
-        url = "mqtt://" + ",".join(f"{self.machines.addresses[name]}:{PORT}" for name in doors)
-        return running(*self.machines.on("client", sys.executable, str(_WRITER), url))
+        return running(*self.machines.on("client", sys.executable, str(_WRITER), self.url(*doors)))
 
 
 @contextlib.asynccontextmanager

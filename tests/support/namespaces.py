@@ -96,6 +96,16 @@ class Machines:
         """The cable is in again."""
         assert self._on_switch("set", "dev", name, "up") == 0
 
+    def slow_down(self, name: str, rate: str = "1mbit") -> None:
+        """What this machine is sent comes at no more than this rate, of ``tc``."""
+        limit = ("tbf", "rate", rate, "burst", "4kb", "latency", "400ms")
+        command = ["tc", "qdisc", "replace", "dev", name, "root", *limit]
+        subprocess.run(self.on("switch", *command), check=True, capture_output=True)
+
+    def speed_up(self, name: str) -> None:
+        """It comes as fast as before."""
+        subprocess.run(self.on("switch", "tc", "qdisc", "delete", "dev", name, "root"), check=True, capture_output=True)
+
     def lose(self, sender: str, receiver: str) -> None:
         """What the first one sends to the second one is lost, and nothing else: it goes to a card that nobody has."""
         assert self._neighbour(sender, "replace", receiver, "lladdr", "02:00:00:00:00:01", "nud", "permanent") == 0

@@ -31,7 +31,7 @@ import click
 from raft_client._common.standard_streams import run_guarded
 from statestore_client.cli import exits
 from statestore_client.cli.connection import for_any_command
-from statestore_client.cli.wording import name_options
+from statestore_client.cli.io import name_options
 from statestore_client.errors import (
     ClosedError,
     DataDirectoryError,
@@ -46,26 +46,26 @@ __all__ = ["cli", "main"]
 
 #: Module and object of each command.
 _COMMANDS: Final = {
-    "bench": "benching:bench",
-    "check": "checking:check_data",
+    "bench": "bench:bench",
+    "check": "check:check_data",
     "del": "keys:delete_key",
-    "elect": "locking:elect",
+    "elect": "lock:elect",
     "get": "keys:get_key",
     "ha": "ha:ha",
     "kv": "kv:kv",
-    "load": "loading:load",
-    "lock": "locking:hold_lock",
-    "monitor": "monitoring:monitor",
-    "passwd": "passwords:passwd",
-    "ping": "pinging:ping",
+    "load": "load:load",
+    "lock": "lock:hold_lock",
+    "monitor": "monitor:monitor",
+    "passwd": "passwd:passwd",
+    "ping": "ping:ping",
     "retained": "data:retained",
     "scan": "keys:scan_keys",
-    "serve": "serving:serve",
+    "serve": "serve:serve",
     "sessions": "data:sessions",
     "set": "keys:set_key",
     "top": "top:top",
     "vdel": "keys:vdelete_key",
-    "watch": "watching:watch_key",
+    "watch": "watch:watch_key",
 }
 
 
@@ -148,7 +148,7 @@ def _advised(error: click.ClickException) -> click.ClickException:
 
 def _behind_dashes(context: click.Context) -> str | None:
     """How ``statestore lock NAME -c '…'`` is written here, for those who know flock. None if it runs no commands."""
-    from statestore_client.cli.running import CommandBehindDashes, CommandLast  # most commands do without
+    from statestore_client.cli.user_commands import CommandBehindDashes, CommandLast  # most commands do without
 
     name = {CommandLast: "NAME", CommandBehindDashes: "KEY"}.get(type(context.command))
     return None if name is None else f"{context.command_path} {name} -- sh -c '…'"

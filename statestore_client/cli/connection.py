@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from statestore_client.cli.option_types import Seconds, nonempty_path
+from statestore_client.cli.io import Seconds, nonempty_path
 from statestore_client.errors import SettingsError
 from statestore_client.settings import ConnectionSettings
 

@@ -11,9 +11,8 @@ import click
 
 from raft_client._common import event_loops
 from statestore_client.cli import exits
+from statestore_client.cli.io import counted, print_line
 from statestore_client.cli.log_options import log_of, log_options
-from statestore_client.cli.output import print_line
-from statestore_client.cli.wording import counted
 from statestore_client.errors import (
     ConnectionLostError,
     InvalidArgumentError,

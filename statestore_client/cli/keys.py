@@ -10,8 +10,16 @@ import click
 from raft_client._common.standard_streams import shown
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds, fencing_token_option
-from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line, value_argument, write_value
+from statestore_client.cli.io import (
+    Seconds,
+    argument_bytes,
+    as_json,
+    fencing_token_option,
+    print_json,
+    print_line,
+    value_argument,
+    write_value,
+)
 from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BatchError
 from statestore_client.settings import ConnectionSettings

@@ -2,11 +2,121 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
 import click
 
-from statestore_client.cli import kv_keys, kv_site
+from raft_client._common.standard_streams import ends_with_reader
+from statestore_client.cli import exits
+from statestore_client.cli.io import Seconds, as_json, print_json, print_line, value_argument
+from statestore_client.cli.kv_graph import Mesh, drawn, walk
+from statestore_client.kvstore import INFINITE_TTL_MS, ClientKeys, KeyChange, PeerInfo, SiteClient, Value
+from statestore_client.kvstore.calls import identity
+from statestore_client.wire.kvstore.value import MAX_TTL_MS, hash_of
 
-__all__ = ["kv"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option: Final = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
+prefix_option: Final = click.option("--prefix", help="Keys that begin with this text.")
+
+_SITE: Final = (
+    click.option(
+        "--url",
+        envvar="STATESTORE_SITE_URL",
+        show_envvar=True,
+        required=True,
+        help="Where the site listens: tcp://HOST:PORT or ipc://PATH; with --curve-keys NAME=tcp://HOST:PORT.",
+    ),
+    click.option(
+        "--curve-keys",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="For sites with keys: NAME.key in it is the public key of the site NAME.",
+    ),
+    click.option(
+        "--curve-secret-key-file",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="This client's own pair, NAME.key_secret, which the site must know.",
+    ),
+    click.option("--area", default="default", show_default=True, help="Of keys and peers."),
+    click.option(
+        "--timeout", type=Seconds(min=0, min_open=True), default=2.5, show_default=True, help="Wait for an answer."
+    ),
+)
+_FILTER: Final = (
+    prefix_option,
+    click.option("--pattern", multiple=True, help="Keys that begin with a match of this pattern. Can be repeated."),
+    click.option("--originator", multiple=True, metavar="SITE", help="Entries made by this site. Can be repeated."),
+)
+
+
+def site_options(command: F) -> F:
+    """Where the site is: see :func:`open_site`."""
+    for option in reversed(_SITE):
+        command = option(command)
+    return command
+
+
+def filter_options(command: F) -> F:
+    """Which keys: see :func:`filter_of`."""
+    for option in reversed(_FILTER):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def open_site(options: Mapping[str, Any]) -> Iterator[SiteClient]:
+    """A client of the site that the options name."""
+    url, keys = _way(options["url"], options["curve_keys"], options["curve_secret_key_file"])
+    with SiteClient(url, area=options["area"], timeout_s=options["timeout"], keys=keys) as client:
+        yield client
+
+
+def _way(url: str, folder: Path | None, own: Path | None) -> tuple[str, ClientKeys | None]:
+    """The address, and the keys that are needed there. NAME=URL is what a site with keys calls its peers."""
+    if (folder is None) != (own is None):
+        raise click.UsageError("--curve-keys and --curve-secret-key-file belong together; give both or neither")
+    name, is_named, _ = url.partition("://")[0].rpartition("=")
+    address = url[len(name) + 1 :] if is_named else url
+    if folder is None or own is None:
+        return address, None
+    if not name:
+        raise click.UsageError(f"with --curve-keys say whose key is expected: NAME={address}")
+    return address, ClientKeys.read(own, folder / f"{name}.key")
+
+
+def filter_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and originators must both be wanted, if both are given."""
+    return {
+        "prefix": options["prefix"],
+        "patterns": options["pattern"],
+        "originators": options["originator"],
+        "match_all": True,
+    }
+
+
+def entry_facts(entry: Value) -> dict[str, Any]:
+    """What is known of an entry besides its value."""
+    return {
+        "version": entry.version,
+        "originator": entry.originator,
+        "ttl_ms": None if entry.ttl_ms == INFINITE_TTL_MS else entry.ttl_ms,
+        "ttl_version": entry.ttl_version,
+        "hash": identity(entry)[2],
+    }
+
+
+def seconds_left(entry: Value) -> str:
+    """For people."""
+    return "never" if entry.ttl_ms == INFINITE_TTL_MS else f"{entry.ttl_ms / 1000:.1f}"
 
 
 @click.group("kv")
@@ -14,9 +124,363 @@ def kv() -> None:
     """Look into a site of the KvStore, which `statestore serve --site NAME` runs, and change its keys."""
 
 
-for _command in (
-    kv_keys.keys, kv_keys.keyvals, kv_keys.nodes, kv_keys.snoop, kv_keys.set_key, kv_keys.erase_key,
-    kv_site.peers, kv_site.add_peer, kv_site.remove_peer, kv_site.areas, kv_site.summary, kv_site.compare,
-    kv_site.signature, kv_site.validate, kv_site.graph,
-):  # fmt: skip
-    kv.add_command(_command)
+@kv.command("keys")
+@click.option("--ttl", is_flag=True, help="Print the time that is left, too.")
+@filter_options
+@json_option
+@site_options
+def keys(*, ttl: bool, json_output: bool, **options: Any) -> int:
+    """Print the keys: VERSION ORIGINATOR KEY, with --ttl also the seconds that are left.
+
+    With keys and --originator, both must be so.
+    """
+    with open_site(options) as site:
+        found = site.hashes(**filter_of(options))
+    for key, entry in sorted(found.items()):
+        if json_output:
+            print_json({"key": key}, entry_facts(entry))
+        else:
+            left = [seconds_left(entry)] if ttl else []
+            print_line(str(entry.version), entry.originator, *left, key)
+    return exits.DONE
+
+
+@kv.command("keyvals")
+@click.argument("wanted", metavar="KEY...", nargs=-1, required=True)
+@json_option
+@site_options
+def keyvals(wanted: Sequence[str], *, json_output: bool, **options: Any) -> int:
+    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key."""
+    with open_site(options) as site:
+        found = site.get_many(wanted)
+    for key in wanted:
+        entry = found.get(key)
+        if json_output:
+            print_json(
+                {"key": key}, as_json("value", entry.value if entry else None), entry_facts(entry) if entry else {}
+            )
+        elif entry is not None:
+            print_line(entry.value or b"")
+        else:
+            click.echo(f"statestore: there is no key {key!r}", err=True)
+    return exits.DONE if len(found) == len(set(wanted)) else exits.NEGATIVE
+
+
+@kv.command("nodes")
+@json_option
+@site_options
+def nodes(*, json_output: bool, **options: Any) -> int:
+    """Print the sites that have made entries, and how many each: KEYS SITE."""
+    with open_site(options) as site:
+        counts = Counter(entry.originator for entry in site.hashes().values())
+    for name, count in sorted(counts.items()):
+        if json_output:
+            print_json({"site": name, "keys": count})
+        else:
+            print_line(str(count), name)
+    return exits.DONE
+
+
+@kv.command("snoop")
+@click.option("--ttls", is_flag=True, help="Print also when the time to live of a key begins again.")
+@click.option("--initial", is_flag=True, help="Print first what is there.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many changes, besides what --initial prints.")
+@filter_options
+@json_option
+@site_options
+def snoop(*, ttls: bool, initial: bool, count: int | None, json_output: bool, **options: Any) -> int:
+    """Print the changes of keys as they happen: set VERSION ORIGINATOR KEY VALUE, ttl ... KEY SECONDS, or end KEY."""
+    with open_site(options) as site, site.subscribe(**filter_of(options), ttls=ttls) as changes, ends_with_reader():
+        if initial:
+            for key, entry in sorted(changes.snapshot.items()):
+                _print_change(KeyChange(key, entry), json_output)
+        for seen, change in enumerate(changes, 1):
+            _print_change(change, json_output)
+            if seen == count:
+                break
+    return exits.DONE
+
+
+def _print_change(change: KeyChange, json_output: bool) -> None:
+    entry = change.entry
+    what = "end" if entry is None else "ttl" if change.is_ttl_only else "set"
+    if json_output:
+        value = {} if entry is None or change.is_ttl_only else as_json("value", entry.value)
+        facts = entry_facts(entry) if entry else {}
+        print_json({"event": what, "key": change.key, "number": change.number}, value, facts)
+    elif entry is None:
+        print_line(what, change.key)
+    else:
+        last = seconds_left(entry).encode() if change.is_ttl_only else entry.value or b""
+        print_line(what, str(entry.version), entry.originator, change.key, last)
+
+
+@kv.command("set-key")
+@click.argument("key")
+@click.argument("value", required=False)
+@click.option("--value-file", help="Read the value from this file; - is standard input.")
+@click.option("--persist", is_flag=True, help="Say it again if another site overrides it.")
+@click.option("--version", type=click.IntRange(min=1), help="One above what is stored, if not given.")
+@click.option(
+    "--ttl", type=Seconds(min=0.001, max=MAX_TTL_MS / 1000), help="Time to live; the site keeps the key alive."
+)
+@json_option
+@site_options
+def set_key(
+    key: str,
+    value: str | None,
+    *,
+    value_file: str | None,
+    persist: bool,
+    version: int | None,
+    ttl: float | None,
+    json_output: bool,
+    **options: Any,
+) -> int:
+    """Have the site say VALUE under KEY, and keep it alive until another site overrides it, `erase-key`, or its end.
+
+    Nothing is on a disk: when the site starts again, say it again, or it ends with its time to live.
+    """
+    if persist and (version is not None or ttl is not None):
+        raise click.UsageError("--persist takes the version and the time to live that it needs")
+    data = value_argument(value, value_file)
+    with open_site(options) as site:
+        if persist:
+            site.persist(key, data)
+        else:
+            site.set(key, data, version=version, ttl_ms=None if ttl is None else round(1000 * ttl))
+    if json_output:
+        print_json({"key": key, "is_set": True})
+    return exits.DONE
+
+
+@kv.command("erase-key")
+@click.argument("key")
+@json_option
+@site_options
+def erase_key(key: str, *, json_output: bool, **options: Any) -> int:
+    """End what the site has said under KEY, everywhere within 5 s. Exit code 1 if there was nothing to end."""
+    with open_site(options) as site:
+        is_erased = site.erase(key)
+    if json_output:
+        print_json({"key": key, "is_erased": is_erased})
+    return exits.DONE if is_erased else exits.NEGATIVE
+
+
+_STATES: Final = ("idle", "syncing", "initialized")
+_SIGNATURE_BITS: Final = 64
+
+
+@kv.command("peers")
+@click.option("--follow", is_flag=True, help="Print them again after each change.")
+@json_option
+@site_options
+def peers(*, follow: bool, json_output: bool, **options: Any) -> int:
+    """Print the peers of the site: STATE SECONDS-IN-IT SITE ADDRESS..., and addresses where no site has answered."""
+    with open_site(options) as site:
+        if not follow:
+            reply = site.peers()
+            _print_peers(reply.peers, reply.unreached, json_output)
+            return exits.DONE
+        with site.follow_peers() as changes, ends_with_reader():
+            for found in chain([changes.snapshot], changes):
+                _print_peers(found, site.peers().unreached, json_output)
+    return exits.DONE
+
+
+def _print_peers(found: Mapping[str, PeerInfo], unreached: Sequence[str], json_output: bool) -> None:
+    for name, peer in sorted(found.items()):
+        state = _STATES[peer.state] if peer.state < len(_STATES) else str(peer.state)
+        if json_output:
+            print_json({"site": name}, attrs.asdict(peer) | {"state": state, "urls": list(peer.urls)})
+        else:
+            urls = peer.urls or (("(dials this site)",) if peer.is_connected else ("-",))
+            print_line(state if peer.is_connected else "lost", f"{peer.since_ms / 1000:.1f}", name, *urls)
+    for url in unreached:
+        if json_output:
+            print_json({"site": None, "state": "unreached", "urls": [url]})
+        else:
+            print_line("unreached", "-", "-", url)
+
+
+@kv.command("add-peer")
+@click.argument("peer_url", metavar="PEER-URL")
+@json_option
+@site_options
+def add_peer(peer_url: str, *, json_output: bool, **options: Any) -> int:
+    """Have the site dial another one at PEER-URL, until it is stopped; with keys NAME=URL."""
+    with open_site(options) as site:
+        site.add_peer(peer_url)
+    if json_output:
+        print_json({"peer": peer_url, "is_dialled": True})
+    return exits.DONE
+
+
+@kv.command("remove-peer")
+@click.argument("peer", metavar="PEER-URL|NAME")
+@json_option
+@site_options
+def remove_peer(peer: str, *, json_output: bool, **options: Any) -> int:
+    """Have the site hang up at PEER-URL, which it dials, or forget the site NAME, which is gone for good.
+
+    Exit code 1 if there is no such address or site.
+    """
+    with open_site(options) as site:
+        is_removed = site.remove_peer(peer)
+    if not is_removed:
+        click.echo(f"{peer!r} is no address that the site dials, and no site that it knows: see kv peers", err=True)
+    if json_output:
+        print_json({"peer": peer, "is_removed": is_removed})
+    return exits.DONE if is_removed else exits.NEGATIVE
+
+
+@kv.command("areas")
+@json_option
+@site_options
+def areas(*, json_output: bool, **options: Any) -> int:
+    """Print the areas of the site: KEYS BYTES AREA."""
+    with open_site(options) as site:
+        summary = site.summary()
+    for name, numbers in sorted(summary.areas.items()):
+        if json_output:
+            print_json({"area": name, "keys": numbers.get("keys", 0), "bytes": numbers.get("bytes", 0)})
+        else:
+            print_line(str(numbers.get("keys", 0)), str(numbers.get("bytes", 0)), name)
+    return exits.DONE
+
+
+@kv.command("summary")
+@json_option
+@site_options
+def summary(*, json_output: bool, **options: Any) -> int:
+    """Print the numbers of all areas: AREA NAME NUMBER. What happened is counted since the site was started."""
+    with open_site(options) as site:
+        found = site.summary()
+    if json_output:
+        areas_found = {name: dict(numbers) for name, numbers in found.areas.items()}
+        print_json({"site": found.name, "incarnation": found.incarnation, "areas": areas_found})
+        return exits.DONE
+    print_line(f"site {found.name}, incarnation {found.incarnation}")
+    for area, numbers in sorted(found.areas.items()):
+        for name, number in numbers.items():
+            print_line(area, name, str(number))
+    return exits.DONE
+
+
+@kv.command("compare")
+@click.argument("other_url", metavar="OTHER-URL")
+@prefix_option
+@json_option
+@site_options
+def compare(other_url: str, *, prefix: str | None, json_output: bool, **options: Any) -> int:
+    """Print the keys in which the site and the one at OTHER-URL differ. Exit code 1 if there are any.
+
+    KEY HERE THERE: version and originator at each of them, - if the key is not there.
+    """
+    with open_site(options) as here, open_site(options | {"url": other_url}) as there:
+        mine, theirs = here.hashes(prefix), there.hashes(prefix)
+    differ = sorted(key for key in mine.keys() | theirs.keys() if _said(mine.get(key)) != _said(theirs.get(key)))
+    for key in differ:
+        if json_output:
+            sides = {"here": mine.get(key), "there": theirs.get(key)}
+            print_json({"key": key}, {side: entry and entry_facts(entry) for side, entry in sides.items()})
+        else:
+            print_line(key, _brief(mine.get(key)), _brief(theirs.get(key)))
+    return exits.NEGATIVE if differ else exits.DONE
+
+
+def _said(entry: Value | None) -> tuple[int, str, int | None] | None:
+    return None if entry is None else identity(entry)
+
+
+def _brief(entry: Value | None) -> str:
+    return "-" if entry is None else f"{entry.version}@{entry.originator}"
+
+
+@kv.command("signature")
+@prefix_option
+@json_option
+@site_options
+def signature(*, prefix: str | None, json_output: bool, **options: Any) -> int:
+    """Print one number that stands for all keys and what they say: equal at two sites if they have the same."""
+    with open_site(options) as site:
+        found = site.hashes(prefix)
+    total = sum(_number(key, entry) for key, entry in found.items()) % (1 << _SIGNATURE_BITS)
+    if json_output:
+        print_json({"signature": f"{total:016x}", "keys": len(found)})
+    else:
+        print_line(f"{total:016x}")
+    return exits.DONE
+
+
+def _number(key: str, entry: Value) -> int:
+    """For a key and what it says; in a sum their order does not matter."""
+    version, originator, hash_ = identity(entry)
+    return hash_of(version, originator, f"{key}:{hash_}".encode())
+
+
+@kv.command("validate")
+@json_option
+@site_options
+def validate(*, json_output: bool, **options: Any) -> int:
+    """Look for what should not be: peers lost or not in sync, addresses without a site, contested keys, an area without
+    room.
+
+    Prints a line for each. Exit code 1 if there are any.
+    """
+    with open_site(options) as site:
+        reply, own, area = site.peers(), site.own_keys(), options["area"]
+        is_full = site.summary().areas.get(area, {}).get("full")
+    found = [
+        *(((f"area {area}", "it has no room for what other sites send: see --site-max-keys"),) if is_full else ()),
+        *((f"peer {name}", _trouble(peer)) for name, peer in sorted(reply.peers.items()) if _trouble(peer)),
+        *((f"address {url}", "no site there has let this one in") for url in reply.unreached),
+        *(
+            (f"key {key}", "another site keeps it alive, too: erase-key at one of the two")
+            for key, state in sorted(own.items())
+            if state.is_contested
+        ),
+    ]
+    for what, trouble in found:
+        if json_output:
+            print_json({"what": what, "trouble": trouble})
+        else:
+            print_line(f"{what}: {trouble}")
+    return exits.NEGATIVE if found else exits.DONE
+
+
+def _trouble(peer: PeerInfo) -> str:
+    if not peer.is_connected:
+        return " ".join((f"lost {peer.since_ms / 1000:.0f} s ago", *(f"at {url}" for url in peer.urls)))
+    return "" if peer.state == len(_STATES) - 1 else f"not in sync for {peer.since_ms / 1000:.0f} s"
+
+
+@kv.command("graph")
+@click.option("--svg", "svg_file", type=click.Path(dir_okay=False, writable=True), help="Draw it into this file.")
+@json_option
+@site_options
+def graph(*, svg_file: str | None, json_output: bool, **options: Any) -> int:
+    """Ask the site, its peers, and theirs, and print the mesh: a line for each connection. --svg draws it.
+
+    Sites that can be dialled are asked themselves; what others say of the rest is all that is known of them.
+    """
+
+    def ask(url: str) -> Mesh:
+        with open_site(options | {"url": url}) as site:
+            return Mesh.seen_by(site.summary().name, site.peers())
+
+    mesh = walk(options["url"], ask)
+    if svg_file is not None:
+        try:
+            Path(svg_file).write_text(drawn(mesh, time.strftime("%Y-%m-%d %H:%M:%S")), encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"--svg {svg_file}: {error.strerror}") from error
+    lines = mesh.lines()
+    if not lines and not json_output:
+        print_line(f"{next(iter(mesh.sites))} is alone")
+    for line in lines:
+        if json_output:
+            print_json(attrs.asdict(line))
+        else:
+            print_line(line.text)
+    return exits.DONE

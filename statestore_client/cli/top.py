@@ -16,8 +16,8 @@ from rich.text import Text
 
 from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
+from statestore_client.cli.io import print_json
 from statestore_client.cli.monitor_feed import Message, MonitorAddress, monitor_address, open_feed
-from statestore_client.cli.output import print_json
 from statestore_client.errors import TransportError
 
 __all__ = ["MonitorSummary", "top"]

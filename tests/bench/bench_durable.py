@@ -19,7 +19,7 @@ import bench_server
 from broker_load import Load, run
 from measure import Options, Report
 
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.records import GrantRecord, MessageRecord, SessionRecord

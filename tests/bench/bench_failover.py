@@ -28,7 +28,7 @@ from workloads import one_by_one_blocking
 
 from raft_client import RaftClient
 from statestore_client import StateStoreClient
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 
 sys.path.append(str(Path(__file__).parents[1]))
 

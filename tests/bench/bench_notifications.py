@@ -23,7 +23,7 @@ from measure import Options, Report, Sample, interleaved, timed
 from stub_push import GO_KEY
 
 from statestore_client import AsyncStateStoreClient, AsyncWatch, ConnectionSettings, StateStoreClient
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 from statestore_client.sync.watch import Watch
 
 WATCHES = 10

@@ -18,7 +18,7 @@ import time
 import stub
 from measure import Options, Report
 
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 from statestore_client.mqtt.packets import (
     Connect,
     PacketDecoder,

@@ -29,7 +29,7 @@ from measure import Options, Report, Sample, in_processes, interleaved, ratio, t
 
 import statestore_client
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 from statestore_client.spark import local_session, partition_writer
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))

@@ -17,7 +17,7 @@ import workloads
 from measure import Options, Report, Sample, interleaved, ratio
 
 from statestore_client import ConnectionSettings
-from statestore_client.cli.workloads import served
+from statestore_client.cli.bench import served
 
 WINDOWS = (64, 256)
 

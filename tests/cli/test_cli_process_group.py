@@ -17,8 +17,7 @@ import pytest
 from support.waiting import eventually
 
 from statestore_client import StateStoreClient
-from statestore_client.cli.process_group import caught_signals, run_group
-from statestore_client.cli.running import started
+from statestore_client.cli.user_commands import caught_signals, run_group, started
 from statestore_client.server import EmbeddedServer
 
 #: A child that says who it is and outlives SIGTERM, as a server that is about to shut down does.

@@ -230,7 +230,7 @@ def test_a_request_takes_little_time_however_much_there_is() -> None:
 def test_who_may(options: dict[str, Any], user: str | None, complaint: str | None) -> None:
     """Administration is for users whom the rules name; without rules, for all clients of a local server that asks
     nobody's name."""
-    from statestore_client.cli.administration import RunningServer
+    from statestore_client.cli.data import RunningServer
     from statestore_client.errors import NotAuthorizedError
     from statestore_client.settings import ConnectionSettings
 

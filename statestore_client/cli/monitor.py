@@ -13,15 +13,11 @@ import click
 from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
 from statestore_client.cli import exits
+from statestore_client.cli.io import AddressError, Seconds, print_line
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
-from statestore_client.cli.option_types import Seconds
-from statestore_client.cli.output import print_line
-from statestore_client.cli.wording import AddressError
 from statestore_client.errors import InvalidArgumentError, TransportError
 from statestore_client.server.runtime.monitor.replay import MOST_BYTES, ReplayPages
 from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint
-
-__all__ = ["monitor"]
 
 #: Between attempts to reach a server that has gone: what became of it belongs to the recording.
 _AGAIN_S: Final = 1.0

@@ -20,16 +20,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from raft_client._common.standard_streams import standard_input
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds, fencing_token_option
-from statestore_client.cli.output import print_json, print_line
-from statestore_client.cli.wording import counted
+from statestore_client.cli.io import Seconds, counted, fencing_token_option, print_json, print_line
 from statestore_client.core.arguments import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.wire.protocol import MAX_PACKET_SIZE
-
-__all__ = ["load"]
 
 _STDIN: Final = "-"
 #: As much as a pipe holds.

@@ -14,16 +14,12 @@ import click
 from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds
-from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
-from statestore_client.cli.process_group import caught_signals, run_group
-from statestore_client.cli.running import CommandLast, started
+from statestore_client.cli.io import Seconds, argument_bytes, as_json, print_json, print_line
+from statestore_client.cli.user_commands import CommandLast, caught_signals, run_group, started
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.sync.leases import Lease
-
-__all__ = ["elect", "hold_lock"]
 
 #: The command finds its fencing token here.
 _TOKEN_VARIABLE: Final = "STATESTORE_FENCING_TOKEN"  # noqa: S105 - the name of a variable

@@ -12,8 +12,6 @@ from statestore_client.cli import exits
 from statestore_client.server.runtime.security.password_file import remove_user, set_password
 from statestore_client.server.runtime.security.passwords import check_user
 
-__all__ = ["passwd"]
-
 
 @click.command("passwd")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))

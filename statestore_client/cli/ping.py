@@ -11,13 +11,10 @@ import click
 from statestore_client.cli import exits
 from statestore_client.cli.client_log import client_log
 from statestore_client.cli.connection import connection_options
-from statestore_client.cli.option_types import Seconds
-from statestore_client.cli.output import print_json, print_line
+from statestore_client.cli.io import Seconds, print_json, print_line
 from statestore_client.errors import NotAuthorizedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
-
-__all__ = ["ping"]
 
 #: A client that may not read it gets an answer, too.
 _KEY: Final = b"statestore/ping"

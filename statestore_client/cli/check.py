@@ -8,11 +8,8 @@ import attrs
 import click
 
 from statestore_client.cli import exits
-from statestore_client.cli.output import print_json, print_line
-from statestore_client.cli.wording import counted
+from statestore_client.cli.io import counted, print_json, print_line
 from statestore_client.server.runtime.storage.integrity_check import CheckedFile, Finding, check
-
-__all__ = ["check_data"]
 
 #: Kinds of records whose names say little to others.
 _KINDS: Final = {"responses": "remembered answers"}

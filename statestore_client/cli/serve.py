@@ -16,9 +16,9 @@ from raft_client._common import event_loops
 from raft_client._common.signals import handle_signals
 from raft_client._common.standard_streams import OutputError
 from statestore_client.cli import exits
-from statestore_client.cli.output import print_line
-from statestore_client.cli.replica_options import replica_of, replica_options
-from statestore_client.cli.serving_options import (
+from statestore_client.cli.io import AddressError, print_line
+from statestore_client.cli.log_options import replica_of, replica_options
+from statestore_client.cli.serve_options import (
     access_options,
     broker_limits_of,
     check_anonymous,
@@ -28,11 +28,11 @@ from statestore_client.cli.serving_options import (
     endpoints_of,
     limit_options,
     persistence_of,
+    site_of,
+    site_options,
     store_limits_of,
     tls_of,
 )
-from statestore_client.cli.site_options import site_of, site_options
-from statestore_client.cli.wording import AddressError
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.file_limit import raise_file_limit
 from statestore_client.server.runtime.garbage_collection import short_pauses
@@ -45,7 +45,6 @@ from statestore_client.wire.protocol import Dialect
 if TYPE_CHECKING:
     pass
 
-__all__ = ["serve"]
 
 #: The thread that writes to the disk waits this long for a busy event loop, several times for each batch. Python's 5 ms
 #: would be longer than the commit itself.

@@ -17,16 +17,13 @@ from click.core import ParameterSource
 from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli import exits
 from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.option_types import Seconds
-from statestore_client.cli.output import argument_bytes, as_json, print_json, print_line
-from statestore_client.cli.running import CommandBehindDashes, started
+from statestore_client.cli.io import Seconds, argument_bytes, as_json, print_json, print_line
+from statestore_client.cli.user_commands import CommandBehindDashes, started
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.arguments import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.watch import Watch
-
-__all__ = ["watch_key"]
 
 #: Changes of several keys that wait to be printed; more wait in their watches, which leave out what is out of date.
 _WAITING: Final = 64

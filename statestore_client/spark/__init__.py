@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from statestore_client.spark.active_standby import ActiveStandby
     from statestore_client.spark.batch_writer import BatchWriter
     from statestore_client.spark.dataframes import latest_by_key, register, write_rows
-    from statestore_client.spark.java import JavaNotFoundError, find_java_home
-    from statestore_client.spark.leadership import PipelineEvent
     from statestore_client.spark.lookups import get_value, lookup
     from statestore_client.spark.marker import Marker
     from statestore_client.spark.options import WriteOptions
-    from statestore_client.spark.partitions import PartitionWriter, partition_writer
+    from statestore_client.spark.pipeline import PipelineEvent
     from statestore_client.spark.report import ReportSink, WriteReport, report_accumulator
-    from statestore_client.spark.session import local_session
+    from statestore_client.spark.session import JavaNotFoundError, find_java_home, local_session
+    from statestore_client.spark.writing import PartitionWriter, partition_writer
 
 __all__ = [
     "ActiveStandby",
@@ -56,19 +55,19 @@ __all__ = [
 _HOMES = {
     "ActiveStandby": "active_standby",
     "BatchWriter": "batch_writer",
-    "JavaNotFoundError": "java",
+    "JavaNotFoundError": "session",
     "Marker": "marker",
-    "PartitionWriter": "partitions",
-    "PipelineEvent": "leadership",
+    "PartitionWriter": "writing",
+    "PipelineEvent": "pipeline",
     "ReportSink": "report",
     "WriteOptions": "options",
     "WriteReport": "report",
-    "find_java_home": "java",
+    "find_java_home": "session",
     "get_value": "lookups",
     "latest_by_key": "dataframes",
     "local_session": "session",
     "lookup": "lookups",
-    "partition_writer": "partitions",
+    "partition_writer": "writing",
     "register": "dataframes",
     "report_accumulator": "report",
     "write_rows": "dataframes",

@@ -2,28 +2,83 @@
 
 :mod:`statestore_client.spark.marker` has the order of steps that makes it safe, and
 docs/decisions/0067-one-driver-at-a-time.md says why.
+
+A driver that stands by rehearses: it runs one micro-batch of the query, of which nothing is written. The first batch of
+a Spark application takes many times longer than the second one: Java loads the classes of a streaming query, and
+Python's workers start and import. A driver that does this before it is elected takes over in about the time of a batch.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 from statestore_client import ConnectionSettings, HlcTimestamp, StateStoreClient
+from statestore_client.clocks import monotonic
 from statestore_client.errors import LeaseLostError, LockNotAcquiredError, SettingsError, TransportError
-from statestore_client.spark.leadership import Leadership, Pipeline, PipelineEvent, pause_before_retry
 from statestore_client.spark.marker import Marker
-from statestore_client.spark.micro_batches import NewestWriter
 from statestore_client.spark.options import WriteOptions, connection
+from statestore_client.spark.pipeline import Leadership, NewestWriter, Pipeline, PipelineEvent, pause_before_retry
 from statestore_client.spark.pool import PoolKey, application_id, worker_settings
-from statestore_client.spark.rehearsal import rehearse
+from statestore_client.thread_locks import Flag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]  # documented there
 
-__all__ = ["ActiveStandby", "PipelineOptions", "keys_of", "write_options"]
+logger: Final[logging.Logger] = logging.getLogger("statestore_client.spark")
+
+#: How often a query is looked at, and for how long at most (seconds).
+_REHEARSAL_LOOK_S: Final = 0.05
+_LONGEST_S: Final = 60.0
+
+
+def rehearse(frame: DataFrame, writer: NewestWriter, after: int, is_stopped: Callable[[], bool]) -> None:
+    """Read one micro-batch of a streaming DataFrame, as :meth:`NewestWriter.write` does, and write nothing.
+
+    Without rows that wait, an empty frame stands for them. What Spark cannot do now is told by the log alone: it may be
+    possible when this driver is elected. Raises what the writer says of the columns.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    writer = writer.checked(frame.schema)
+    done = Flag()
+
+    def take(batch: DataFrame, _batch_id: int) -> None:
+        if not done.is_set():
+            try:
+                writer.rehearse(batch, after)
+            finally:
+                done.set()
+
+    began = monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="statestore-checkpoint-", ignore_cleanup_errors=True) as folder:
+            query = frame.writeStream.foreachBatch(take).option("checkpointLocation", Path(folder).as_uri()).start()
+            try:
+                while not (
+                    done.wait(_REHEARSAL_LOOK_S) or is_stopped() or _waits(query) or monotonic() > began + _LONGEST_S
+                ):
+                    pass
+            finally:
+                query.stop()
+        if not done.is_set() and not is_stopped():
+            writer.rehearse(frame.sparkSession.createDataFrame([], frame.schema), after)
+    except (PySparkException, Py4JError) as error:
+        logger.info("a rehearsal of the query failed: %s", error)
+    logger.debug("rehearsed the query in %.1f s", monotonic() - began)
+
+
+def _waits(query: StreamingQuery) -> bool:
+    """Whether it has ended, or has found that there is nothing to read."""
+    return not query.isActive or query.status["message"].startswith("Waiting for data")
+
 
 #: How often a driver that stands by looks whether it is to stop (seconds).
 _LOOK_S: Final = 1.0

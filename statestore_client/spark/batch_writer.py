@@ -34,7 +34,6 @@ from statestore_client.errors import (
 )
 from statestore_client.spark.active_standby import PipelineOptions, keys_of, write_options
 from statestore_client.spark.dataframes import write_frame
-from statestore_client.spark.leadership import carry_out, foreign, pause_before_retry
 from statestore_client.spark.marker import (
     Marker,
     MarkerGoneError,
@@ -45,6 +44,7 @@ from statestore_client.spark.marker import (
     write_batch,
 )
 from statestore_client.spark.options import connection
+from statestore_client.spark.pipeline import carry_out, foreign, pause_before_retry
 from statestore_client.spark.pool import PoolKey, application_id, worker_settings
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from statestore_client import ConnectionSettings, Item
 from statestore_client.errors import SettingsError, StateStoreError
-from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import connection
 from statestore_client.spark.pool import PoolKey, application_id
 from statestore_client.spark.rows import check_column, check_frame
-from statestore_client.spark.worker import begin_task
+from statestore_client.spark.writing import Delivery, begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

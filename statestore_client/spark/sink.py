@@ -21,13 +21,11 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from statestore_client import SetResult
 from statestore_client.errors import SettingsError, StateStoreError
-from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions, parse_options
 from statestore_client.spark.pool import POOL, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns
-from statestore_client.spark.worker import begin_task, is_reused
-from statestore_client.spark.writing import write_partition
+from statestore_client.spark.writing import Delivery, begin_task, is_reused, write_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

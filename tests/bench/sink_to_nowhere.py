@@ -13,7 +13,7 @@ from statestore_client.spark.options import parse_options
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import arrow_rows, check_columns, requests
 from statestore_client.spark.sink import PartitionCommit, StateStoreDataSource, StateStoreWriter
-from statestore_client.spark.worker import begin_task
+from statestore_client.spark.writing import begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from support.spark import kill_all
 from statestore_client import StateStoreClient
 from statestore_client.errors import BusyError, PickleRefusedError, SettingsError
 from statestore_client.spark import BatchWriter, Marker
-from statestore_client.spark.leadership import pause_before_retry
+from statestore_client.spark.pipeline import pause_before_retry
 from statestore_client.wire.commands import Set
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def test_only_the_next_batch_is_written(
 
 def test_a_pause_ends_where_a_test_has_stopped_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As freezegun does. It is a pause of the real world, as those of clients are."""
-    monkeypatch.setattr("statestore_client.spark.leadership._RETRY_S", 0.01)
+    monkeypatch.setattr("statestore_client.spark.pipeline._RETRY_S", 0.01)
     stopped = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: stopped)
     looks = iter(range(100))

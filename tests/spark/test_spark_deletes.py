@@ -18,12 +18,11 @@ from statestore_client import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.spark import lookup, partition_writer, write_rows
-from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions, parse_options
 from statestore_client.spark.pool import ClientPool, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Rows
-from statestore_client.spark.writing import PartitionWrite
+from statestore_client.spark.writing import Delivery, PartitionWrite
 from statestore_client.wire.commands import Del, Set
 
 if TYPE_CHECKING:

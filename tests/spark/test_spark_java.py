@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore_client.spark.java import JavaNotFoundError, find_java_home, java_version
+from statestore_client.spark.session import JavaNotFoundError, find_java_home, java_version
 
 
 def fake_java(folder: Path, version: str) -> Path:

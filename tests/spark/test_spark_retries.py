@@ -15,12 +15,11 @@ from support.ports import reserved_port
 from statestore_client import ConnectionSettings, ConnectRefusedError, SettingsError, StateStoreClient, TransportError
 from statestore_client.server import EmbeddedServer
 from statestore_client.spark import get_value, write_rows
-from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import WriteOptions
 from statestore_client.spark.pool import ClientPool, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Rows
-from statestore_client.spark.writing import report_partition
+from statestore_client.spark.writing import Delivery, report_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,7 +10,7 @@ import pytest
 
 _TASKS = """
 import gc
-from statestore_client.spark.worker import begin_task
+from statestore_client.spark.writing import begin_task
 before = gc.get_freeze_count()
 for _ in range(3):
     begin_task()

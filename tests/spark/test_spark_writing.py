@@ -24,12 +24,11 @@ from statestore_client import (
     TransportError,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.spark.delivery import Delivery
 from statestore_client.spark.options import SinkOptions, WriteOptions
 from statestore_client.spark.pool import ClientPool, PoolKey
 from statestore_client.spark.report import WriteReport
 from statestore_client.spark.rows import Rows
-from statestore_client.spark.writing import PartitionWrite
+from statestore_client.spark.writing import Delivery, PartitionWrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,6 @@ from typing import Final, TypeAlias
 
 from statestore_client.wire.instant import Instant
 
-__all__ = ["Clock", "monotonic", "now", "wall_ns"]
-
 #: Read the machine's own ``time.monotonic()``, since time-outs, versions and request ids are of the real world.
 #: freezegun lets ``time.monotonic()`` and ``time.time()`` stand still, also where a module has them by name, and not in
 #: all threads alike: a wait that goes by them never ends, and versions differ by years. It replaces neither

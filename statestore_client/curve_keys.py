@@ -21,11 +21,6 @@ from zmq.utils import z85
 
 from statestore_client.errors import SettingsError
 
-__all__ = [
-    "ClientKeys", "KeyPair", "check_curve", "read_pair", "read_public_key", "write_pair", "write_private",
-    "write_public_key",
-]  # fmt: skip
-
 _KEY_BYTES: Final = 32
 _OTHERS: Final = 0o077
 

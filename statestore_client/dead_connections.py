@@ -18,8 +18,6 @@ from typing import Any, Final
 
 import zmq
 
-__all__ = ["notice_loss"]
-
 #: Without an acknowledgement for so long a connection is given up. A second of idleness is followed by a question each
 #: second, so that it takes more than one of them to be lost. Where a system knows no such limit (macOS), it holds for
 #: idle connections.

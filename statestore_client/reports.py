@@ -9,8 +9,6 @@ from typing import Final
 from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.errors import StateStoreError, TransportError
 
-__all__ = ["ConnectionLog", "warn_unclosed"]
-
 logger: Final = logging.getLogger("statestore_client")
 
 #: Reasons of one outage that are remembered; mostly there are two, the loss and the refusal after it.

@@ -16,17 +16,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from statestore_client.errors import SettingsError
 
-__all__ = [
-    "SCHEMES",
-    "check_site_address",
-    "read_address",
-    "read_connection_string",
-    "read_environment",
-    "read_mounts",
-    "read_url",
-    "write_address",
-]
-
 #: Settings by name, and the sources of those that are texts.
 Found: TypeAlias = tuple[dict[str, Any], dict[str, str]]
 

@@ -19,8 +19,6 @@ from statestore_client.setting_sources import (
     write_address,
 )
 
-__all__ = ["ClientOptions", "ConnectionOptions", "ConnectionSettings", "SharedOptions"]
-
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
 #: It becomes a label of metrics: nothing that is longer can be a name.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from statestore_client.core.request import RequestSpan
 
-__all__ = ["tracer"]
-
 
 def tracer(settings: ConnectionSettings) -> Callable[[Command], RequestSpan]:
     """What begins the span of a request. Raises SettingsError without ``opentelemetry-api``."""

@@ -9,8 +9,6 @@ from typing import Any, ParamSpec
 
 from statestore_client.aio.leases import AsyncLease
 
-__all__ = ["Acquisition", "acquisition"]
-
 P = ParamSpec("P")
 
 

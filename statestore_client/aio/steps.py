@@ -16,8 +16,6 @@ from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, S
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command
 
-__all__ = ["elapsed", "run_steps"]
-
 #: How long (seconds) to wait for the answer to what is sent in passing, and how long it may take to leave.
 _POST_S: Final = 0.05
 _POST_LASTS_S: Final = 10.0

@@ -10,19 +10,6 @@ from typing import Any, Final
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, StateStoreError
 
-__all__ = [
-    "Batch",
-    "BatchSlot",
-    "Bell",
-    "Flag",
-    "Guard",
-    "Mutex",
-    "OneCaller",
-    "OneReader",
-    "Waiter",
-    "pause",
-]
-
 
 class Waiter:
     """One outcome for one calling task; the first one counts."""

@@ -18,8 +18,6 @@ from statestore_client.core.event_queue import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
 
-__all__ = ["AsyncWatch"]
-
 logger: logging.Logger = logging.getLogger("statestore_client")
 
 

@@ -42,8 +42,6 @@ from statestore_client.errors import (
     TransportError,
 )
 
-__all__ = ["cli", "main"]
-
 #: Module and object of each command.
 _COMMANDS: Final = {
     "bench": "bench:bench",

@@ -9,8 +9,6 @@ from typing import Final
 
 from statestore_client.core.actions import ConnectionState
 
-__all__ = ["client_log"]
-
 _LOGGER: Final = logging.getLogger("statestore_client")
 
 

@@ -17,15 +17,6 @@ from statestore_client.settings import ConnectionSettings
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
 
-__all__ = [
-    "connection_options",
-    "connection_settings",
-    "for_any_command",
-    "open_client",
-    "optional_connection",
-    "server_or_directory",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _URL: Final = "STATESTORE_URL"

@@ -12,8 +12,6 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""

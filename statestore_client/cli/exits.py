@@ -2,23 +2,6 @@
 
 from typing import Final
 
-__all__ = [
-    "ADDRESS",
-    "DATA",
-    "DONE",
-    "INTERRUPTED",
-    "LEASE_LOST",
-    "NEGATIVE",
-    "NOT_ADMITTED",
-    "NOT_EXECUTABLE",
-    "NOT_FOUND",
-    "NO_CONNECTION",
-    "OUTPUT",
-    "PARTLY",
-    "REFUSED",
-    "USAGE",
-]
-
 DONE: Final = 0
 NEGATIVE: Final = 1
 USAGE: Final = 2

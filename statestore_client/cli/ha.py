@@ -22,8 +22,6 @@ from statestore_client.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ha"]
-
 #: For a command: a hand-over takes two commits, and may wait for what is on its way.
 _TIMEOUT_S: Final = 10.0
 #: For a status: a server is there within a second, and it waits for a leader of its log for half a second itself.

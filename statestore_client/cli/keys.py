@@ -24,8 +24,6 @@ from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BatchError
 from statestore_client.settings import ConnectionSettings
 
-__all__ = ["delete_key", "get_key", "scan_keys", "set_key", "vdelete_key"]
-
 T = TypeVar("T")
 
 _json = click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")

@@ -12,8 +12,6 @@ import attrs
 from statestore_client.errors import StateStoreError
 from statestore_client.kvstore import PeersReply
 
-__all__ = ["Connection", "Mesh", "drawn", "walk"]
-
 _IN_SYNC: Final = 2
 #: Sites that are asked; the picture of more says nothing.
 _MOST_SITES: Final = 200

@@ -25,8 +25,6 @@ from statestore_client.errors import (
     TransportError,
 )
 
-__all__ = ["Message", "MonitorAddress", "monitor_address", "open_feed"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: What came: its kind, ``hello`` or ``tick``, and all of it.

@@ -20,8 +20,6 @@ from statestore_client.cli.io import print_json
 from statestore_client.cli.monitor_feed import Message, MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import TransportError
 
-__all__ = ["MonitorSummary", "top"]
-
 _AGAIN_S: Final = 1.0
 _LOCKS: Final = 20
 _REFUSALS: Final = 8

@@ -16,29 +16,6 @@ from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import OutgoingMessage
 
-__all__ = [
-    "Acknowledge",
-    "Action",
-    "ConnectionState",
-    "Disconnect",
-    "Drop",
-    "ErrorClasses",
-    "EventKind",
-    "Notify",
-    "Observer",
-    "Open",
-    "Ping",
-    "PrefixTerms",
-    "Publish",
-    "Reject",
-    "Resolve",
-    "StateChanged",
-    "StateListener",
-    "Subscribe",
-    "WatchEvent",
-    "WatchOptions",
-]
-
 
 class ConnectionState(StrEnum):
     """The life of a client's connection as users see it."""

@@ -47,8 +47,6 @@ from statestore_client.errors import (
 from statestore_client.wire.commands import Scan
 from statestore_client.wire.instant import Instant
 
-__all__ = ["PrefixTable", "PrefixWatch"]
-
 #: Stands for the caller in the watches of single keys: nobody waits for one of them.
 _NOBODY: Final = InternalWaiter()
 #: What keeps a character of a prefix from standing for others in a pattern (state store facts, 1.6).

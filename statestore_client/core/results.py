@@ -11,8 +11,6 @@ from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, 
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
 
-__all__ = ["DeleteResult", "Item", "KeyPage", "Result", "SetResult", "interpret", "is_another_store", "named"]
-
 
 @attrs.frozen
 class SetResult:

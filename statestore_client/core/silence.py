@@ -28,8 +28,6 @@ import math
 from enum import Enum, auto
 from typing import Final, Protocol
 
-__all__ = ["Line", "RoundTrip", "Silence", "Verdict", "is_silent"]
-
 #: If a request times out, and the broker has sent and acknowledged nothing for this long (seconds), it is taken for
 #: gone. For lines of which nobody sees the bytes: those of the application's paho client.
 _SILENCE_S: Final = 5.0

@@ -16,8 +16,6 @@ import attrs
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = ["Answer", "Invoke", "Observe", "Pause", "Post", "Step", "Steps", "WaitForChange"]
-
 
 @attrs.frozen
 class Invoke:

@@ -33,8 +33,6 @@ from statestore_client.wire.commands import Command, Get, KeyNotify
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.notifications import Notification, Operation
 
-__all__ = ["WatchTable"]
-
 
 class _Phase(Enum):
     STARTING = "starting"  # KEYNOTIFY is to be sent, or on its way

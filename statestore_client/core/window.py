@@ -17,8 +17,6 @@ from typing import Final
 
 from statestore_client.wire.commands import Command, Get, Scan, Set, VDel
 
-__all__ = ["MOST_BYTES", "Window", "request_bytes"]
-
 #: Of requests and answers together. The reference server sends no more to one client without an acknowledgement.
 MOST_BYTES: Final = 16 * 1024 * 1024
 #: What the answer to a read is taken to hold before there was one: eight of them fit.

@@ -57,11 +57,6 @@ from statestore_client.wire.kvstore.value import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-__all__ = [
-    "REPLIES", "Call", "ClientRequest", "SiteCalls", "check_seconds", "checked", "hold_s", "identity", "may_change",
-    "packed", "pattern_of", "texts", "wanted_of",
-]  # fmt: skip
-
 T = TypeVar("T")
 R = TypeVar("R", Found, SetResult, Followed, PeersReply, Summary, OwnKeys)
 

@@ -21,8 +21,6 @@ from statestore_client.wire.kvstore.value import Value
 if TYPE_CHECKING:
     from statestore_client.kvstore.calls import SiteCalls
 
-__all__ = ["HOLD_S", "AreaFollower", "Follower", "KeyChange", "PeersFollower"]
-
 #: So long the site holds a request; a site that is gone, or another start of it, is noticed soon after that.
 HOLD_S: Final = 1.0
 

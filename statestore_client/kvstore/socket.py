@@ -31,8 +31,6 @@ from statestore_client.wire.kvstore.messages import MAX_MESSAGE
 if TYPE_CHECKING:
     from statestore_client.kvstore.calls import ClientRequest
 
-__all__ = ["SiteSocket"]
-
 #: A reply of 1 MiB, and some room.
 _MAX_FRAME_BYTES: Final = 2 * MAX_MESSAGE
 #: What the system waits for at once has a limit, too.

@@ -29,8 +29,6 @@ import attrs
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Others
 
-__all__ = ["Address", "Addresses", "Sockaddr", "Turn"]
-
 Sockaddr: TypeAlias = tuple[int, int, int, str, Any]  # as getaddrinfo gives it
 #: Seconds. RFC 8305 recommends 250 ms and allows 100 ms.
 _HEAD_START_S: Final = 0.1

@@ -15,8 +15,6 @@ import attrs
 from statestore_client.errors import ConnectionLostError, RemoteProtocolError
 from statestore_client.mqtt.packets import Auth, AuthProperties, ReasonCode
 
-__all__ = ["Authentication", "Authenticator"]
-
 
 class Authenticator(Protocol):
     """A method of authentication, SCRAM-SHA-256 for example, or a token of a service account."""

@@ -11,8 +11,6 @@ from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["disconnected", "hung_up", "no_connack", "no_mqtt", "no_pingresp", "refused", "unreachable"]
-
 #: Trying again the same way cannot help (state store facts, 3.4: the lists of the official SDKs).
 _FATAL_CONNACK: Final = frozenset(
     {0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x90, 0x95, 0x99, 0x9A, 0x9B, 0x9C, 0x9D}

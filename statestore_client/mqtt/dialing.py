@@ -29,8 +29,6 @@ from statestore_client.wire.messages import Closed
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AioDialer", "Dialer", "Line"]
-
 _UNDER_WAY: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
 #: Where the system has it (Linux), TCP gives a connection up when the other kernel acknowledges nothing for this long
 #: (seconds), or takes nothing, in place of a quarter of an hour. That finds a machine that vanished while MQTT owes us

@@ -24,22 +24,6 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.paho_shared import PahoClient, SharedConnector
 
-__all__ = [
-    "ACK_DELAY_S",
-    "FEW_ACKS",
-    "FLUSH_EVERY",
-    "AioConnector",
-    "AioDriver",
-    "Connector",
-    "Driver",
-    "SyncConnector",
-    "SyncDriver",
-    "aio_connector",
-    "share_aio",
-    "share_sync",
-    "sync_connector",
-]
-
 # When the shells flush.
 
 #: At most this many publications go out in one write: the server begins while the rest are made.

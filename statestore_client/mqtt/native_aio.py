@@ -29,8 +29,6 @@ from statestore_client.mqtt.opening import OpenSocket, in_own_thread
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event
 
-__all__ = ["NativeAioConnector", "NativeAioDriver"]
-
 #: What the transport takes with TLS before it says that the peer is slow. Without TLS, it says so whenever the socket
 #: does not take all: the rest stays with us, where it is not copied.
 _TLS_WRITE_BUFFER: Final = 64 * 1024

@@ -15,8 +15,6 @@ from statestore_client import thread_locks
 from statestore_client.errors import BusyError, SettingsError
 from statestore_client.thread_locks import Mutex
 
-__all__ = ["Errand", "OpenSocket", "checked", "in_own_thread"]
-
 T = TypeVar("T")
 
 #: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.

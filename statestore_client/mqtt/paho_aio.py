@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.paho_owned import OwnedConnector
     from statestore_client.mqtt.paho_shared import SharedConnector
 
-__all__ = ["PahoAioConnector"]
-
 
 class PahoAioConnector:
     """See :class:`statestore_client.mqtt.driver.AioConnector`."""

@@ -31,8 +31,6 @@ from statestore_client.settings import ConnectionSettings
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
 
-__all__ = ["BoundedClient", "FailureKeepingSocket", "through_proxy"]
-
 #: Bytes that paho takes from the system at once. It would ask for all that a packet lacks: a block of memory of 268 MB
 #: for each read, if a broker says so.
 _READ_BYTES: Final = 256 * 1024

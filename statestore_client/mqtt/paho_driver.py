@@ -42,8 +42,6 @@ from statestore_client.wire.messages import (
 )
 from statestore_client.wire.protocol import ANY_BYTES, CONTENT_TYPE, QOS
 
-__all__ = ["PahoDriver"]
-
 
 class PahoDriver(ABC):
     """For a thread with a selector; see :class:`statestore_client.mqtt.driver.SyncDriver`."""

@@ -31,8 +31,6 @@ from statestore_client.mqtt.paho_listener import PahoListener
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 
-__all__ = ["OwnedConnector"]
-
 #: Reads, and seconds, per wake-up before timers and other callers get their turn. paho takes a packet with each, or as
 #: many as it has messages in flight.
 _READ_BATCH: Final = 256

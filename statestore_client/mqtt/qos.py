@@ -11,8 +11,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["LAST_PACKET_ID", "PUBACK", "PUBCOMP", "PUBREC", "PUBREL", "Inbound", "next_packet_id"]
-
 #: How acknowledgements begin that say nothing but success, in either version (MQTT 5.0, 3.4.2.1).
 PUBACK: Final = b"\x40\x02"
 PUBREC: Final = b"\x50\x02"

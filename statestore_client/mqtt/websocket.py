@@ -20,8 +20,6 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed
 from statestore_client.wire.protocol import MAX_PACKET_SIZE
 
-__all__ = ["WebSocket"]
-
 #: A frame is kept until it is whole. The largest MQTT packet bounds what a broker may make us keep.
 _MAX_FRAME: Final = MAX_PACKET_SIZE
 _NORMAL_CLOSURE: Final = 1000

@@ -50,8 +50,6 @@ from statestore_client.spark.pool import PoolKey, application_id, worker_setting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchOptions", "BatchWriter"]
-
 logger: Final[logging.Logger] = logging.getLogger("statestore_client.spark")
 
 _ANEW: Final = "begin anew with another pipeline_id and an empty checkpoint"

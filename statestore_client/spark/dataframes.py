@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["key_identity", "latest_by_key", "register", "write_frame", "write_rows"]
-
 
 def register(spark: SparkSession) -> None:
     """Make ``format("statestore_client")`` known to a session.

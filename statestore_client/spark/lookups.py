@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from statestore_client.sync.client import StateStoreClient
 
-__all__ = ["get_value", "lookup"]
-
 
 def lookup(
     df: DataFrame,

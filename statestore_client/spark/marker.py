@@ -24,21 +24,6 @@ import attrs
 from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
 
-__all__ = [
-    "Marker",
-    "MarkerGoneError",
-    "MarkerStep",
-    "MarkerSteps",
-    "NextToken",
-    "OtherSourceError",
-    "ReadMarker",
-    "WriteMarker",
-    "WriteRows",
-    "Written",
-    "take_over",
-    "write_batch",
-]
-
 _FORMAT: Final = 1
 _GONE: Final = "the store no longer holds the marker that this driver knows: it goes on where the store says"
 

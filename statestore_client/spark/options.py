@@ -11,17 +11,6 @@ import attrs
 from statestore_client import ConnectionSettings, HlcTimestamp
 from statestore_client.errors import SettingsError, TimestampError
 
-__all__ = [
-    "Operation",
-    "PartitionOptions",
-    "RowOptions",
-    "SinkOptions",
-    "WriteOptions",
-    "connection",
-    "parse_options",
-    "refuse_whole_job_options",
-]
-
 Operation: TypeAlias = Literal["set", "delete", "vdelete"]
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {

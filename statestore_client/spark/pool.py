@@ -30,8 +30,6 @@ from statestore_client.thread_locks import Mutex
 if TYPE_CHECKING:
     from statestore_client.sync.client import StateStoreClient
 
-__all__ = ["POOL", "ClientPool", "Loan", "PoolKey", "application_id", "worker_settings"]
-
 #: Below the 60 s after which Spark drops an idle worker.
 IDLE_TTL_S: Final = 25.0
 #: A killed worker leaves its session behind. Long enough to survive a reconnect, short enough not to pile up.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from statestore_client.spark.options import WriteOptions
 
-__all__ = ["ReportSink", "WriteReport", "report_accumulator"]
-
 logger: Final = logging.getLogger("statestore_client.spark")
 
 

@@ -31,21 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "GREATEST_WHOLE",
-    "Request",
-    "Rows",
-    "arrow_rows",
-    "check_column",
-    "check_columns",
-    "check_frame",
-    "find_column",
-    "requests",
-    "row_rows",
-    "version_text",
-    "version_token",
-]
-
 #: What ``set_many``, ``delete_many`` and ``vdelete_many`` take.
 Request: TypeAlias = "SetItem | tuple[bytes, bytes] | bytes"
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from statestore_client.settings import ConnectionSettings
 
-__all__ = ["PartitionCommit", "StateStoreDataSource", "StateStoreStreamWriter", "StateStoreWriter"]
-
 #: Options that Spark passes on though they are its own.
 _OF_THE_QUERY: Final = ("checkpointlocation", "queryname")
 

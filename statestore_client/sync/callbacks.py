@@ -10,8 +10,6 @@ from typing import Final
 from statestore_client import thread_locks
 from statestore_client.core.arguments import check_function, refuse_awaitable
 
-__all__ = ["Worker", "call_back", "check_callback"]
-
 logger: logging.Logger = logging.getLogger("statestore_client")
 
 #: How long (seconds) to wait for the end of a worker.

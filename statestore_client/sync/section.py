@@ -25,8 +25,6 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, RequestTimeoutError
 from statestore_client.thread_locks import LONGEST_NAP_S, Mutex
 
-__all__ = ["Section"]
-
 _REFUSAL: Final = (
     "a signal handler or finalizer has interrupted this client at work in the same thread, so it cannot wait for an "
     "answer here; nothing was sent. Set a flag in the handler (an attribute, no threading.Event: its lock may be held "

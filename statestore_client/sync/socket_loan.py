@@ -22,8 +22,6 @@ from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.mqtt.driver import SyncDriver
 from statestore_client.sync.waiters import InputPoller
 
-__all__ = ["SocketLoan"]
-
 #: Calls that follow each other within this time (seconds) are a loop.
 _TIGHT_LOOP_S: Final = 0.002
 #: How long (seconds) the socket is lent without a sign of life from the thread that has it.

@@ -19,8 +19,6 @@ from statestore_client.sync.callbacks import Worker, call_back, check_callback
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.waiters import Bell, Mutex, OneReader
 
-__all__ = ["Watch"]
-
 logger: logging.Logger = logging.getLogger("statestore_client")
 
 

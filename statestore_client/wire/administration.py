@@ -29,17 +29,6 @@ import attrs
 
 from statestore_client.errors import UnexpectedReplyError
 
-__all__ = [
-    "BAD_REQUEST",
-    "CONTROL_TOPIC",
-    "NOT_AUTHORIZED",
-    "RetainedInfo",
-    "SessionInfo",
-    "control_response_topic",
-    "encode_json",
-    "is_control_topic",
-]
-
 #: Where requests are published.
 CONTROL_TOPIC: Final = "$CONTROL/broker/v1"
 

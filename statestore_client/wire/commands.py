@@ -28,22 +28,6 @@ from statestore_client.wire.resp3 import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "LARGE_VALUE",
-    "MAX_EXPIRY_MS",
-    "Command",
-    "Condition",
-    "Del",
-    "Get",
-    "KeyNotify",
-    "Scan",
-    "Set",
-    "VDel",
-    "decode_command",
-    "encode_payload",
-    "is_key_notify",
-]
-
 #: PX is a 64-bit number of milliseconds.
 MAX_EXPIRY_MS: Final = 2**63 - 1
 #: Bytes of a value from which on it is sent as a piece of its own: to copy it would take longer than to send the piece.

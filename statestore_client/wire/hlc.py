@@ -27,8 +27,6 @@ from statestore_client.errors import ClockDriftError, CounterOverflowError, Time
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["CARRY_COUNTER", "MAX_COUNTER", "MAX_DRIFT_MS", "MAX_WALL_MS", "HlcTimestamp", "HybridLogicalClock"]
-
 #: Wall clocks and counters are 64-bit numbers in the official SDKs: the first signed, the second not.
 MAX_WALL_MS: Final = 2**63 - 1
 MAX_COUNTER: Final = 2**64 - 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statestore_client.wire.hot_value import hot_value
 
-__all__ = ["Instant"]
-
 
 @hot_value
 class Instant:

@@ -16,8 +16,6 @@ from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.resp3 import Limits, decode, encode_array, split_blobs
 
-__all__ = ["Notification", "Operation", "decode_notification", "encode_notification"]
-
 
 class Operation(StrEnum):
     """What happened to the key."""

@@ -39,24 +39,6 @@ from statestore_client.wire.resp3 import (
     encode_error,
 )
 
-__all__ = [
-    "COUNT_0",
-    "COUNT_1",
-    "MISSING",
-    "NOT_APPLIED",
-    "OK",
-    "Count",
-    "Found",
-    "Keys",
-    "Missing",
-    "NotApplied",
-    "Ok",
-    "Refused",
-    "Reply",
-    "decode_reply",
-    "encode_reply",
-]
-
 
 @attrs.frozen
 class Ok:

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from watch_driver import event, told
 
-from statestore_client.core.acknowledgements import HeldAcknowledgements
+from statestore_client.action_runner import HeldAcknowledgements
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.event_queue import EventQueue, Overflow, WatchState
 from statestore_client.errors import BusyError, ClosedError, ConnectionLostError, WatchOverflowError

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from statestore_client.kvstore.calls import Call, ClientRequest
     from statestore_client.wire.kvstore.messages import Reply
 
-__all__ = ["CallbackWorker", "SiteLink"]
-
 logger: Final = logging.getLogger("statestore_client")
 
 T = TypeVar("T")

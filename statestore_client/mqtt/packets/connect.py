@@ -23,8 +23,6 @@ from statestore_client.mqtt.packets.publish import Context
 from statestore_client.mqtt.packets.topics import topic_name_problem, validate_topic_name
 from statestore_client.mqtt.packets.types import MQTT_3_1_1, MQTT_5_0, Connect, ReasonCode, Will
 
-__all__ = ["encode_connect_body", "learn_version", "parse_connect"]
-
 _VERSIONS: Final = (MQTT_3_1_1, MQTT_5_0)
 _PROTOCOL_NAME: Final = b"\x00\x04MQTT"
 

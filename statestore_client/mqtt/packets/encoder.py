@@ -39,8 +39,6 @@ from statestore_client.mqtt.packets.types import (
     Unsubscribe,
 )
 
-__all__ = ["encode"]
-
 _Encoder: TypeAlias = Callable[[Any, int], bytes]
 _ReasonPacket: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 

@@ -39,8 +39,6 @@ from statestore_client.mqtt.packets.types import (
     Unsubscribe,
 )
 
-__all__ = ["CLIENT_PARSERS", "CLIENT_PARSERS_3_1", "PARSERS", "Parser"]
-
 #: Returns a :data:`Packet`, or an ``IncomingMessage`` where the context wants one.
 Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
 

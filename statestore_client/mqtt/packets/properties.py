@@ -48,24 +48,6 @@ from statestore_client.mqtt.packets.types import (
     WillProperties,
 )
 
-__all__ = [
-    "AUTH",
-    "CONNACK",
-    "CONNECT",
-    "CORRELATION_DATA",
-    "DISCONNECT",
-    "PUBLISH",
-    "REASON",
-    "SUBSCRIBE",
-    "UNSUBSCRIBE",
-    "USER_PROPERTY",
-    "WILL",
-    "WILL_DELAY",
-    "Layout",
-    "spans",
-    "without",
-]
-
 P = TypeVar("P", bound=attrs.AttrsInstance)
 Names: TypeAlias = tuple[str, ...]
 _Read: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]

@@ -9,15 +9,6 @@ from typing import Final
 
 from statestore_client.errors import InvalidArgumentError
 
-__all__ = [
-    "SHARE_PREFIX",
-    "split_shared_filter",
-    "topic_filter_problem",
-    "topic_name_problem",
-    "validate_topic_filter",
-    "validate_topic_name",
-]
-
 SHARE_PREFIX: Final = "$share/"
 
 #: Strings carry a two-byte length (MQTT 5.0, 1.5.4).

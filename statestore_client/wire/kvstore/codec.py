@@ -47,8 +47,6 @@ from statestore_client.wire.kvstore.messages import (
     SyncReply,
 )
 
-__all__ = ["REQUEST_CODES", "decode", "encode", "knows", "request_in"]
-
 #: Name of the field, what reads it, what writes it (None: as it is).
 _Field: TypeAlias = tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None]
 

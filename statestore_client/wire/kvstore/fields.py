@@ -27,13 +27,6 @@ from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "MAX_NAME", "FieldError", "boolean", "counters", "entries", "hashes", "integer", "keys", "name", "names", "numbers",
-    "optional_data", "optional_integer", "own_keys", "packed_entries", "packed_hashes", "packed_own_keys",
-    "packed_peers", "packed_pieces", "packed_sums", "packed_wanted", "path", "peers", "pieces", "ranges", "reasons",
-    "said_entries", "said_hashes", "sums", "text", "texts", "wanted",
-]  # fmt: skip
-
 #: UTF-8 bytes of the name of a site or area, and of a capability; characters of an originator, which the store checks.
 MAX_NAME: Final = 255
 

@@ -28,6 +28,8 @@ from typing import Final, TypeAlias
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError
 
+__all__ = ["LONGEST_NAP_S", "Flag", "Mutex", "Within", "closed_gate", "start"]
+
 #: What a ``with`` statement calls at its end.
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 

@@ -168,7 +168,7 @@ class ActionRunner:
     def readable(self, descriptor: int, link: Link, now: float) -> None:
         """A descriptor is readable: that of a link's messages, or that of its end."""
         self._take_in(link, now, was_readable=descriptor == link.descriptor)
-        if descriptor == link.monitored and link.is_lost():
+        if descriptor == link.monitored and link.poll_lost():
             if link.owner is None:
                 self.machine.link_lost(link.url, now, link.refusal)
             else:
@@ -246,7 +246,7 @@ class ActionRunner:
         if link.send(action.frames):
             self._touched.add(link)
         else:
-            link.is_lost()  # its monitor, which nobody has read yet, may know why
+            link.poll_lost()  # its monitor, which nobody has read yet, may know why
             self.machine.link_lost(action.url, monotonic(), link.refusal)
 
     def _connect(self, action: Connect) -> None:

@@ -114,7 +114,7 @@ class Link:
             messages.append(message)
         return messages
 
-    def is_lost(self) -> bool:
+    def poll_lost(self) -> bool:
         """Whether the monitor has told of the end. Messages that came before it may still wait: receive them first."""
         events = list(monitored_events(self._monitor))
         for event in events:

@@ -207,7 +207,7 @@ async def _serve(peer: RaftPeer, metrics: tuple[str, int] | None) -> int:
         await peer.start()
     except TransportError as error:
         raise AddressError(str(error)) from error
-    page, metrics_url = MetricsPage(partial(render, peer), Readiness(peer.status).lack), ""
+    page, metrics_url = MetricsPage(partial(render, peer), Readiness(peer.status).why_not_ready), ""
     if metrics is not None:
         try:
             metrics_url = await page.start(*metrics)

@@ -169,7 +169,7 @@ class LeaderRouting:
         if table.requests.get(request.request_id) is request:
             del table.requests[request.request_id]
             if table.aside:
-                table.take_off(request)
+                table.detach(request)
             elif request.has_slot:  # the same for every append, at hand
                 request.has_slot = False
                 table.in_flight -= 1
@@ -228,7 +228,7 @@ class LeaderRouting:
             self.search.asked(url, now)
             self._table.ask(url, self._who_leads)
 
-    def told(self) -> str:
+    def describe_search(self) -> str:
         """What the peers said to the search, and what their silence may mean (ØMQ Raft facts, 1.1)."""
         if not self.search.nobody_answered:
             return str(self.search)
@@ -354,7 +354,7 @@ class LeaderRouting:
         requests = self._table.requests.values()
         mine = [r for r in requests if r.target is None and not (r.stays and r.sent_to is not None)]
         for request in mine:
-            self._table.take_off(request)
+            self._table.detach(request)
         for request in requests:
             self._table.free_slot(request)
         waiting = [r for r in mine if not r.not_before]

@@ -68,13 +68,13 @@ _MAX_SILENCE_FACTOR: Final = 8.0
 
 
 class Deadlines:
-    """What happens to requests as time passes: call :meth:`look` when ``check_at`` of the table has come."""
+    """What happens to requests as time passes: call :meth:`check_timeouts` when ``check_at`` of the table has come."""
 
     def __init__(self, table: RequestTable, routing: LeaderRouting) -> None:
         self._table = table
         self._routing = routing
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Look at every request: deadlines, silence, pauses. As rare as the shortest of these times."""
         self._table.check_at = math.inf
         silent = []
@@ -175,7 +175,7 @@ class Deadlines:
         if request.target is not None:
             return RequestTimeoutError(f"no answer from {request.target} {limit}")
         if self._routing.leader is None and request.sent_to is None:
-            return NoLeaderError(f"no leader {limit}: {self._routing.told()}")
+            return NoLeaderError(f"no leader {limit}: {self._routing.describe_search()}")
         return RequestTimeoutError(
             f"no final answer from the leader at {request.sent_to or self._routing.leader} {limit}"
         )
@@ -278,7 +278,7 @@ class RequestMachine:
     def tick(self, now: float) -> None:
         """Time has passed."""
         if now >= self._table.check_at:
-            self._deadlines.look(now)
+            self._deadlines.check_timeouts(now)
         if self._routing.is_searching:
             self._routing.go_on_searching(now)
 
@@ -311,7 +311,7 @@ class RequestMachine:
     def again(self, request: Request, last: list[bytes] | None, now: float) -> None:
         """The reader wants it anew, on the same link: ``last`` under the old id, the call's frames under a new one."""
         if request.sent_to is not None and not request.is_done:
-            self._table.tell(request, last)
+            self._table.send_last(request, last)
             self._table.send(request, request.sent_to, now)
 
     def set_timeout(self, request: Request, timeout: float | None, now: float) -> None:
@@ -325,7 +325,7 @@ class RequestMachine:
         """Forget a request; ``last`` tells the peer so, if it was sent there."""
         if request.is_done:
             return
-        self._table.tell(request, last)
+        self._table.send_last(request, last)
         self._routing.finish(request, now)
         self.owed.pop(id(request.waiter), None)
 
@@ -396,7 +396,7 @@ class RequestMachine:
             broke = why or "broke the connection"
             self._routing.lose_leader(now, ConnectionLostError(f"the leader at {url} {broke}"))
         for request in staying:
-            self._table.take_off(request)
+            self._table.detach(request)
             if request.call.repeatable:
                 request.not_before = now + _RECONNECT_S
                 self._table.check_at = min(self._table.check_at, request.not_before)
@@ -472,7 +472,7 @@ class RequestMachine:
             request.in_doubt = True
         elif type(verdict) is Finished:
             if verdict.last is not None:
-                self._table.tell(request, verdict.last)
+                self._table.send_last(request, verdict.last)
             routing.finish(request, now)
             if type(request.call) is not Append:
                 self._learn_from(request.call, verdict.result)
@@ -484,7 +484,7 @@ class RequestMachine:
         elif type(verdict) is NotLeader:
             self._routing.not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
-            self._table.tell(request, verdict.last)
+            self._table.send_last(request, verdict.last)
             self._routing.reject(request, verdict.error, now, refused=True)
         elif type(verdict) is Again:
             self.again(request, verdict.last, now)
@@ -524,7 +524,7 @@ class RequestMachine:
             self._routing.refresh_at = 0.0
 
     def _pause(self, request: Request, verdict: Retry, now: float) -> None:
-        self._table.take_off(request)
+        self._table.detach(request)
         request.not_before = now + verdict.after_s
         request.pause_error = verdict.error
         self._table.check_at = min(self._table.check_at, request.not_before)

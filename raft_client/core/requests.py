@@ -226,7 +226,7 @@ class RequestTable:
             self._send_again(request, url)
         request.was_sent = True
         request.sent_to = request.asked = url
-        request.heard_at, request.was_missed = now, False  # heard(), at hand
+        request.heard_at, request.was_missed = now, False  # heard(), inlined: hot path
         if url not in self.links:
             self._connect(url)
         self.actions.append(Send(url, [request.request_id, *request.call.frames()]))
@@ -241,11 +241,11 @@ class RequestTable:
         if request.asked != url:
             request.call.moved()
         if request.sent_to != url:
-            self.take_off(request)
+            self.detach(request)
         if request.call.request_id is None:
             self._renumber(request)
 
-    def tell(self, request: Request, last: list[bytes] | None) -> None:
+    def send_last(self, request: Request, last: list[bytes] | None) -> None:
         """The last frames of a conversation, which get no answer."""
         if last is not None and request.sent_to is not None:
             self.actions.append(Send(request.sent_to, [request.request_id, *last]))
@@ -273,7 +273,7 @@ class RequestTable:
 
     # -- waiting on a link ---------------------------------------------------------------------------------------------
 
-    def take_off(self, request: Request) -> None:
+    def detach(self, request: Request) -> None:
         """It no longer waits on its link, nor for an answer that should come soon."""
         self.free_slot(request)
         link, request.sent_to = request.sent_to, None

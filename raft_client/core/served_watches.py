@@ -34,7 +34,7 @@ from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchE
 #: So many are begun before the first of them is answered: a connection holds a thousand messages.
 _BEGINS_AT_ONCE: Final = 256
 #: The leader is told after each 64 messages with events; it sends four times as many ahead.
-_MESSAGES_A_WORD: Final = 64
+_ACK_EVERY: Final = 64
 #: A leader forgets a client that is silent for 30 s, and the rarer its signs of life, the later a loss is noticed.
 _MAX_HEARTBEAT_S: Final = 1.0
 
@@ -104,7 +104,7 @@ class ServedWatches:
         if self._heartbeat_at is not None and now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_s
             if self._call is not None and self._call.paused:
-                self._say_seen()
+                self._acknowledge()
 
     def _begin_some(self) -> None:
         while self._to_begin and self._is_greeted and self._call is not None and len(self._asked) < _BEGINS_AT_ONCE:
@@ -116,7 +116,7 @@ class ServedWatches:
             self._asked[call] = None
             self._table.actions.append(Submit(call))
 
-    def _say_seen(self) -> None:
+    def _acknowledge(self) -> None:
         if self._call is not None:
             self._told = self._session.messages
             self._due.append(list(self._asked))
@@ -199,8 +199,8 @@ class ServedWatches:
 
     def _events(self, call: ServedWatch, reply: Events) -> None:
         self._session.messages += 1
-        if self._session.messages - self._told >= _MESSAGES_A_WORD:
-            self._say_seen()
+        if self._session.messages - self._told >= _ACK_EVERY:
+            self._acknowledge()
         watch = self._watches[call]
         if watch is None or reply.position.index <= watch.seen.index:
             return

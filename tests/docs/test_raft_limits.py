@@ -71,7 +71,7 @@ FIXED: Final[dict[str, Any]] = {
     "messages that wait to be taken, for one connection": sockets._RECEIVE_QUEUE,
     "requests in one turn": peer._TURN,
     "requests of one connection, at once": sockets._BURST,
-    "the same, in a second": sockets._A_SECOND,
+    "the same, in a second": sockets._MAX_PER_SECOND,
     "addresses whose refusal was logged": sockets._MOST_ADDRESSES,
     "answers that wait for the disk": state._MAX_WAITING,
     "clients that wait for a snapshot": compaction._MOST_ASKED,

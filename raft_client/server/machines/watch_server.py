@@ -5,7 +5,7 @@ slow client costs nothing, and holds up nobody.
 
 * A *live* watch was told everything that was applied, or is just about to be.
 * A watch that is *behind* begins in the past, or its connection had no room. It goes through the history
-  (:class:`Pass`), or waits until its client has taken some of what is on its way.
+  (:class:`HistoryCursor`), or waits until its client has taken some of what is on its way.
   When the history drops what it was not told, it ends, and is told why.
 
 Invariant: a watch is told of each change that it wants after its position exactly once, in order, or it ends and says
@@ -155,7 +155,7 @@ class Watch:
     request: BeginWatch
     told: int
     #: The pass that it is in; None: it waits, or is over.
-    way: Pass | None = None
+    way: HistoryCursor | None = None
 
     @property
     def selector(self) -> Selector:
@@ -232,7 +232,7 @@ class _Group:
     watches: dict[Watch, None] = attrs.field(factory=dict)
 
 
-class Pass:
+class HistoryCursor:
     """``place``: that of the item that comes next, or is being told."""
 
     def __init__(self, place: int) -> None:
@@ -367,12 +367,12 @@ class WatchServer:
         self._next_session = first_session
         #: In the order of ``heard_at``.
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._live = Pass(self._history.end)
-        self._passes: list[Pass] = []
-        self._next_pass = Pass(self._history.end)
+        self._live = HistoryCursor(self._history.end)
+        self._passes: list[HistoryCursor] = []
+        self._next_pass = HistoryCursor(self._history.end)
         #: Their watches are still to be taken away, and those that were outrun to be told.
         self._over: deque[Session] = deque()
-        self._outrun: deque[Pass] = deque()
+        self._outrun: deque[HistoryCursor] = deque()
         #: Watches that wait for room, by what they were told; those after an index that is still to come.
         self._waiting = IndexQueue()
         self._ahead = IndexQueue()
@@ -489,7 +489,7 @@ class WatchServer:
         for route in list(self._sessions):
             self._end_session(route, "restored")
         self._history.restored(applied)
-        self._live, self._next_pass = Pass(self._history.end), Pass(self._history.end)
+        self._live, self._next_pass = HistoryCursor(self._history.end), HistoryCursor(self._history.end)
         self._passes.clear()
         self._outrun.clear()
 
@@ -541,9 +541,9 @@ class WatchServer:
             if len(way) and way.place < history.first:
                 self._outrun.append(way)
         if self._live.place < history.first:
-            self._live = Pass(history.end)
+            self._live = HistoryCursor(history.end)
         if self._next_pass.place < history.first:
-            self._next_pass = Pass(history.end)
+            self._next_pass = HistoryCursor(history.end)
         self._passes = [way for way in self._passes if way.place >= history.first]
         while self._outrun and steps > 0:
             way = self._outrun[0]
@@ -582,7 +582,7 @@ class WatchServer:
         while steps > 0:
             if len(self._next_pass) and len(self._passes) < _MOST_PASSES:
                 self._passes.append(self._next_pass)
-                self._next_pass = Pass(self._history.end)
+                self._next_pass = HistoryCursor(self._history.end)
             before = steps
             if not len(self._live):
                 self._live.skip_to(self._history.end)
@@ -594,7 +594,7 @@ class WatchServer:
             if steps == before:
                 return
 
-    def _merge(self, way: Pass, steps: int) -> int:
+    def _merge(self, way: HistoryCursor, steps: int) -> int:
         """What has come to where the live watches are becomes live."""
         while len(way) and steps > 0 and way.is_between_items and way.place >= self._live.may_join_at:
             watch = way.some()

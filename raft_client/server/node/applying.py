@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 256 * 1024
 
 
-class Applying:
+class ApplyQueue:
     """Hands out what is to be applied, in order, once."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._handed = state.applied_index
+        self._handed_out_to = state.applied_index
 
     def take(self) -> tuple[SnapshotMeta | None, tuple[LogEntry, ...]]:
         """The snapshot to restore, and the entries to apply after it. Nothing while the last ones are applied."""
         state, log = self._state, self._state.log
-        if self._handed != state.applied_index or log.is_installing:
+        if self._handed_out_to != state.applied_index or log.is_installing:
             return None, ()
         restore, snapshot = None, log.stored.snapshot
-        if snapshot is not None and self._handed < snapshot.index:
-            restore, self._handed = snapshot, snapshot.index
+        if snapshot is not None and self._handed_out_to < snapshot.index:
+            restore, self._handed_out_to = snapshot, snapshot.index
         last = min(state.commit_index, log.durable_index)
-        entries = log.entries(self._handed, last, _BATCH_BYTES) if last > self._handed else []
+        entries = log.entries(self._handed_out_to, last, _BATCH_BYTES) if last > self._handed_out_to else []
         if entries:
-            self._handed = entries[-1].index
+            self._handed_out_to = entries[-1].index
         return restore, tuple(entries)
 
     def applied(self, index: int) -> None:
         """The state machine has applied everything up to ``index``."""
         self._state.applied_index = max(self._state.applied_index, index)
-        self._handed = max(self._handed, index)
+        self._handed_out_to = max(self._handed_out_to, index)

@@ -71,10 +71,10 @@ class EntriesStreams:
     def __init__(self, state: NodeState, commit: Commit) -> None:
         self._state, self._commit = state, commit
         self._serves_in = 0  # the term in which this leader has applied what those before it acknowledged
-        self._early: dict[tuple[bytes, bytes], Request] = {}  # those that wait for that
+        self._waiting_for_commit: dict[tuple[bytes, bytes], Request] = {}  # those that wait for that
         #: The one that was heard longest ago is the first.
         self._streams: dict[tuple[bytes, bytes], _Stream | _SnapshotStream] = {}
-        self._due: dict[tuple[bytes, bytes], None] = {}  # those that wait for their part, in this order
+        self._throttled: dict[tuple[bytes, bytes], None] = {}  # those that wait for their turn, in this order
         self._left = _TICK_BYTES
         self._sweep_at = state.now + _SWEEP_S
 
@@ -110,19 +110,19 @@ class EntriesStreams:
         return self._serves_in == state.term
 
     def _wait(self, key: tuple[bytes, bytes], request: Request, message: RequestEntries) -> None:
-        self._early.pop(key, None)
+        self._waiting_for_commit.pop(key, None)
         if message.count != 0:
-            if len(self._early) >= self._state.settings.max_streams:
-                del self._early[next(iter(self._early))]
-            self._early[key] = request
+            if len(self._waiting_for_commit) >= self._state.settings.max_streams:
+                del self._waiting_for_commit[next(iter(self._waiting_for_commit))]
+            self._waiting_for_commit[key] = request
 
     def settle(self) -> None:
         """Streams end without a word: a client that hears nothing asks again, and learns who leads then."""
         if not self._state.is_leader:
             self._streams.clear()
-            self._due.clear()
-        if self._early and (not self._state.is_leader or self._serves):
-            early, self._early = self._early, {}
+            self._throttled.clear()
+        if self._waiting_for_commit and (not self._state.is_leader or self._serves):
+            early, self._waiting_for_commit = self._waiting_for_commit, {}
             for request in early.values():
                 if isinstance(request.message, RequestEntries):
                     self.on_request(request, request.message)
@@ -131,9 +131,9 @@ class EntriesStreams:
         """Go on with those that wait; forget those that nobody follows, not more often than every other second."""
         now = self._state.now
         self._left = _TICK_BYTES
-        while self._due and self._left > 0:
-            key = next(iter(self._due))
-            del self._due[key]
+        while self._throttled and self._left > 0:
+            key = next(iter(self._throttled))
+            del self._throttled[key]
             if (waiting := self._streams.get(key)) is not None:
                 self._send(key, waiting)
         if now >= self._sweep_at:
@@ -144,7 +144,7 @@ class EntriesStreams:
     @property
     def next_deadline(self) -> float:
         """When to look at them again."""
-        if self._due:
+        if self._throttled:
             return self._state.now
         return self._sweep_at if self._streams else math.inf
 
@@ -186,13 +186,13 @@ class EntriesStreams:
     def _send(self, key: tuple[bytes, bytes], stream: _Stream | _SnapshotStream) -> None:
         """Fill the window. A stream ends when only its last message is not confirmed: that one never is."""
         if self._left <= 0:
-            self._due[key] = None
+            self._throttled[key] = None
             return
         is_done = self._send_entries(stream) if isinstance(stream, _Stream) else self._send_chunks(stream)
         if is_done and len(stream.unconfirmed) <= 1:
             self._streams.pop(key, None)
         elif self._left <= 0:
-            self._due[key] = None  # there may be room in its window
+            self._throttled[key] = None  # there may be room in its window
 
     def _send_entries(self, stream: _Stream) -> bool:
         settings = self._state.settings

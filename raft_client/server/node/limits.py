@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from raft_client.server.node.state import NodeState
 
 
-class Limits:
-    """Steps down in time."""
+class StepDownRules:
+    """Says when a leader must give up: without a majority, or with a disk that stands still."""
 
     def __init__(self, state: NodeState, replication: Replication) -> None:
         self._state, self._replication = state, replication

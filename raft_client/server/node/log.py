@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Final
 from raft_client.server.node.ready import Configuration, SnapshotMeta, as_many_as_fit
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
-from raft_client.wire.request_id import REQUEST_ID_BYTES, IdFreshness
+from raft_client.wire.request_id import REQUEST_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from raft_client.server.node.ready import StoredLog
-    from raft_client.server.node.state import NodeState
     from raft_client.wire.configuration import ConfigChange
-    from raft_client.wire.request_id import RequestId
 
 #: What the tail keeps of what is durable.
 _CACHE_BYTES: Final = 4 * 1024 * 1024
@@ -232,15 +230,3 @@ class Log:
             excess -= entry.size
             upto = entry.index
         self._drop_front(upto)
-
-
-# -- ids of requests ---------------------------------------------------------------------------------------------------
-# An id is in the log or it is not: :meth:`Log.index_of_request` knows those of the tail and asks the stored log
-# for the others. One that is in neither is new, or so old that it was forgotten; its first bytes say when it was made,
-# so an id that is older than what is remembered is refused (ØMQ Raft protocol, "RequestUpdate RPC"; facts §1.4).
-
-
-def is_fresh(request_id: RequestId, state: NodeState) -> bool:
-    """Whether an id that is not in the log is new for certain. ``wall_s`` is the clock of this peer."""
-    ttl_s = state.settings.request_id_ttl_s
-    return ttl_s is None or request_id.freshness(state.wall_s, ttl_s=ttl_s) is IdFreshness.FRESH

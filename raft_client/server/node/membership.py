@@ -21,7 +21,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from raft_client.errors import RaftError
-from raft_client.server.node.log import is_fresh
 from raft_client.wire.client_requests import ConfigProposal, ConfigUpdateReply, Outcome
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config, is_ipc_url, is_tcp_url, peers_to_json
 from raft_client.wire.log_entry import EntryKind, LogEntry
@@ -168,7 +167,7 @@ class Membership:
         index = state.log.index_of_request(request_id.raw)
         if index is not None:
             return self._reply_about(request, index)
-        if not is_fresh(request_id, state):
+        if not state.is_fresh(request_id):
             return ConfigUpdateReply(Outcome.EXPIRED)
         return None
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.applying import Applying
+from raft_client.server.node.applying import ApplyQueue
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.election import Election
 from raft_client.server.node.entries_streams import EntriesStreams
 from raft_client.server.node.following import Following
 from raft_client.server.node.learner import Learner
-from raft_client.server.node.limits import Limits
+from raft_client.server.node.limits import StepDownRules
 from raft_client.server.node.membership import Membership
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.reads import Reads
@@ -93,17 +93,17 @@ class RaftNode:
         self._commit = Commit(state, self._replication)
         self._following = Following(state, self._snapshot_receiver)
         self._updates = Updates(state)
-        self._applying = Applying(state)
+        self._applying = ApplyQueue(state)
         self._membership = Membership(state)
         self._streams = EntriesStreams(state, self._commit)
         self._reads = Reads(state, self._peers, self._replication, self._commit)
         self._transfer = Transfer(state, self._peers, self._replication, self._election, self._reads, self._updates)
         self._learner = Learner(state, self._peers, self._snapshot_receiver)
-        self._limits = Limits(state, self._replication)
+        self._limits = StepDownRules(state, self._replication)
         self._leads = False
         self._due = math.inf  # when this node was to be called again
         self._configuration: Configuration | None = None
-        self._settle()
+        self._apply_rules()
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class RaftNode:
                 self._on_request(incoming)
             else:
                 self._on_reply(incoming)
-        self._settle()
+        self._apply_rules()
 
     def tick(self, now: float, wall_s: float) -> None:
         """Time has passed."""
@@ -130,7 +130,7 @@ class RaftNode:
         self._election.tick()
         self._streams.tick()
         self._updates.tick()
-        self._settle()
+        self._apply_rules()
         self._peers.repeat()  # what is over by now is not asked again
 
     def next_deadline(self) -> float:
@@ -156,18 +156,18 @@ class RaftNode:
         ``quiet_s``: for how long it gives no vote away when it has heard a leader.
         """
         if self._at(now, self._state.wall_s):
-            self._peers.knows_now(peer_id, capabilities, quiet_s)
+            self._peers.set_capabilities(peer_id, capabilities, quiet_s)
             link = self._peers.get(peer_id)
             if link is not None:
                 self._election.on_capabilities(link)
-            self._settle()
+            self._apply_rules()
 
     def peer_lost(self, peer_id: str, now: float) -> None:
         """The connection to the peer is gone, and with it what it knows."""
         if self._at(now, self._state.wall_s):
             self._peers.lost(peer_id)
             self._election.on_lost(peer_id)
-            self._settle()
+            self._apply_rules()
 
     def _on_request(self, request: Request) -> None:
         message = request.message
@@ -288,13 +288,13 @@ class RaftNode:
         if self._at(now, self._state.wall_s):
             self._state.log.job_done()
             self._state.end_job()
-            self._settle()
+            self._apply_rules()
 
     def applied(self, index: int, now: float) -> None:
         """The state machine has applied everything up to ``index``."""
         if self._at(now, self._state.wall_s):
             self._applying.applied(index)
-            self._settle()
+            self._apply_rules()
 
     def fail(self, now: float) -> None:
         """The disk failed. Nothing is promised, asked or answered any more: what it holds is not known."""
@@ -308,14 +308,14 @@ class RaftNode:
         """A linearizable read: a later Ready says in ``reads`` when it may be served, or by whom."""
         if self._at(now, self._state.wall_s):
             self._reads.read(token)
-            self._settle()
+            self._apply_rules()
 
     def transfer(self, peer_id: str, now: float) -> bool:
         """Hand the leadership over. Whether it was begun: this peer leads, and the other member knows how."""
         if not self._at(now, self._state.wall_s):
             return False
         begun = self._transfer.begin(peer_id)
-        self._settle()
+        self._apply_rules()
         return begun
 
     def compactable_index(self) -> int:
@@ -326,13 +326,13 @@ class RaftNode:
         """
         state = self._state
         index = min(self._membership.compactable_index(), state.applied_index, state.log.stored.prune_index)
-        self._settle()
+        self._apply_rules()
         return index
 
     def compacted(self, meta: SnapshotMeta) -> None:
         """The stored log begins after this snapshot now."""
         self._state.log.compacted(meta)
-        self._settle()
+        self._apply_rules()
 
     def admit_only(self, peer_ids: frozenset[str] | None) -> None:
         """A ConfigUpdate that adds others is refused; None: it may add anybody."""
@@ -350,26 +350,26 @@ class RaftNode:
         self._state.timing.came_late(due, now)
         return self._state.role is not Role.STOPPED
 
-    def _settle(self) -> None:
-        """Draw all conclusions. Each part looks at what there is; the order is that in which they follow."""
+    def _apply_rules(self) -> None:
+        """Run every rule once, in this order; each one looks at what there is."""
         state = self._state
-        if self._election.settle():
+        if self._election.settle():  # first: what the other rules do depends on who leads
             state.become_leader()
         self._settle_role()
         self._commit.settle()
-        self._membership.settle()
+        self._membership.settle()  # after the commit: that of Cold,new appends Cnew, that of Cnew ends the change
         if self._membership.is_removed:
-            self._transfer.leave()
+            self._transfer.hand_off_on_removal()
             state.become_follower(state.term)
             self._settle_role()
-        self._settle_configuration()
+        self._settle_configuration()  # after what may append a configuration
         self._peers.settle_questions()
         self._transfer.settle()
-        self._reads.settle()
-        self._replication.settle()
+        self._reads.settle()  # before replication, which it may ask for a round
+        self._replication.settle()  # after what appends: it sends that
         self._learner.settle()
         self._updates.settle()
-        self._streams.settle()
+        self._streams.settle()  # last: they answer with what is committed
 
     def _settle_role(self) -> None:
         if self._state.is_leader is not self._leads:

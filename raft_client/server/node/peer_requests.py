@@ -210,7 +210,7 @@ class PeerRequests:
 
     # -- what the shell tells ------------------------------------------------------------------------------------------
 
-    def knows_now(self, peer_id: str, capabilities: frozenset[str], quiet_s: float) -> None:
+    def set_capabilities(self, peer_id: str, capabilities: frozenset[str], quiet_s: float) -> None:
         """The peer has said what it knows; it holds until the connection is lost."""
         link = self._links.get(peer_id)
         if link is not None:

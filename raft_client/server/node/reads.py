@@ -127,7 +127,7 @@ class Reads:
             self._asking, self._next, self._asked = [], [], None
             self._confirm()
         else:
-            self._leave()
+            self._forward_or_refuse()
         if self._unapplied and self._due_index <= state.applied_index:
             self._grant()
 
@@ -154,7 +154,7 @@ class Reads:
         while self._unconfirmed and (has_lease or self._unconfirmed[0].number < answered):
             self._pass(self._unconfirmed.popleft())
         if self._unconfirmed:
-            self._replication.hurry(self._unconfirmed[-1].number)
+            self._replication.probe_quorum_after(self._unconfirmed[-1].number)
 
     def _pass(self, read: _Read) -> None:
         index = self._state.commit_index
@@ -163,8 +163,8 @@ class Reads:
         else:
             self._state.answer(read.request, ReadIndexReply(self._state.id, index))
 
-    def _leave(self) -> None:
-        """This peer does not lead: what it would have granted is not for it to grant."""
+    def _forward_or_refuse(self) -> None:
+        """Not the leader: forward the reads that wait to the leader, or refuse them."""
         while self._unconfirmed:
             self._refuse(self._unconfirmed.popleft())
         if self._asked is None and not self._next:

@@ -110,7 +110,7 @@ class Replication:
         message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
         self._peers.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
 
-    def hurry(self, number: int) -> None:
+    def probe_quorum_after(self, number: int) -> None:
         """Ask as soon as they can be asked those who have not answered a question with a higher number."""
         for follower in self.followers.values():
             if follower.asked_number <= number:

@@ -15,6 +15,7 @@ from raft_client.server.node.quorum import is_member, member_peers
 from raft_client.server.node.ready import Answer, Ask, HardState, Role
 from raft_client.server.node.timing import Timing
 from raft_client.wire.peer_messages import VoteReply
+from raft_client.wire.request_id import IdFreshness
 
 if TYPE_CHECKING:
     import random
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from raft_client.wire.configuration import ConfigChange, Peers
     from raft_client.wire.frames import Message
     from raft_client.wire.log_entry import SnapshotChunk
+    from raft_client.wire.request_id import RequestId
 
 # -- what goes out, and when -------------------------------------------------------------------------------------------
 # Jobs for the disk are numbered. What promises something waits for the job that makes it durable: a vote for that of
@@ -45,7 +47,7 @@ class Outbox:
         self._gathering = 1
         self._durable = 0
         #: Whether the gathered job was handed out in part: it needs an end, even if nothing is left of it.
-        self.is_begun: bool = False
+        self.has_partial_job: bool = False
         #: When the job under way was handed out, in the node's time; None while the disk is idle.
         self.busy_since: float | None = None
 
@@ -55,7 +57,7 @@ class Outbox:
 
     def send_durable(self, output: Output, *, dirty: bool) -> int:
         """When all that was changed is durable; ``dirty``: some of it was not handed out. The number of the job."""
-        return self.send_after(self._gathering if dirty or self.is_begun else self._gathering - 1, output)
+        return self.send_after(self._gathering if dirty or self.has_partial_job else self._gathering - 1, output)
 
     def send_after(self, job: int, output: Output) -> int:
         """When this job is done. Its number."""
@@ -93,7 +95,7 @@ class Outbox:
     def begin_job(self, now: float, *, is_whole: bool) -> None:
         """The gathered job, or what was left of it, is handed out; otherwise the rest of it is handed out later."""
         self._gathering += is_whole
-        self.is_begun = not is_whole
+        self.has_partial_job = not is_whole
         self.busy_since = now
 
     def end_job(self) -> None:
@@ -211,6 +213,16 @@ class NodeState:
 
     # -- terms and roles -----------------------------------------------------------------------------------------------
 
+    def is_fresh(self, request_id: RequestId) -> bool:
+        """Whether an id that is not in the log is new for certain.
+
+        An id that is in neither the log nor what is stored is new, or so old that it was forgotten. Its first bytes say
+        when it was made, so one that is older than what is remembered is refused (ØMQ Raft protocol, "RequestUpdate
+        RPC"; facts §1.4).
+        """
+        ttl_s = self.settings.request_id_ttl_s
+        return ttl_s is None or request_id.freshness(self.wall_s, ttl_s=ttl_s) is IdFreshness.FRESH
+
     def set_term(self, term: int, voted_for: str = "") -> None:
         """Enter a term, or vote in it."""
         if term > self.term:
@@ -278,7 +290,7 @@ class NodeState:
     @property
     def dirty(self) -> bool:
         """Whether there is something for the disk to do that was not handed out."""
-        return self._hard_state_dirty or self.chunk is not None or self.log.dirty or self.outbox.is_begun
+        return self._hard_state_dirty or self.chunk is not None or self.log.dirty or self.outbox.has_partial_job
 
     def take_hard_state(self) -> HardState | None:
         """For the next job; None if it did not change."""

@@ -164,8 +164,8 @@ class Transfer:
         self._asked.clear()
         self._tell_at = math.inf
 
-    def leave(self) -> None:
-        """This leader is no member any more: whoever has its whole log takes over, rather than after a time-out."""
+    def hand_off_on_removal(self) -> None:
+        """This leader is no member any more: a member that has its whole log takes over, without a time-out."""
         state = self._state
         for link in self._peers:
             follower = self._replication.followers.get(link.peer.id)

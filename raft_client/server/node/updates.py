@@ -17,7 +17,6 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.log import is_fresh
 from raft_client.wire.client_requests import Outcome, RequestUpdate, UpdateReply
 from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES, RequestId
@@ -74,7 +73,7 @@ class Updates:
         request_id = RequestId(request.request_id)
         index = log.index_of_request(request_id.raw)
         if index is None:
-            if not is_fresh(request_id, state):
+            if not state.is_fresh(request_id):
                 state.answer(request, UpdateReply(Outcome.EXPIRED))
                 return
             if self._is_full(len(message.data)):
@@ -149,7 +148,7 @@ class Updates:
                 if waiting is not None:
                     state.answer(waiting, UpdateReply(Outcome.COMMITTED, index))
         else:
-            self._leave()
+            self._refer_all()
         self._told = state.applied_index
 
     def _applied_since(self) -> Iterable[int]:
@@ -159,7 +158,7 @@ class Updates:
             return range(first, last + 1)
         return sorted(index for index in self._waiting if first <= index <= last)
 
-    def _leave(self) -> None:
+    def _refer_all(self) -> None:
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         if not self._waiting and not self._held:

@@ -261,11 +261,11 @@ class Compaction:
             data.append(piece)
             size += len(piece)
             if size >= _PIECE_BYTES:
-                self._beside(lambda: writer.write(b"".join(data)), self._wrote)
+                self._run_in_background(lambda: writer.write(b"".join(data)), self._wrote)
                 return
         self._pieces = None
         if data:
-            self._beside(lambda: writer.write(b"".join(data)), self._wrote_all)
+            self._run_in_background(lambda: writer.write(b"".join(data)), self._wrote_all)
         else:
             self._wrote_all(None)
 
@@ -288,7 +288,7 @@ class Compaction:
             if now >= self._ask_at and self._storage.prune_index >= meta.index:
                 self._ask_at = now + _ASK_S
                 if node.compactable_index() >= meta.index:
-                    self._beside(lambda: writer.finish(meta), self._ended)
+                    self._run_in_background(lambda: writer.finish(meta), self._ended)
         elif self._disk.is_idle:
             self._storage.compact(meta)
             node.compacted(meta)
@@ -322,7 +322,7 @@ class Compaction:
         if self._writer is not None:
             self._writer.close()
 
-    def _beside(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+    def _run_in_background(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         self._is_writing = True
 
         def then(error: Exception | None) -> None:
@@ -330,7 +330,7 @@ class Compaction:
             self._guard(lambda: done(error))
             self._wake()
 
-        self._disk.beside(work, then)
+        self._disk.run_in_background(work, then)
 
     def _tell(self, level: int, text: str) -> None:
         logger.log(level, "%s", on_one_line(f"peer {self._peer_id}: {text}"))

@@ -112,7 +112,7 @@ class DiskWorker:
             self._maintains = True
             self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
 
-    def beside(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+    def run_in_background(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Do this in the thread for what can wait; ``done`` is called in the loop's thread."""
         self._maintenance.submit(self._do, work, done)
 

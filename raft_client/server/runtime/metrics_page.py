@@ -37,7 +37,7 @@ class Readiness:
         self._needed = status().last_index
         self._has_seen_leader = False
 
-    def lack(self) -> str:
+    def why_not_ready(self) -> str:
         """What the peer waits for, in a line; nothing when it is ready."""
         status = self._status()
         if status.leader_id is None:
@@ -60,10 +60,10 @@ _CONNECTIONS: Final = 16
 
 
 class MetricsPage:
-    """``render`` gives the figures of now, ``lack`` what the peer has yet to wait for; nothing when it is ready."""
+    """``render`` gives the figures of now; ``why_not_ready`` what the peer waits for, or nothing when it is ready."""
 
-    def __init__(self, render: Callable[[], bytes], lack: Callable[[], str]) -> None:
-        self._render, self._lack = render, lack
+    def __init__(self, render: Callable[[], bytes], why_not_ready: Callable[[], str]) -> None:
+        self._render, self._why_not_ready = render, why_not_ready
         self._server: asyncio.Server | None = None
         #: In the order in which they came.
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
@@ -118,9 +118,9 @@ class MetricsPage:
             return HTTPStatus.OK, self._render()
         if path not in ("/health", "/ready"):
             return HTTPStatus.NOT_FOUND, b"The figures are at /metrics; there are /health and /ready, too\n"
-        lack = self._lack()
-        is_well = not lack or path == "/health"  # that there is an answer is what it says
-        return HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE, f"{lack or 'ready'}\n".encode()
+        why_not_ready = self._why_not_ready()
+        is_well = not why_not_ready or path == "/health"  # that there is an answer is what it says
+        return HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE, f"{why_not_ready or 'ready'}\n".encode()
 
 
 def _response(status: HTTPStatus, body: bytes = b"", *, has_body: bool = True) -> bytes:

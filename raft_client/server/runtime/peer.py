@@ -118,8 +118,8 @@ monotonic_s: Final = _clock()
 _LEAST_FRAMES: Final = 4
 
 
-class RequestDoor:
-    """``drop`` is told why a message is not let in."""
+class RequestDecoder:
+    """``drop`` is called with the reason why a message is dropped."""
 
     def __init__(self, ident: bytes, drop: Callable[[str], None]) -> None:
         #: How many requests came, by the name of their type.
@@ -127,7 +127,7 @@ class RequestDoor:
         self._ident = ident
         self._drop = drop
 
-    def let_in(self, frames: list[bytes]) -> Request | None:
+    def decode(self, frames: list[bytes]) -> Request | None:
         """The request; None if there is none in these frames, or it is of another cluster."""
         if len(frames) < _LEAST_FRAMES:
             self._drop("too few frames")
@@ -232,7 +232,7 @@ class RaftPeer:
         self.publisher_url, self._public_host = publisher_url, public_host
         #: How many messages were dropped, by reason.
         self.dropped: Counter[str] = Counter()
-        self._door = RequestDoor(settings.ident, self._drop)
+        self._decoder = RequestDecoder(settings.ident, self._drop)
         #: What ended the peer; None while it runs, and after close().
         self.failure: BaseException | None = None
         self.ended: asyncio.Event = asyncio.Event()
@@ -276,7 +276,7 @@ class RaftPeer:
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self._stopping.callback(self._sockets.close)
         self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced)
-        machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._unless_closed
+        machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._guarded
         trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
         self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
         self._closing.callback(self._compaction.close)
@@ -306,7 +306,7 @@ class RaftPeer:
     @property
     def requests(self) -> Counter[str]:
         """How many requests came, by the name of their type."""
-        return self._door.requests
+        return self._decoder.requests
 
     def status(self) -> NodeStatus:
         """What there is to tell; while it runs."""
@@ -339,12 +339,12 @@ class RaftPeer:
         self._loop.add_reader(descriptor, self._turn)
 
     def _turn(self) -> None:
-        self._unless_closed(self._take_turn)
+        self._guarded(self._take_turn)
 
     def _on_synced(self, error: Exception | None) -> None:
-        self._unless_closed(lambda: self._go_on(error))
+        self._guarded(lambda: self._go_on(error))
 
-    def _unless_closed(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         """A peer that has lost its way must not go on speaking: whatever goes wrong ends it."""
         if self._is_closed:
             return
@@ -432,7 +432,7 @@ class RaftPeer:
 
     def _request(self, frames: list[bytes], now: float) -> Request | None:
         """What the node has to see; None for what is dropped, or answered here."""
-        request = self._door.let_in(frames)
+        request = self._decoder.decode(frames)
         if request is None:
             return None
         message = request.message

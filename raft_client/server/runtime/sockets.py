@@ -118,7 +118,7 @@ class Handshakes:
         self._drop("in the name of a peer whose key its sender does not have")
         return False
 
-    def no_way(self, peer_id: str, url: str, *, has_key: bool) -> None:
+    def log_unreachable(self, peer_id: str, url: str, *, has_key: bool) -> None:
         """There is no connection to that peer: its key is not known, or one of the two does not know the other."""
         if has_key:
             why = "the handshake fails; does each have the public key of the other, and is it the right one?"
@@ -225,21 +225,21 @@ class LongAnswers:
 # than its share, nothing is taken from any for a moment. Its messages then wait in libzmq and, when its queue is full,
 # in TCP, which slows it down; those of the others wait for a few milliseconds.
 #
-# Invariant: in any time of ``t`` seconds no connection has more than ``_BURST + t * _A_SECOND`` requests taken, and
-# one.
+# Invariant: in any time of ``t`` seconds no connection has more than ``_BURST + t * _MAX_PER_SECOND`` requests taken,
+# and one.
 
 
 #: Requests of one connection that are taken in a second: more than a peer can answer. To receive and drop as many takes
 #: less than half of a processor.
-_A_SECOND: Final = 50_000
+_MAX_PER_SECOND: Final = 50_000
 #: So many at once count as nothing: a client sends what it has in flight in one go.
 _BURST: Final = 500
 _PAUSE_S: Final = 0.001
 #: Connections that are remembered before those are forgotten that have been quiet since.
 _REMEMBERED: Final = 4_096
 
-_EACH_S: Final = 1 / _A_SECOND
-_BURST_S: Final = _BURST / _A_SECOND
+_EACH_S: Final = 1 / _MAX_PER_SECOND
+_BURST_S: Final = _BURST / _MAX_PER_SECOND
 
 
 class RequestPace:
@@ -411,19 +411,19 @@ class PeerSockets:
         """
         address: str | None = url
         try:
-            router = self._router = self._door(zmq.ROUTER, url)
+            router = self._router = self._listener(zmq.ROUTER, url)
             router.copy_threshold = 0  # as the answers need it
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # otherwise it drops what nobody takes without a word
             router.bind(url)
             if (address := publisher_url) is not None:
-                self._publisher = self._door(zmq.PUB, address)
+                self._publisher = self._listener(zmq.PUB, address)
                 self._publisher.setsockopt(zmq.MAXMSGSIZE, _MAX_SUBSCRIPTION_BYTES)
                 self._publisher.setsockopt(zmq.SNDHWM, _BROADCAST_QUEUE)
                 self._publisher.bind(address)
         except zmq.ZMQError as error:
             self.close()
             raise TransportError(f"cannot listen at {address}: {error.strerror}") from error
-        for each in self._watched_doors():
+        for each in self._watched_listeners():
             self._polled.append((each, _READABLE))
             self._watch(each.fileno())
         published = None if self._publisher is None else _endpoint(self._publisher)
@@ -522,7 +522,7 @@ class PeerSockets:
             if key is not None and (dealer is None or dealer.peer_key != key):
                 self.connect(peer_id, url)
             else:
-                self._handshakes.no_way(peer_id, url, has_key=key is not None)
+                self._handshakes.log_unreachable(peer_id, url, has_key=key is not None)
 
     def answer(self, frames: Sequence[bytes]) -> bool:
         """Through the ROUTER; the first frame is the route. A route that is gone takes nothing."""
@@ -544,7 +544,7 @@ class PeerSockets:
         """Everything, at once."""
         for peer_id in list(self.dealers):
             self.disconnect(peer_id)
-        for each in self._watched_doors():
+        for each in self._watched_listeners():
             self._forget(each.fileno())
         if self._handshakes is not None:
             self._handshakes.close()
@@ -556,13 +556,13 @@ class PeerSockets:
         self._polled.clear()
         self._context.destroy(linger=0)  # not term(): that waits for ever for a socket that could not connect
 
-    def _door(self, kind: int, url: str) -> zmq.Socket[bytes]:
+    def _listener(self, kind: int, url: str) -> zmq.Socket[bytes]:
         door = _socket(self._context, kind, url)
         if self._handshakes is not None:
             self._handshakes.protect(door)
         return door
 
-    def _watched_doors(self) -> list[zmq.Socket[bytes]]:
+    def _watched_listeners(self) -> list[zmq.Socket[bytes]]:
         """What is read, beside the connections to other peers."""
         doors = [] if self._handshakes is None else self._handshakes.sockets
         return doors if self._router is None else [*doors, self._router]

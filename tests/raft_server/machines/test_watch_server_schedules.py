@@ -14,7 +14,7 @@ from watch_model import Schedule
 
 from raft_client.server.machines import watch_server
 from raft_client.server.machines.change_history import ChangeHistory
-from raft_client.server.machines.watch_server import Pass, Session, WatchServer
+from raft_client.server.machines.watch_server import HistoryCursor, Session, WatchServer
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason
 
@@ -100,13 +100,13 @@ def joins_the_live_watches_whatever_it_missed(right: Any, self: Any, watch: Any)
     self._live.add(watch)
 
 
-@mutant(Pass, "may_join_at")
+@mutant(HistoryCursor, "may_join_at")
 @property  # type: ignore[misc]  # mypy: it takes the place of one in a class
 def joins_in_the_middle_of_an_entry(self: Any) -> int:
     return int(self.place)
 
 
-@mutant(Pass, "add")
+@mutant(HistoryCursor, "add")
 def begins_where_live_watches_are(right: Any, self: Any, watch: Any) -> None:
     if watch.request.after is None and not watch.session.sent:
         watch.told = 0

@@ -102,15 +102,15 @@ async def test_a_peer_is_ready_when_it_has_caught_up(peer: RaftPeer) -> None:
         await log.append(b"data")
     status = attrs.evolve(peer.status(), leader_id=None, commit_index=0, applied_index=0, last_index=10)
     readiness = Readiness(lambda: status)
-    assert readiness.lack() == "no leader is known"
+    assert readiness.why_not_ready() == "no leader is known"
     status = attrs.evolve(status, leader_id="1")
-    assert readiness.lack() == "applied up to 0 of 10"
+    assert readiness.why_not_ready() == "applied up to 0 of 10"
     status = attrs.evolve(status, commit_index=10, applied_index=10, last_index=20)
-    assert readiness.lack() == ""
+    assert readiness.why_not_ready() == ""
     status = attrs.evolve(status, commit_index=20)
-    assert readiness.lack() == ""
+    assert readiness.why_not_ready() == ""
     status = attrs.evolve(status, leader_id=None)
-    assert readiness.lack() == "no leader is known"
+    assert readiness.why_not_ready() == "no leader is known"
 
 
 async def test_the_end_of_a_log_that_its_leader_does_not_have_is_not_waited_for(peer: RaftPeer) -> None:
@@ -118,9 +118,9 @@ async def test_the_end_of_a_log_that_its_leader_does_not_have_is_not_waited_for(
     status = attrs.evolve(peer.status(), leader_id=None, commit_index=0, applied_index=0, last_index=10)
     readiness = Readiness(lambda: status)
     status = attrs.evolve(status, leader_id="1", commit_index=8, applied_index=7, last_index=8)
-    assert readiness.lack() == "applied up to 7 of 8"
+    assert readiness.why_not_ready() == "applied up to 7 of 8"
     status = attrs.evolve(status, applied_index=8)
-    assert readiness.lack() == ""
+    assert readiness.why_not_ready() == ""
 
 
 @pytest.fixture

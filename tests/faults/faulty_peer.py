@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from raft_client.cli.app import main
-from raft_client.server.node.limits import Limits
+from raft_client.server.node.limits import StepDownRules
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import ReadGranted
@@ -42,7 +42,7 @@ def break_it(defect: str) -> None:
         RaftNode.read = answer_at_once  # type: ignore[method-assign]
     elif defect == "no quorum":
         Reads._has_lease = property(lambda self: self._state.is_leader)  # type: ignore[assignment]
-        Limits._quorum_lost_at = property(lambda _limits: math.inf)  # type: ignore[assignment]
+        StepDownRules._quorum_lost_at = property(lambda _limits: math.inf)  # type: ignore[assignment]
     elif defect:
         raise ValueError(f"an unknown defect: {defect}")
 

@@ -31,6 +31,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SERVE, *arguments], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.ci
 def test_a_cluster_survives_the_end_of_each_process(peers: Peers) -> None:
     """Whichever process is killed, the others go on, and after all were away everything is there again."""
     for name in peers.urls:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from peers_link_graphs import FIVE, LinkGraph, all_graphs, hubs_of, leaves, seconds_to_commit
+from support.schedules import scaled
 
 from raft_client.server.node.settings import NodeSettings
 
 _TIMEOUT_S = NodeSettings(peer_id="1").election_timeout_max_s
 _GRAPHS = list(all_graphs())
 _WITH_HUB = [graph for graph in _GRAPHS if hubs_of(graph)]
-_SEEDS = 4
+_SEEDS = scaled(2, 20)
 
 
 def _name(graph: LinkGraph) -> str:
@@ -27,6 +28,7 @@ def test_there_are_34_graphs_of_five_peers() -> None:
     assert sorted(len(graph) for graph in _GRAPHS if not hubs_of(graph)) == [0, 1, 2]
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("graph", _WITH_HUB, ids=_name)
 def test_a_majority_that_is_connected_commits(graph: LinkGraph, figures: Callable[[str], None]) -> None:
     """Whether nobody led, or anybody of the five, who may now be cut off: logs are equal."""

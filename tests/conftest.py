@@ -64,22 +64,36 @@ def _is_of_ci(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Says which tests are CI's. And for several workers (``-n 2 --dist loadgroup``): the tests of a file share its
-    fixtures and stay together, all users of the one Spark session too, and what takes longest starts first.
-    """
+    """Says which tests are CI's, and begins with those that take longest."""
     for item in items:
         is_long = item.get_closest_marker("long") is not None
         if is_long or (_is_of_ci(item.path) and item.get_closest_marker("quick") is None):
             item.add_marker(pytest.mark.ci)
-        group = "spark" if "spark" in item.fixturenames else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: not _takes_long(item))
+    items.sort(key=_turn)
 
 
-def _takes_long(item: pytest.Function) -> bool:
-    """Simulations too, which use their budget, so that no worker begins one when the others have nothing left."""
-    marked = any(item.get_closest_marker(name) for name in ("slow", "scaled"))
-    return marked or "spark" in item.fixturenames
+def _turn(item: pytest.Function) -> int:
+    """Spark first, of which one worker runs all; then what takes long, as do simulations, which use their budget."""
+    if "spark" in item.fixturenames:
+        return 0
+    return 1 if any(item.get_closest_marker(name) for name in ("slow", "scaled")) else 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With ``--dist loadfile`` the tests of a file share its fixtures and stay with one worker, and all of Spark with
+    its one session. Not ``loadgroup``: with pytest 9.2 it groups nothing (pytest-xdist, issue 1386).
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "spark" if file.startswith(("tests/spark/", "tests/raft_spark/")) else file
+
+    return ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

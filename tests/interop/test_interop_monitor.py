@@ -25,7 +25,7 @@ from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenTooOldError, StateStoreClient
 from statestore_client.server import EmbeddedServer, ReplicaSettings, SiteEndpoints
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.interop
 
 #: Where pictures are saved; and for how long a lock is held, which makes the bars of a picture longer.
 PICTURES = os.environ.get("STATESTORE_PICTURES")

@@ -9,7 +9,7 @@ import click
 
 from statestore_client.cli import exits
 from statestore_client.cli.io import counted, print_json, print_line
-from statestore_client.server.runtime.storage.integrity_check import CheckedFile, Finding, check
+from statestore_client.server.runtime.storage.inspection import CheckedFile, Finding, check
 
 #: Kinds of records whose names say little to others.
 _KINDS: Final = {"responses": "remembered answers"}

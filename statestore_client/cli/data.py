@@ -302,7 +302,7 @@ class _Place(Protocol):
 def _open(data: str | None, settings: ConnectionSettings | None) -> _Place:
     """To be used in a ``with``. Only what is needed is imported."""
     if data is not None:
-        from statestore_client.server.runtime.storage.inspection import DataDirectory  # the server's room
+        from statestore_client.server.runtime.storage.inspection import DataDirectory
 
         return DataDirectory(data)
 

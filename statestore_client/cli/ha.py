@@ -159,9 +159,7 @@ def _ask_all(
     addresses: tuple[str, ...], purpose: str, argument: str, key_file: str | None, timeout_s: float
 ) -> list[Any]:
     """What each server says, or an error: at once, each in its own time."""
-    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-    from statestore_client.server.runtime.replication.internal_connection import dial
-    from statestore_client.server.runtime.replication.internal_handshake import Hello
+    from statestore_client.server.runtime.replication.internal import ClusterSecret, Hello, dial
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
     secret = ClusterSecret(b"" if key_file is None else ReplicaSettings.key_in(key_file))

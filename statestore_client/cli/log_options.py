@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raft_client import RaftSettings
-    from statestore_client.server.runtime.replication.log_keys import LogKeys
-    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.runtime.replication.settings import LogKeys, ReplicaSettings
 
 curve_keys_option: Final = click.option(
     "--log-curve-keys",
@@ -54,9 +53,7 @@ def log_options(command: Callable[..., int]) -> Callable[..., int]:
 
 def log_of(options: dict[str, Any]) -> RaftSettings:
     """Raises click's UsageError."""
-    from statestore_client.server.runtime.replication.cluster_nodes import nodes_of
-    from statestore_client.server.runtime.replication.log_keys import ClusterKeys
-    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.runtime.replication.settings import ClusterKeys, ReplicaSettings, nodes_of
 
     if (options["log"] is None) == (options["cluster"] is None):
         raise click.UsageError("say where the log is, with --log URLS or --cluster NODES")
@@ -76,7 +73,7 @@ def log_of(options: dict[str, Any]) -> RaftSettings:
 
 def urls_and_keys(log: str, folder: Path | None, own: str) -> tuple[tuple[str, ...], LogKeys | None]:
     """Of ``--log`` and ``--log-curve-keys``. Raises SettingsError."""
-    from statestore_client.server.runtime.replication.log_keys import LogKeys
+    from statestore_client.server.runtime.replication.settings import LogKeys
 
     places = tuple(part.strip() for part in log.split(","))
     if folder is None:

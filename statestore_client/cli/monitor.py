@@ -16,7 +16,7 @@ from statestore_client.cli import exits
 from statestore_client.cli.io import AddressError, Seconds, print_line
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import InvalidArgumentError, TransportError
-from statestore_client.server.runtime.monitor.replay import MOST_BYTES, ReplayPages
+from statestore_client.server.runtime.monitor.pages import MOST_BYTES, ReplayPages
 from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint
 
 #: Between attempts to reach a server that has gone: what became of it belongs to the recording.

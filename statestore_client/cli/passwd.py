@@ -9,8 +9,7 @@ import click
 
 from raft_client._common.standard_streams import standard_input
 from statestore_client.cli import exits
-from statestore_client.server.runtime.security.password_file import remove_user, set_password
-from statestore_client.server.runtime.security.passwords import check_user
+from statestore_client.server.runtime.security.passwords import check_user, remove_user, set_password
 
 
 @click.command("passwd")

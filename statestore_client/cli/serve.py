@@ -34,10 +34,8 @@ from statestore_client.cli.serve_options import (
     tls_of,
 )
 from statestore_client.errors import SettingsError
-from statestore_client.server.runtime.file_limit import raise_file_limit
-from statestore_client.server.runtime.garbage_collection import short_pauses
-from statestore_client.server.runtime.memory_release import memory_given_back
-from statestore_client.server.runtime.observability.event_log import JsonLines
+from statestore_client.server.runtime.observability.logs import JsonLines
+from statestore_client.server.runtime.process import memory_given_back, raise_file_limit, short_pauses
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server import Server
 from statestore_client.wire.protocol import Dialect

@@ -19,7 +19,7 @@ from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
-from statestore_client.server.runtime.transport.endpoints import Endpoints, origin_problem
+from statestore_client.server.runtime.transport.listeners import Endpoints, origin_problem
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from statestore_client.curve_keys import KeyPair
 from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.server.broker import BrokerLimits, Counters, SessionView
-from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
-from statestore_client.server.runtime.replication.settings import PeerSettings, ReplicaSettings
-from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.replication.settings import ClusterKeys, LogKeys, PeerSettings, ReplicaSettings
+from statestore_client.server.runtime.security.files import AccessRules
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits

@@ -34,7 +34,7 @@ from statestore_client import (
     StateStoreError,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.runtime.security.password_file import remove_user, set_password
+from statestore_client.server.runtime.security.passwords import remove_user, set_password
 
 FAST = {"reconnect_delay": 0.01, "max_reconnect_delay": 0.05}
 PUMP = {"username": "pump", "password": "right"}

@@ -27,7 +27,7 @@ from statestore_client import (
 )
 from statestore_client.mqtt import native as native_driver
 from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.security.password_file import remove_user, set_password
+from statestore_client.server.runtime.security.passwords import remove_user, set_password
 
 FAST = {"reconnect_delay": 0.01, "max_reconnect_delay": 0.05}
 

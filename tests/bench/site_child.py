@@ -22,11 +22,11 @@ from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.area_store import slices
 from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import Site
-from statestore_client.server.runtime.garbage_collection import short_pauses
+from statestore_client.server.runtime.process import short_pauses
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
-from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.wire.kvstore import codec
 from statestore_client.wire.kvstore.value import Value
 

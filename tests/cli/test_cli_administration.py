@@ -34,7 +34,7 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.runtime.security.password_file import set_password
+from statestore_client.server.runtime.security.passwords import set_password
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 _DAY = 86_400

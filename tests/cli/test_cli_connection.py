@@ -15,7 +15,7 @@ from support.keys import Certificates
 from statestore_client import StateStoreClient
 from statestore_client.cli.app import cli
 from statestore_client.server import BrokerLimits, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.security.password_file import set_password
+from statestore_client.server.runtime.security.passwords import set_password
 
 #: A process for each command.
 pytestmark = pytest.mark.ci

@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
-from statestore_client.server.runtime.security.password_file import remove_user, set_password
+from statestore_client.server.runtime.security.passwords import remove_user, set_password
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "active-standby.md"
 

@@ -18,7 +18,7 @@ from support.ports import reserved_port
 
 from statestore_client import ConnectionSettings, StateStoreClient
 from statestore_client.cli import exits
-from statestore_client.server.runtime.security.password_file import set_password
+from statestore_client.server.runtime.security.passwords import set_password
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-as-a-service.md"
 CLI = [sys.executable, "-m", "statestore_client.cli"]

@@ -29,7 +29,7 @@ from statestore_client.server.runtime.replication.log_link import LogLink, LogRe
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.listeners import Endpoints
 
 __all__ = ["ForkedServer"]
 

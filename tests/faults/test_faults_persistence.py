@@ -19,8 +19,8 @@ from statestore_client import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import WriteBatch
-from statestore_client.server.runtime.storage.integrity_check import check
-from statestore_client.server.runtime.storage.log import Log
+from statestore_client.server.runtime.storage.files import Log
+from statestore_client.server.runtime.storage.inspection import check
 
 
 class StoppedDisk:

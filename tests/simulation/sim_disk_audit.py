@@ -27,7 +27,7 @@ from statestore_client.server.journal import (
     Timeline,
     load,
 )
-from statestore_client.server.runtime.storage.contents import log_name
+from statestore_client.server.runtime.storage.files import log_name
 from statestore_client.server.runtime.storage.log_store import LogStore
 from statestore_client.wire.instant import Instant
 

@@ -11,8 +11,7 @@ from support.waiting import eventually
 
 from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage
-from statestore_client.server.runtime.storage.contents import TEMPORARY_NAME
-from statestore_client.server.runtime.storage.database import FRAME_BYTES
+from statestore_client.server.runtime.storage.files import FRAME_BYTES, TEMPORARY_NAME
 from statestore_client.server.runtime.storage.log_store import LogStore
 
 _IDENTITY = bytes(16)

@@ -14,10 +14,8 @@ from support.disks import SimulatedDisk, SimulatedFile
 from support.schedules import Mutants
 
 from statestore_client.server.journal import DamagedRecordError
-from statestore_client.server.runtime.storage import contents, frames
-from statestore_client.server.runtime.storage.contents import Contents
-from statestore_client.server.runtime.storage.database import DatabaseWriter
-from statestore_client.server.runtime.storage.log import Log
+from statestore_client.server.runtime.storage import files
+from statestore_client.server.runtime.storage.files import Contents, DatabaseWriter, Log
 from statestore_client.server.runtime.storage.log_store import LogStore
 
 _SEEDS = 300
@@ -51,7 +49,7 @@ MUTANTS = Mutants()
 
 @MUTANTS.instead(Log, "_append")
 def _acknowledges_before_it_is_synced(_append: Any, log: Log, content: bytes) -> None:
-    data = frames.frame(log._seed, log.frames + 1, content)
+    data = files.frame(log._seed, log.frames + 1, content)
     log.file.write(data, log.end)
     log.frames += 1
     log.end += len(data)
@@ -95,7 +93,7 @@ def _removes_the_old_log_before_the_new_database_is_there(
     replace: Any, store: LogStore, writer: DatabaseWriter, old: list[Log]
 ) -> None:
     for log in old:
-        store._folder.remove(contents.log_name(log.head.generation))
+        store._folder.remove(files.log_name(log.head.generation))
     store._folder.sync()
     replace(store, writer, old)
 
@@ -104,7 +102,7 @@ MUTANTS.replace("forgets_to_sync_the_directory", SimulatedDisk, "sync", lambda _
 MUTANTS.replace("takes_damage_in_the_middle_for_the_end", Log, "has_more_behind", False)
 # Names that are removed are in no record's own checksum.
 MUTANTS.replace(
-    "does_not_check_contents", frames, "crc32", lambda data, seed=0: crc32(data, seed) if len(data) == 12 else 0
+    "does_not_check_contents", files, "crc32", lambda data, seed=0: crc32(data, seed) if len(data) == 12 else 0
 )
 
 

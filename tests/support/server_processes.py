@@ -15,9 +15,7 @@ from typing import ClassVar
 
 import attrs
 
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-from statestore_client.server.runtime.replication.internal_connection import dial
-from statestore_client.server.runtime.replication.internal_handshake import Hello
+from statestore_client.server.runtime.replication.internal import ClusterSecret, Hello, dial
 from support.ports import reserved_port, reserved_ports
 
 __all__ = ["ClusterServer", "ReplicatedServer", "ReplicatedServers"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError, unpack
-from statestore_client.server.cluster.entries import MAX_DATA
+from statestore_client.server.cluster.entries import MAX_DATA, NewerLogError, UnreadableLogError, unpack
 from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
 
 if TYPE_CHECKING:

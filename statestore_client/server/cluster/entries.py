@@ -22,33 +22,16 @@ Source: ``docs/decisions/0046-the-core-of-the-replicated-server.md``.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
+import msgpack
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.wire.hot_value import hot_value
 
-__all__ = [
-    "FORMAT",
-    "MAX_DATA",
-    "MAX_ENTRY",
-    "MAX_ID_BYTES",
-    "MAX_LEASE_MS",
-    "MAX_URL_BYTES",
-    "UNFINISHED",
-    "VERSION",
-    "BatchPiece",
-    "Body",
-    "Challenge",
-    "Claim",
-    "HandOver",
-    "Life",
-    "LogEntry",
-    "NewFormat",
-    "Part",
-    "Renewal",
-    "Snapshot",
-]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Of the entries. A program that meets another one stops: what it cannot read may be a claim.
 VERSION: Final = 1
@@ -158,3 +141,142 @@ class LogEntry:
     log_ms: int
     base: int
     body: Body
+
+
+# -- codec -------------------------------------------------------------------------------------------------------------
+#
+# Entries of the replicated log <-> bytes: an array of MessagePack.
+#
+# ``[version, kind, epoch, seq, id, incarnation, log time, base, …]``, and what the kind has more. There are no optional
+# fields: another shape is another version, and a program that does not know it stops.
+
+
+class UnreadableLogError(Exception):
+    """The log has something that no server writes: it is not theirs, or it is damaged."""
+
+
+class NewerLogError(UnreadableLogError):
+    """A newer program has written into the log: this one must be upgraded before it can take part."""
+
+
+#: Log time never goes back, so one that is near the largest number would be the end of all that is written.
+_LATEST_MS: Final = 1 << 52
+_MAX_NUMBER: Final = (1 << 64) - 1
+
+
+def number(value: Any) -> Any:
+    """0 to 2^64 - 1. Raises UnreadableLogError, as the other readers do."""
+    # True and False are integers to Python, and not to MessagePack.
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise UnreadableLogError("a number from 0 to 2^64 - 1 is missing")
+    return value
+
+
+def text(value: Any, most_bytes: int = MAX_URL_BYTES) -> Any:
+    """A text, which may be empty."""
+    if type(value) is not str or len(value.encode()) > most_bytes:
+        raise UnreadableLogError(f"a text of at most {most_bytes} bytes is missing")
+    return value
+
+
+def server_id(value: Any) -> Any:
+    """As :func:`text`."""
+    return text(value, MAX_ID_BYTES)
+
+
+def _data(value: Any) -> Any:
+    if type(value) is not bytes:
+        raise UnreadableLogError("bytes are missing")
+    return value
+
+
+def _boolean(value: Any) -> Any:
+    if type(value) is not bool:
+        raise UnreadableLogError("true or false is missing")
+    return value
+
+
+def moment(value: Any) -> Any:
+    """Of log time."""
+    if number(value) >= _LATEST_MS:
+        raise UnreadableLogError(f"an entry of the time {value} ms")
+    return value
+
+
+def lease(value: Any) -> Any:
+    """Milliseconds. A longer one would keep all others from taking over."""
+    if number(value) > MAX_LEASE_MS:
+        raise UnreadableLogError(f"a lease of {value} ms; servers have at most {MAX_LEASE_MS}")
+    return value
+
+
+_KINDS: Final[dict[int, tuple[Callable[..., Body], tuple[tuple[str, Callable[[Any], Any]], ...]]]] = {
+    1: (Claim, (
+        ("url", text), ("format", number), ("lease_ms", lease), ("wall_ms", number), ("is_forced", _boolean),
+    )),
+    2: (BatchPiece, (("data", _data), ("is_last", _boolean))),
+    3: (Renewal, (("wall_ms", number),)),
+    4: (HandOver, (("next_id", server_id),)),
+    5: (Challenge, ()),
+    6: (Snapshot, (("index", number), ("fence", _data))),
+    7: (Part, (("index", number), ("data", _data), ("is_last", _boolean), ("is_end", _boolean))),
+    8: (NewFormat, (("format", number),)),
+}  # fmt: skip
+_CODES: Final = {make: code for code, (make, _) in _KINDS.items()}
+_HEADER: Final = 8
+
+
+def encode(entry: LogEntry) -> bytes:
+    """Raises InvalidArgumentError if a reader would not take it."""
+    life, body = entry.life, entry.body
+    code = _CODES[type(body)]
+    fields: list[Any] = [VERSION, code, entry.epoch, entry.seq, life.id, life.incarnation, entry.log_ms, entry.base]
+    try:
+        _check_header(fields)
+        fields += [read(getattr(body, name)) for name, read in _KINDS[code][1]]
+        packed: bytes = msgpack.packb(fields)
+    except (UnreadableLogError, ValueError) as error:
+        raise InvalidArgumentError(f"an entry of the log: {error}") from error
+    if len(packed) > MAX_ENTRY:
+        raise InvalidArgumentError(f"an entry of the log of {len(packed)} bytes; {MAX_ENTRY} are allowed")
+    return packed
+
+
+def decode(data: bytes) -> LogEntry:
+    """One entry. Raises UnreadableLogError, or NewerLogError."""
+    if len(data) > MAX_ENTRY:
+        raise UnreadableLogError(f"an entry of {len(data)} bytes; servers write at most {MAX_ENTRY}")
+    fields = unpack(data)
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int:
+        raise UnreadableLogError("an entry that is not of servers of the state store")
+    if fields[0] != VERSION:
+        raise NewerLogError(f"an entry of version {fields[0]}; this program knows version {VERSION}")
+    if len(fields) < _HEADER:
+        raise UnreadableLogError("an entry without a whole header")
+    kind = _KINDS.get(fields[1]) if type(fields[1]) is int else None
+    if kind is None:
+        raise NewerLogError(f"an entry of kind {fields[1]!r:.40}, which this program does not know")
+    make, readers = kind
+    if len(fields) != _HEADER + len(readers):
+        raise UnreadableLogError(f"an entry of kind {fields[1]} with {len(fields)} fields")
+    _check_header(fields)
+    _, _, epoch, seq, name, incarnation, log_ms, base, *rest = fields
+    body = make(*(read(value) for (_, read), value in zip(readers, rest, strict=True)))
+    return LogEntry(epoch, seq, Life(name, incarnation), log_ms, base, body)
+
+
+def _check_header(fields: Any) -> None:
+    for at in (2, 3, 5, 7):
+        number(fields[at])
+    moment(fields[6])
+    if not server_id(fields[4]):
+        raise UnreadableLogError("an entry without the id of a server")
+
+
+def unpack(data: bytes) -> Any:
+    """MessagePack, arrays as tuples. Raises UnreadableLogError."""
+    try:
+        return msgpack.unpackb(data, use_list=False)
+    # What msgpack raises: ValueError and its kinds, RecursionError and OverflowError come out of depth and of dates.
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise UnreadableLogError(f"not MessagePack: {error}") from error

@@ -12,16 +12,6 @@ from typing import Any, Final, Self
 import attrs
 import msgpack
 
-from statestore_client.server.cluster.codec import (
-    NewerLogError,
-    UnreadableLogError,
-    lease,
-    moment,
-    number,
-    server_id,
-    text,
-    unpack,
-)
 from statestore_client.server.cluster.entries import (
     FORMAT,
     UNFINISHED,
@@ -31,10 +21,18 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewerLogError,
     NewFormat,
     Part,
     Renewal,
     Snapshot,
+    UnreadableLogError,
+    lease,
+    moment,
+    number,
+    server_id,
+    text,
+    unpack,
 )
 
 __all__ = ["Fence", "SnapshotInLog", "Verdict"]

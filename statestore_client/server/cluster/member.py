@@ -14,11 +14,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore_client.server.cluster.appends import Appends
 from statestore_client.server.cluster.batches import Assembly, pack_batch, unpack_batch
-from statestore_client.server.cluster.campaign import Campaign
-from statestore_client.server.cluster.codec import UnreadableLogError, decode
-from statestore_client.server.cluster.entries import BatchPiece, Challenge, Claim, NewFormat, Part, Snapshot
+from statestore_client.server.cluster.campaign import Campaign, ObservedTime
+from statestore_client.server.cluster.entries import (
+    BatchPiece,
+    Challenge,
+    Claim,
+    NewFormat,
+    Part,
+    Snapshot,
+    UnreadableLogError,
+    decode,
+)
 from statestore_client.server.cluster.events import (
     BatchReplicated,
     BatchWritten,
@@ -32,8 +39,7 @@ from statestore_client.server.cluster.events import (
     SnapshotWritten,
 )
 from statestore_client.server.cluster.fence import Fence, Verdict
-from statestore_client.server.cluster.observed_time import ObservedTime
-from statestore_client.server.cluster.ownership import Ownership
+from statestore_client.server.cluster.ownership import Appends, Ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader, SnapshotWriter
 

@@ -17,9 +17,9 @@ from statestore_client.server.journal.journal import Changes, WriteBatch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.cluster.appends import Appends, SentEntry
     from statestore_client.server.cluster.entries import Body
     from statestore_client.server.cluster.fence import Fence
+    from statestore_client.server.cluster.ownership import Appends, SentEntry
     from statestore_client.server.cluster.roles import ClusterSettings
     from statestore_client.server.journal.journal import Stream, Subject
 

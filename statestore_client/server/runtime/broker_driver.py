@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.session import OutputCommitConnection
-from statestore_client.server.runtime.observability.connection_log import log_connected, log_gone
-from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.observability.refusal_log import RefusalLog
-from statestore_client.server.runtime.observability.report_log import log_reports
+from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe, Throttle, Turns
+from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, log_connected, log_gone, log_reports
 from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
-from statestore_client.server.runtime.throttle import Throttle
 from statestore_client.server.runtime.transport.peers import Peers
-from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe, Turns
 from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import CallAt, Clock, TimerHandle
-    from statestore_client.server.runtime.security.revocation import CertificateId
+    from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.storage import GroupCommit
 
 __all__ = ["BrokerDriver", "ClientLink"]

@@ -15,15 +15,14 @@ from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
-from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
+from statestore_client.server.runtime.observability.logs import LOGGER, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.site_bridge import SiteBridge
 from statestore_client.server.runtime.sites import SitePeering
-from statestore_client.server.runtime.storage.disk import Disk
+from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
-from statestore_client.server.runtime.transport.endpoints import Endpoints
-from statestore_client.server.runtime.transport.listeners import Listeners
+from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
 from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration

@@ -13,7 +13,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.server.bridge.bridge import Bridge, BridgeOptions
 from statestore_client.server.bridge.exports import NotExported
 from statestore_client.server.bridge.names import RESERVED_BYTES
-from statestore_client.server.runtime.turns import TURN_S
+from statestore_client.server.runtime.fairness import TURN_S
 
 if TYPE_CHECKING:
     from statestore_client.server.bridge.bridge import BridgeEvent

@@ -22,12 +22,12 @@ from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.checks import check_flag, check_function, check_kind, check_path
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
-from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.security.files import AccessRules
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
 from statestore_client.server.runtime.site_endpoints import SiteEndpoints
 from statestore_client.server.runtime.storage import erase_data
-from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls

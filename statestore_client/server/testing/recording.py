@@ -13,7 +13,7 @@ import attrs
 from statestore_client.mqtt.packets import ReasonCode, split_shared_filter, validate_topic_filter
 from statestore_client.server.broker.topic_tree import FilterTree
 from statestore_client.server.checks import function
-from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.observability.logs import LOGGER
 from statestore_client.thread_locks import Mutex
 
 if TYPE_CHECKING:

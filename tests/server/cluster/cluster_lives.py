@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from statestore_client.server.cluster.codec import decode
-from statestore_client.server.cluster.entries import Life, LogEntry
+from statestore_client.server.cluster.entries import Life, LogEntry, decode
 from statestore_client.server.cluster.events import Append
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster import batches
 from statestore_client.server.cluster.batches import MAX_PIECES, Assembly, pack_batch, pieces, unpack_batch
-from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError, decode, encode
 from statestore_client.server.cluster.entries import (
     MAX_DATA,
     MAX_ENTRY,
@@ -25,10 +24,14 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewerLogError,
     NewFormat,
     Part,
     Renewal,
     Snapshot,
+    UnreadableLogError,
+    decode,
+    encode,
 )
 from statestore_client.server.journal.journal import ALL_STREAMS, Changes, Stream, WriteBatch
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.server.cluster.codec import NewerLogError, UnreadableLogError
 from statestore_client.server.cluster.entries import (
     FORMAT,
     MAX_LEASE_MS,
@@ -21,10 +20,12 @@ from statestore_client.server.cluster.entries import (
     HandOver,
     Life,
     LogEntry,
+    NewerLogError,
     NewFormat,
     Part,
     Renewal,
     Snapshot,
+    UnreadableLogError,
 )
 from statestore_client.server.cluster.fence import Fence, SnapshotInLog, Verdict
 

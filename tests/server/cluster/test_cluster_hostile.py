@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.batches import pack_batch
-from statestore_client.server.cluster.codec import UnreadableLogError, decode, encode
 from statestore_client.server.cluster.entries import (
     MAX_LEASE_MS,
     BatchPiece,
@@ -23,6 +22,9 @@ from statestore_client.server.cluster.entries import (
     Part,
     Renewal,
     Snapshot,
+    UnreadableLogError,
+    decode,
+    encode,
 )
 from statestore_client.server.cluster.events import BatchReplicated
 

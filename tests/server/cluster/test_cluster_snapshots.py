@@ -8,8 +8,7 @@ from random import Random
 import pytest
 from cluster_lives import Lives, puts
 
-from statestore_client.server.cluster.codec import UnreadableLogError, decode
-from statestore_client.server.cluster.entries import Part, Snapshot
+from statestore_client.server.cluster.entries import Part, Snapshot, UnreadableLogError, decode
 from statestore_client.server.cluster.events import (
     BatchReplicated,
     RowsRestored,

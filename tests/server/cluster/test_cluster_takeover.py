@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from cluster_lives import Lives, puts
 
-from statestore_client.server.cluster.codec import decode
-from statestore_client.server.cluster.entries import UNFINISHED, Challenge, Claim
+from statestore_client.server.cluster.campaign import ObservedTime, log_time
+from statestore_client.server.cluster.entries import UNFINISHED, Challenge, Claim, decode
 from statestore_client.server.cluster.events import BatchReplicated, FormatRaised, OwnerChanged, Promoted
-from statestore_client.server.cluster.observed_time import ObservedTime, log_time
 from statestore_client.server.cluster.roles import ClusterSettings, Life, Role
 from statestore_client.wire.instant import Instant
 

@@ -11,7 +11,7 @@ import pytest
 from statestore_client.mqtt.packets import Connect, Pingreq, Publish, Subscribe, Subscription
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.runtime.broker_driver import BrokerDriver
-from statestore_client.server.runtime.turns import TURN_S, ConcurrencyProbe
+from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe
 from statestore_client.wire.instant import Instant
 
 

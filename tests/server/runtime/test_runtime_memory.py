@@ -22,8 +22,7 @@ from support.waiting import until
 from statestore_client.mqtt.packets import Connect, encode
 from statestore_client.server import ServerTls
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.runtime.garbage_collection import short_pauses
-from statestore_client.server.runtime.memory_release import memory_given_back
+from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.sockets import SocketTransport
@@ -147,7 +146,7 @@ async def test_the_collector_is_left_as_it_was() -> None:
 
 _PROGRAM = """
 import re
-from statestore_client.server.runtime.memory_release import trim_memory
+from statestore_client.server.runtime.process import trim_memory
 def resident_kb():
     return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1])
 kept = []

@@ -162,7 +162,7 @@ def test_a_token_survives_a_restart_whatever_the_wall_clock(
         before = store.guarded(lease).set("k", "1").version
         server.clock.step_wall(step_s)
         if rebooted:
-            monkeypatch.setattr("statestore_client.server.runtime.storage.disk.monotonic_origin", lambda: 1)
+            monkeypatch.setattr("statestore_client.server.runtime.storage.disk_storage.monotonic_origin", lambda: 1)
         server.restart(keep_state=True)
         after = store.guarded(lease).set("k", "2").version
         assert after is not None
@@ -179,7 +179,7 @@ def test_no_lease_moves_over_a_restart(tmp_path: Path, monkeypatch: pytest.Monke
         server.clock.advance(20, keep_alive=False)
         server.clock.step_wall(3_600)
         if rebooted:
-            monkeypatch.setattr("statestore_client.server.runtime.storage.disk.monotonic_origin", lambda: 1)
+            monkeypatch.setattr("statestore_client.server.runtime.storage.disk_storage.monotonic_origin", lambda: 1)
         server.restart(keep_state=True)
         server.clock.advance(38, keep_alive=False)
         assert store.get("lock").value == b"me"

@@ -27,8 +27,8 @@ from statestore_client.errors import SettingsError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials
 from statestore_client.server.broker.quotas import network_of
+from statestore_client.server.runtime.fairness import Throttle
 from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
-from statestore_client.server.runtime.throttle import Throttle
 from statestore_client.wire.commands import Get
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.server.monitor.locks import without_holders
-from statestore_client.server.runtime.observability.event_log import LOGGER
 from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
+from statestore_client.server.runtime.observability.logs import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

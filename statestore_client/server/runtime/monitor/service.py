@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.monitor.access import MonitorAccess, check_monitor
-from statestore_client.server.runtime.monitor.actions import Actions
+from statestore_client.server.runtime.monitor.api import Actions, Questions, ServerParts
 from statestore_client.server.runtime.monitor.monitor import Monitor
 from statestore_client.server.runtime.monitor.pages import MonitorPages
-from statestore_client.server.runtime.monitor.questions import Questions, ServerParts
 from statestore_client.server.runtime.monitor.tap import Tap
 
 if TYPE_CHECKING:

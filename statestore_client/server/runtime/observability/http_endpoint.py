@@ -17,7 +17,7 @@ import attrs
 from raft_client._common.http_requests import HttpRequest, RequestReader
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
-from statestore_client.server.runtime.observability.event_log import LOGGER
+from statestore_client.server.runtime.observability.logs import LOGGER
 from statestore_client.server.runtime.transport.peers import Group, Peer, peer_name
 
 __all__ = ["HttpEndpoint", "HttpResponse", "HttpStream", "Respond"]

@@ -18,7 +18,7 @@ import attrs
 from raft_client import AsyncRaftClient, RaftError
 from statestore_client.errors import ConnectionLostError, DataDamagedError, ReplicatedLogError
 from statestore_client.server.cluster.batches import pack_batch, pieces
-from statestore_client.server.cluster.codec import UnreadableLogError, encode
+from statestore_client.server.cluster.campaign import log_time
 from statestore_client.server.cluster.entries import (
     FORMAT,
     UNFINISHED,
@@ -28,16 +28,17 @@ from statestore_client.server.cluster.entries import (
     Life,
     LogEntry,
     NewFormat,
+    UnreadableLogError,
+    encode,
 )
 from statestore_client.server.cluster.fence import Fence
-from statestore_client.server.cluster.observed_time import log_time
 from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, Timeline, TimeRecord, WriteBatch
 from statestore_client.server.journal.journal import TIME
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
-from statestore_client.server.runtime.replication.log_base import entries_of_servers
+from statestore_client.server.runtime.replication.log_link import entries_of_servers
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
-from statestore_client.server.runtime.storage.integrity_check import check
+from statestore_client.server.runtime.storage.inspection import check
 
 if TYPE_CHECKING:
     import os

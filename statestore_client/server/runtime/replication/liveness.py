@@ -15,16 +15,14 @@ import attrs
 from statestore_client.clocks import monotonic
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server.cluster.entries import FORMAT
-from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.replication.internal_connection import dial
-from statestore_client.server.runtime.replication.internal_handshake import PULSE_BYTES, Hello
+from statestore_client.server.runtime.observability.logs import LOGGER
+from statestore_client.server.runtime.replication.internal import PULSE_BYTES, Hello, dial
 from statestore_client.thread_locks import Flag, Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-    from statestore_client.server.runtime.replication.internal_handshake import Session
+    from statestore_client.server.runtime.replication.internal import ClusterSecret, Session
 
 __all__ = ["PulseListener", "PulseThread"]
 

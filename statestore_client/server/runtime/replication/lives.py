@@ -14,15 +14,13 @@ from statestore_client.server.cluster.patience import ClientPatience
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
-from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-from statestore_client.server.runtime.replication.internal_listener import InternalListener
+from statestore_client.server.runtime.replication.internal import ClusterSecret, InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
 from statestore_client.server.runtime.replication.log_link import LogLink
-from statestore_client.server.runtime.replication.log_peers import LogPeers
 from statestore_client.server.runtime.replication.operator_commands import OperatorCommands
-from statestore_client.server.runtime.replication.own_peer import OwnPeer
+from statestore_client.server.runtime.replication.own_peer import LogPeers, OwnPeer
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Timeline, WriteBatch
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
-    from statestore_client.server.runtime.storage.rows import StateRows
+    from statestore_client.server.runtime.storage.standby import StateRows
     from statestore_client.server.service.service import StateStoreService
 
 __all__ = ["Lives", "MachineOwner"]

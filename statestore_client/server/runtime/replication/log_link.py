@@ -6,28 +6,176 @@ A log has entries of its peers as well, such as new leaders' marks; those of ser
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raft_client import AsyncRaftClient, Freshness, RaftError, RequestExpiredError, SnapshotChunk
+from raft_client import (
+    AsyncRaftClient,
+    Freshness,
+    RaftError,
+    RequestExpiredError,
+    RequestId,
+    SnapshotChunk,
+    SnapshotPolicy,
+)
+from raft_client import LogEntry as RaftEntry
 from statestore_client.clocks import monotonic
+from statestore_client.errors import ReplicatedLogError
+from statestore_client.server.cluster.entries import Part, Snapshot, decode
 from statestore_client.server.runtime.clock import system_clock
-from statestore_client.server.runtime.observability.event_log import LOGGER
-from statestore_client.server.runtime.replication.log_base import find_base
-from statestore_client.server.runtime.replication.log_members import member_warning
-from statestore_client.server.runtime.replication.request_clock import RequestClock
-from statestore_client.server.runtime.turns import TURN_S
+from statestore_client.server.runtime.fairness import TURN_S
+from statestore_client.server.runtime.observability.logs import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
     from typing import Any
 
     from raft_client import AsyncSubscriber
-    from raft_client import LogEntry as RaftEntry
-    from statestore_client.server.cluster.entries import LogEntry
+    from statestore_client.server.cluster.entries import Life, LogEntry
     from statestore_client.server.cluster.events import Append
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.wire.instant import Instant
 
-__all__ = ["LogLink", "LogReader"]
+# -- log base ----------------------------------------------------------------------------------------------------------
+#
+# Where to begin to read a log: at its newest complete snapshot, or at its beginning.
+#
+# Each entry names the newest complete snapshot that its writer knew, so the last entries tell. If all servers stopped
+# right after the last part of a snapshot none does; then the whole log is looked through, which was trimmed before.
+
+
+_TAIL: Final = 256
+
+
+async def find_base(client: AsyncRaftClient) -> tuple[int, LogEntry] | None:
+    """The first entry of that snapshot, with its index; None for a log that is read from its beginning.
+
+    Raises UnreadableLogError for a log of something else, ReplicatedLogError for one that has lost what was in it, and
+    what the client raises.
+    """
+    log = await client.log_info()
+    end, first = log.last_applied, max(1, log.first_index)
+    base = 0
+    async for _, entry in entries_of_servers(client, max(first - 1, end - _TAIL), end):
+        base = max(base, entry.base)
+    if not base and first > 1:
+        base = await _search(client, first - 1, end)
+    if not base:
+        return None
+    async for at, entry in entries_of_servers(client, base - 1, base):
+        return at, entry
+    raise ReplicatedLogError(f"the snapshot at {base} of the log is gone: the log was trimmed by something else")
+
+
+async def entries_of_servers(client: AsyncRaftClient, after: int, end: int) -> AsyncIterator[tuple[int, LogEntry]]:
+    """Those that servers have appended, up to ``end``. Raises what the client raises, and UnreadableLogError."""
+    if after >= end:
+        return
+    async for item in client.entries(after, end - after, snapshot=SnapshotPolicy.SKIP):
+        if isinstance(item, RaftEntry) and item.is_state:
+            yield item.index, decode(item.data)
+
+
+async def _search(client: AsyncRaftClient, after: int, end: int) -> int:
+    """The last snapshot all of whose parts are there: only the writer of a valid one comes to its end."""
+    base = 0
+    begun: dict[tuple[Life, int], tuple[int, int]] = {}  # where, and the parts so far
+    async for at, entry in entries_of_servers(client, after, end):
+        body = entry.body
+        if isinstance(body, Snapshot):
+            begun[entry.life, body.index] = (at, 0)
+        elif isinstance(body, Part):
+            place, parts = begun.get((entry.life, body.index), (0, -1))
+            if entry.seq == parts:
+                begun[entry.life, body.index] = (place, parts + 1)
+                base = place if body.is_end else base
+    if not base:
+        raise ReplicatedLogError("the log was trimmed, and no snapshot in it says what there was")
+    return base
+
+
+# -- log members -------------------------------------------------------------------------------------------------------
+#
+# Whether what a server was told of the log's peers is what the log says.
+#
+# The list of ``--cluster`` counts when a log begins; later the log says who its members are. A server with an old list
+# works, until the peers that are in both are lost.
+
+
+def member_warning(settings: ReplicaSettings, members: Mapping[str, str]) -> str:
+    """What to put right at this server, whose log has these ``members``, ids with URLs. Empty if there is nothing."""
+    if settings.peer is not None:
+        name, faults = "--cluster", "; ".join(_differences(dict(settings.peer.members), members))
+    elif settings.log_keys is not None:
+        known = dict(settings.log_keys.peers)
+        strangers = (f"it has no key of {each}, a member at {url}" for each, url in members.items() if url not in known)
+        name, faults = "--log", "; ".join(strangers)
+    else:
+        return ""  # any one that is up names the others
+    return f"{name} is not what the log says: {faults}. Start this server with the members of the log" if faults else ""
+
+
+def _differences(told: Mapping[str, str], members: Mapping[str, str]) -> Iterator[str]:
+    for each, url in told.items():
+        if each not in members:
+            yield f"it names {each}, which is not a member"
+        elif members[each] != url:
+            yield f"it has {each} at {url}, which is at {members[each]}"
+    for each, url in members.items():
+        if each not in told:
+            yield f"it lacks {each}, a member at {url}"
+
+
+# -- request clock -----------------------------------------------------------------------------------------------------
+#
+# Request ids of a server whose wall clock is wrong.
+#
+# The log's peers take an id only if its time is not more than a quarter of an hour in their future, or hours in their
+# past. A server with such a clock could append nothing, and would never take over. So once an id was refused, its ids
+# have the time of the log: that of the newest id in it, and what has passed since.
+
+
+_NAMESPACE_BYTES = 16
+
+
+class RequestClock:
+    """Of one life."""
+
+    def __init__(self) -> None:
+        self._namespace = secrets.token_bytes(_NAMESPACE_BYTES)
+        self._is_off = False
+        self._newest: tuple[int, float] | None = None  # the time of an id, and when its entry came
+
+    def observe(self, made_s: int, now: Instant) -> None:
+        """An entry has arrived whose id has this time, in seconds since 1970."""
+        self._newest = made_s, now.monotonic
+
+    def refused(self, now: Instant) -> str:
+        """An id was. Returns what to tell people, at the first time."""
+        if self._is_off:
+            return ""
+        self._is_off = True
+        known = self._seconds(now)
+        if known is None:
+            return "the log's peers refuse this server's clock, and there is nothing in the log to go by: set it right"
+        off_s = now.wall_ms // 1000 - known
+        direction = "ahead of" if off_s > 0 else "behind"
+        return f"the wall clock is {abs(off_s)} s {direction} that of the log, which this server goes by: set it right"
+
+    def new_id(self, number: int, now: Instant) -> RequestId | None:
+        """For the append of this number, which no other has; None for one by the wall clock."""
+        seconds = self._seconds(now) if self._is_off else None
+        return None if seconds is None else RequestId.derive(self._namespace, number, seconds=seconds)
+
+    def _seconds(self, now: Instant) -> int | None:
+        if self._newest is None:
+            return None
+        made_s, came_at = self._newest
+        return int(made_s + now.monotonic - came_at)
+
+
+# -- log link ----------------------------------------------------------------------------------------------------------
+
 
 #: Own peers broadcast every 0.1 s, Node peers every 0.5 s.
 _SILENCE_S: Final = 0.7
@@ -82,7 +230,7 @@ class LogLink:
         return self._subscriber is not None and self._subscriber.state.freshness is not Freshness.SILENT
 
     async def find_base(self) -> tuple[int, LogEntry] | None:
-        """See :func:`.log_base.find_base`. Waits for a leader. Raises what that does."""
+        """See :func:`find_base`. Waits for a leader. Raises what that does."""
         timeout = _FIRST_LEADER_TIMEOUT_S
         while True:
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.cluster import entries
 from statestore_client.server.cluster.roles import Role
-from statestore_client.server.runtime.observability.event_log import log_event
+from statestore_client.server.runtime.observability.logs import log_event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
@@ -25,19 +25,61 @@ from statestore_client.server.cluster.events import (
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
-from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
+from statestore_client.server.runtime.observability.logs import LOGGER, log_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import ClusterEvent
-    from statestore_client.server.journal import Done, WriteBatch
+    from statestore_client.server.journal import Done, Timeline, WriteBatch
     from statestore_client.server.runtime.clock import ElapsedClock
-    from statestore_client.server.runtime.replication.life_owner import LifeOwner
     from statestore_client.server.runtime.replication.log_link import LogLink
 
-__all__ = ["ReplicaLife"]
+# -- life owner --------------------------------------------------------------------------------------------------------
+#
+# What one life of a replicated server tells its program.
+
+
+class LifeOwner(Protocol):
+    """What a life tells. It may be closed from inside any of these."""
+
+    def replicated(self, batch: WriteBatch) -> None:
+        """A standby's machines have these rows from now on."""
+
+    def settled(self) -> None:
+        """All rows of a snapshot are here."""
+
+    def log_trimmed(self) -> None:
+        """This life has fallen behind: another one has to begin after the newest snapshot."""
+
+    def caught_up(self) -> None:
+        """All that there was has been read."""
+
+    def appending(self, batch: WriteBatch) -> None:
+        """The active server writes this batch."""
+
+    def written(self) -> None:
+        """It is in the log. What it answers is said next."""
+
+    def owner_changed(self, epoch: int, owner: Life | None, url: str) -> None:
+        """Another server is active, or none. What was so before this life had caught up is not told."""
+
+    def promoted(self, epoch: int, timeline: Timeline) -> None:
+        """This one is."""
+
+    def deposed(self, epoch: int) -> None:
+        """This life is over."""
+
+    def may_speak_again(self) -> None:
+        """Or so it may be: something came back from the log."""
+
+    def failed(self, error: Exception) -> None:
+        """The server cannot go on."""
+
+
+# -- replica life ------------------------------------------------------------------------------------------------------
+
 
 #: A batch may be on its way, or an epoch may be so new that it cannot be given up yet.
 _AGAIN_S: Final = 0.01

@@ -3,22 +3,237 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import socket
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import attrs
 
 from raft_client import RaftError, RaftSettings
+from raft_client._common.hosts import is_local
 from raft_client.server import NodeSettings
-from statestore_client.errors import SettingsError
-from statestore_client.server.runtime.replication.cluster_nodes import listening_address, nodes_of
-from statestore_client.server.runtime.replication.log_keys import ClusterKeys, LogKeys
+from statestore_client.curve_keys import (
+    KeyPair,
+    read_pair,
+    read_public_key,
+    write_pair,
+    write_private,
+    write_public_key,
+)
+from statestore_client.errors import DataDirectoryError, SettingsError
+from statestore_client.server.runtime.replication.internal import derive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["PeerSettings", "ReplicaSettings"]
+# -- cluster nodes -----------------------------------------------------------------------------------------------------
+#
+# The machines of a cluster of which each has a server and a peer of the log: ``a=host,b=host,c=host:port``.
+#
+# A machine has three ports, one after the other: its peer takes requests at the first one and broadcasts from the
+# second one; its server listens at the third one for the other servers.
+
+
+DEFAULT_PORT: Final = 8047
+_PORTS: Final = 3
+_LAST_PORT: Final = 65_535
+#: With two, the loss of any one ends everything.
+_FEWEST: Final = 3
+_MOST: Final = 9
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
+_PLACE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z][0-9A-Za-z._-]*)(?::([0-9]{1,5}))?")
+
+
+@attrs.frozen
+class ClusterNode:
+    """``host`` is in brackets if it is an IPv6 address."""
+
+    id: str
+    host: str
+    port: int
+
+    @property
+    def peer_url(self) -> str:
+        return f"tcp://{self.host}:{self.port}"
+
+    @property
+    def publisher_port(self) -> int:
+        return self.port + 1
+
+    @property
+    def internal_port(self) -> int:
+        return self.port + 2
+
+    @property
+    def internal_address(self) -> str:
+        return f"{self.host}:{self.internal_port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of the same machine find it."""
+        return is_local(self.host)
+
+
+def nodes_of(nodes: str | Mapping[str, str]) -> dict[str, ClusterNode]:
+    """By id. Raises SettingsError for what no cluster can be."""
+    if isinstance(nodes, str):
+        entries = [(name.strip(), host.strip()) for name, _, host in (each.partition("=") for each in nodes.split(","))]
+    else:
+        entries = list(nodes.items())
+    found = [_node(*each) for each in entries]
+    by_id = {node.id: node for node in found}
+    if len(by_id) < len(found):
+        raise SettingsError("two servers of the cluster have the same id")
+    if not _FEWEST <= len(found) <= _MOST:
+        raise SettingsError(
+            f"a cluster has {_FEWEST} to {_MOST} servers, not {len(found)}: it goes on while more than half of them run"
+        )
+    if len({node.is_local for node in found}) > 1:
+        raise SettingsError("some hosts of the cluster are this machine only: say how all of them find each other")
+    for one, other in ((one, other) for one in found for other in found if one.id < other.id):
+        if one.host == other.host and abs(one.port - other.port) < _PORTS:
+            raise SettingsError(
+                f"{one.id} and {other.id} would share ports of {one.host}: each takes {_PORTS}, from the one given"
+            )
+    return by_id
+
+
+def _node(name: object, place: object) -> ClusterNode:
+    parts = _PLACE.fullmatch(place) if isinstance(place, str) else None
+    if not isinstance(name, str) or not _ID.fullmatch(name) or parts is None:
+        raise SettingsError(
+            f"{name}={place} is not ID=HOST or ID=HOST:PORT, with an id of letters, digits, '.', '_' and '-'"
+        )
+    port = DEFAULT_PORT if parts[2] is None else int(parts[2])
+    if not 0 < port <= _LAST_PORT - (_PORTS - 1):
+        raise SettingsError(
+            f"{name}={place}: the port is from 1 to {_MAX_PORT - _PORTS + 1}, as the next two are taken, too"
+        )
+    return ClusterNode(name, parts[1], port)
+
+
+def listening_address(node: ClusterNode) -> str:
+    """The address of this machine that the others mean. Raises SettingsError if there is none."""
+    host = node.host.strip("[]")
+    try:
+        address = str(socket.getaddrinfo(host, node.port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise SettingsError(f"the own host {host} has no address: {error.strerror or error}") from error
+    if is_local(address) and not node.is_local:
+        raise SettingsError(f"{host} is {address} on this machine, where others do not find it: say where to listen")
+    return address
+
+
+# -- log keys ----------------------------------------------------------------------------------------------------------
+#
+# The keys of CURVE with which a server reaches the peers of its log: read from files, or made from one secret.
+#
+# With ``--cluster`` all keys are made from the secret that the servers share. Each knows those of the others without
+# another file, and writes what its own peer, and ``zmqraft``, read as files::
+#
+#     keys/a.key, keys/b.key, …       the public keys of the peers
+#     keys/a.key_secret               the pair of this server's own peer
+#     keys/clients/servers.key        the public key of all servers, as clients of the log
+#     keys/zmqraft.env                that pair, and where the peers are, as variables of the environment
+#
+# Source: ``docs/decisions/0057-keys-of-a-cluster.md``.
+
+
+#: Keys for another purpose, such as the codes of the servers' internal addresses, cannot be told from these.
+_SALT: Final = b"statestore keys of a cluster's log 1"
+_CLIENT: Final = "servers"
+
+
+@attrs.frozen
+class LogKeys:
+    """``peers``: the URL of each peer and its public key; ``own``: the pair of the client."""
+
+    peers: tuple[tuple[str, str], ...]
+    own: KeyPair
+
+    @classmethod
+    def read(cls, folder: Path, name: str, peers: Mapping[str, str]) -> Self:
+        """From a directory, as peers have them: ``NAME.key_secret`` of this client, and ``ID.key`` of each peer, whose
+        ids and URLs are ``peers``. Raises SettingsError, which names the file that is at fault.
+        """
+        own = folder / f"{name}.key_secret"
+        for file in (own, *(folder / f"{each}.key" for each in peers)):
+            if file.parent != folder:
+                raise SettingsError(f"{file.stem!r} cannot have a key file: no file can have its name")
+        keys = tuple((url, read_public_key(folder / f"{each}.key").decode()) for each, url in peers.items())
+        return cls(keys, read_pair(own))
+
+
+@attrs.frozen
+class ClusterKeys:
+    """All pairs of a cluster: of its peers, by id, and of the servers as clients of the log."""
+
+    peers: tuple[tuple[str, KeyPair], ...]
+    client: KeyPair
+
+    @classmethod
+    def made_from(cls, secret: bytes, cluster: str, ids: Mapping[str, str]) -> Self:
+        """The same for everybody who has the secret, and names the cluster and its peers in the same way."""
+
+        def pair(kind: str, name: str) -> KeyPair:
+            info = b"\0".join((kind.encode(), cluster.encode(), name.encode(), b""))
+            return KeyPair.of_secret(derive(_SALT, secret, info))
+
+        return cls(tuple((each, pair("peer", each)) for each in ids), pair("client", _CLIENT))
+
+    def of_client(self, urls: Mapping[str, str]) -> LogKeys:
+        """What a client of the log needs; ``urls`` are those of the peers, by id."""
+        return LogKeys(tuple((urls[each], pair.public.decode()) for each, pair in self.peers), self.client)
+
+    def write(self, folder: Path, own: str, cluster: str, urls: Mapping[str, str]) -> None:
+        """The files for the peer ``own``, and for ``zmqraft``, which finds the peers at ``urls``, by id.
+
+        Raises DataDirectoryError if there are files of another secret: a server that runs may use them.
+        """
+        pair = dict(self.peers)[own]
+        try:
+            self._check(folder, own, pair)
+            (folder / "clients").mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            for each, of_peer in self.peers:
+                write_public_key(folder / f"{each}.key", of_peer)
+            write_public_key(folder / "clients" / f"{_CLIENT}.key", self.client)
+            write_pair(folder / f"{own}.key_secret", pair)
+            write_private(folder / "zmqraft.env", self._variables(cluster, urls))
+        except OSError as error:
+            raise DataDirectoryError(f"the keys in {folder} cannot be written: {error.strerror or error}") from error
+
+    def _check(self, folder: Path, own: str, pair: KeyPair) -> None:
+        file = folder / f"{own}.key_secret"
+        if not file.exists():
+            return
+        try:
+            found = read_pair(file)
+        except SettingsError as error:
+            raise DataDirectoryError(f"{error.message}. Remove it, and it is made anew") from error
+        if found != pair:
+            raise DataDirectoryError(
+                f"the keys in {folder} were made from another secret, or for another cluster. If the secret has "
+                "changed at all servers, stop them all and remove the directory of keys of each"
+            )
+
+    def _variables(self, cluster: str, urls: Mapping[str, str]) -> str:
+        variables = {
+            "ZMQRAFT_SEEDS": ",".join(urls.values()),
+            "ZMQRAFT_CLUSTER": cluster,
+            "ZMQRAFT_CURVE_PEER_KEYS": ",".join(f"{url}={key}" for url, key in self.of_client(urls).peers),
+            "ZMQRAFT_CURVE_PUBLIC_KEY": self.client.public.decode(),
+            "ZMQRAFT_CURVE_SECRET_KEY": self.client.secret.decode(),
+        }
+        lines = (f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
+        return "# For zmqraft: set -a; . this file\n" + "".join(lines)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
 
 _MAX_ID_BYTES: Final = 64
 _MAX_PORT: Final = 65_535

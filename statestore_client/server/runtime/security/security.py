@@ -24,8 +24,8 @@ from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
-from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.security.access_rules import AccessRules
+from statestore_client.server.runtime.observability.logs import log_event
+from statestore_client.server.runtime.security.files import AccessRules
 from statestore_client.server.runtime.security.passwords import Passwords
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker import Refusal
 from statestore_client.server.broker.quotas import network_of
-from statestore_client.server.runtime.throttle import Throttle
+from statestore_client.server.runtime.fairness import Throttle
 
 if TYPE_CHECKING:
     import asyncio
 
     from statestore_client.server.broker import Credentials, Verdict, Verification
     from statestore_client.server.runtime.clock import Clock
-    from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+    from statestore_client.server.runtime.observability.logs import RefusalLog
 
 __all__ = ["VerifierThreads"]
 

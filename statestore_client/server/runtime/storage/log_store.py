@@ -11,7 +11,7 @@ What makes a crash harmless, in this order:
 
 A disk with room for batches but not for a new database stops nobody: it is tried again when the log is longer.
 
-What is there is checked before anything is changed (:mod:`statestore_client.server.runtime.storage.contents`).
+What is there is checked before anything is changed (:mod:`statestore_client.server.runtime.storage.files`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,28 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.server.journal import Stream, WriteBatch
-from statestore_client.server.runtime.storage.contents import DATABASE_NAME, TEMPORARY_NAME, Contents, log_name, logs_in
-from statestore_client.server.runtime.storage.database import FRAME_BYTES, Database, DatabaseWriter, Head, LogMark
-from statestore_client.server.runtime.storage.filesystem import is_full
-from statestore_client.server.runtime.storage.log import Log, make_log, note
+from statestore_client.server.runtime.storage.directory import is_full
+from statestore_client.server.runtime.storage.files import (
+    DATABASE_NAME,
+    FRAME_BYTES,
+    TEMPORARY_NAME,
+    Contents,
+    Database,
+    DatabaseWriter,
+    Head,
+    Log,
+    LogMark,
+    log_name,
+    logs_in,
+    make_log,
+    note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from statestore_client.server.journal import Subject
-    from statestore_client.server.runtime.storage.filesystem import Folder
+    from statestore_client.server.runtime.storage.directory import Folder
 
 __all__ = ["LogStore", "records_of"]
 

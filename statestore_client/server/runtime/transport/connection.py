@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
-from statestore_client.server.runtime.transport.rate_limiter import RateLimiter
+from statestore_client.server.runtime.fairness import TURN_S, RateLimiter
 from statestore_client.server.runtime.transport.sockets import SocketTransport, set_options
 from statestore_client.server.runtime.transport.tls import certificate_of, certified_name
-from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Connection
     from statestore_client.server.runtime.broker_driver import BrokerDriver
-    from statestore_client.server.runtime.security.revocation import CertificateId
+    from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.transport.peers import Peer
 
 __all__ = ["LINGER_S", "ServerConnection"]

@@ -17,7 +17,7 @@ import attrs
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.quotas import network_of
-from statestore_client.server.runtime.file_limit import file_limit
+from statestore_client.server.runtime.process import file_limit
 
 if TYPE_CHECKING:
     import asyncio

@@ -17,7 +17,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from statestore_client.server.runtime.observability.event_log import LOGGER, log_event
+from statestore_client.server.runtime.observability.logs import LOGGER, log_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

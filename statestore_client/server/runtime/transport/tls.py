@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import ssl
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,21 +18,71 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import path, required
-from statestore_client.server.runtime.observability.event_log import log_event
-from statestore_client.server.runtime.security.revocation import CertificateId, Trust, certificate_id
-from statestore_client.server.runtime.security.watched_file import WatchedFile
+from statestore_client.server.runtime.observability.logs import log_event
+from statestore_client.server.runtime.security.files import CertificateId, Trust, WatchedFile, certificate_id
 from statestore_client.server.runtime.transport.peers import peer_name
-from statestore_client.server.runtime.transport.tls_alerts import alerting, handshake_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.errors import PacketError
     from statestore_client.server.runtime.broker_driver import BrokerDriver
-    from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+    from statestore_client.server.runtime.observability.logs import RefusalLog
     from statestore_client.server.runtime.transport.peers import Peer
 
-__all__ = ["ServerTls", "TlsAcceptor", "TlsFiles", "certificate_of", "certified_name"]
+# -- tls alerts --------------------------------------------------------------------------------------------------------
+#
+# TLS alerts that reach the peer.
+#
+# asyncio closes the socket of a failed handshake without sending what TLS has to say about it, so that a client with an
+# expired certificate sees no more than the end of the connection, and tries again for ever. Here the alert is written
+# to the socket before asyncio hears of the failure.
+
+
+#: The transport whose handshake begins. asyncio makes the TLS object in a callback, which inherits the context.
+handshake_of: ContextVar[asyncio.Transport] = ContextVar("handshake_of")
+
+
+class _AlertingObject(ssl.SSLObject):
+    """Says why its handshake failed."""
+
+    outgoing: ssl.MemoryBIO
+    transport: asyncio.Transport | None
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.transport is not None and (alert := self.outgoing.read()):
+                self.transport.write(alert)
+            raise
+
+
+class AlertingContext(ssl.SSLContext):
+    """A context for servers whose handshakes run under :data:`handshake_of`. Elsewhere it is as any other."""
+
+    sslobject_class: type[ssl.SSLObject] = _AlertingObject
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
+        if isinstance(made, _AlertingObject):
+            made.outgoing, made.transport = outgoing, handshake_of.get(None)
+        return made
+
+
+def alerting(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same context, whose handshakes send alerts from now on. One that has its own way to make TLS objects, of
+    another library, stays as it is.
+    """
+    if type(context) is ssl.SSLContext and context.sslobject_class is ssl.SSLObject:
+        context.__class__ = AlertingContext
+    return context
+
+
+# -- tls ---------------------------------------------------------------------------------------------------------------
+
 
 #: How long a peer may take to answer the end of TLS, in seconds.
 _SHUTDOWN_S: Final = 1.0

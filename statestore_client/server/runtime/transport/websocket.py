@@ -32,8 +32,8 @@ from websockets.typing import Subprotocol
 from raft_client._common.hosts import host_of
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
+from statestore_client.server.runtime.fairness import TURN_S
 from statestore_client.server.runtime.transport.connection import ServerConnection
-from statestore_client.server.runtime.turns import TURN_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -11,7 +11,7 @@ from machines_clients import Mortal, Receiver, Sender, Writer
 from machines_process import MachineHost
 from replicas_world import SimulatedLog, World
 
-from statestore_client.server.runtime import broker_driver, turns
+from statestore_client.server.runtime import broker_driver, fairness
 from statestore_client.server.runtime.transport import connection
 
 _FAULTS = (
@@ -205,7 +205,7 @@ def run_machines(seed: int) -> MachineOutcome:
     """From its seed."""
     with (
         patch.object(broker_driver, "time", _StandingTime),
-        patch.object(turns, "time", _StandingTime),
+        patch.object(fairness, "time", _StandingTime),
         patch.object(connection, "time", _StandingTime),
     ):
         schedule = MachineSchedule(seed)

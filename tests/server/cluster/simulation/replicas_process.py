@@ -10,8 +10,7 @@ from replicas_clients import Connection, Staged
 from replicas_host import CHUNK, LogUser
 from replicas_machine import NEWEST, Machine, Request, applied, know
 
-from statestore_client.server.cluster.codec import NewerLogError
-from statestore_client.server.cluster.entries import Life, Snapshot
+from statestore_client.server.cluster.entries import Life, NewerLogError, Snapshot
 from statestore_client.server.cluster.events import (
     BatchReplicated,
     BatchWritten,

@@ -16,8 +16,7 @@ from zlib import crc32
 
 import attrs
 
-from statestore_client.server.cluster.codec import decode
-from statestore_client.server.cluster.entries import BatchPiece
+from statestore_client.server.cluster.entries import BatchPiece, decode
 
 if TYPE_CHECKING:
     from replicas_host import LogUser

@@ -19,8 +19,7 @@ from statestore_client.server.journal import Stream, Timeline, WriteBatch
 from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
-from statestore_client.server.runtime.storage.rows import StateRows
-from statestore_client.server.runtime.storage.standby import Standby
+from statestore_client.server.runtime.storage.standby import Standby, StateRows
 from statestore_client.server.service.service import StateStoreService
 
 Patch = pytest.MonkeyPatch

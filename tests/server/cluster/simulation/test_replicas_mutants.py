@@ -19,13 +19,11 @@ from replicas_schedule import run_schedule
 from support.schedules import Mutants, seeds_near
 
 from statestore_client.server.cluster.batches import Assembly
-from statestore_client.server.cluster.campaign import Campaign
-from statestore_client.server.cluster.codec import UnreadableLogError, decode
-from statestore_client.server.cluster.entries import BatchPiece, Claim
+from statestore_client.server.cluster.campaign import Campaign, ObservedTime
+from statestore_client.server.cluster.entries import BatchPiece, Claim, UnreadableLogError, decode
 from statestore_client.server.cluster.events import BatchWritten, SnapshotRestored
 from statestore_client.server.cluster.fence import Fence, Verdict
 from statestore_client.server.cluster.member import ClusterMember
-from statestore_client.server.cluster.observed_time import ObservedTime
 from statestore_client.server.cluster.ownership import Ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader

@@ -341,7 +341,7 @@ def test_somebody_who_guesses_passwords_is_stopped() -> None:
 
 def test_streams_end_when_passwords_change(tmp_path: Path) -> None:
     """A user that is taken out of the password file sees no more."""
-    from statestore_client.server.runtime.security.password_file import remove_user, set_password
+    from statestore_client.server.runtime.security.passwords import remove_user, set_password
 
     file = tmp_path / "users"
     set_password(file, "a", b"secret")

@@ -32,7 +32,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
 )
 from statestore_client.server import BrokerLimits, EmbeddedServer
-from statestore_client.server.runtime.observability.event_log import JsonLines, log_event
+from statestore_client.server.runtime.observability.logs import JsonLines, log_event
 from statestore_client.wire.protocol import COMMAND_TOPIC
 
 #: A line of the text format, as Prometheus documents it.

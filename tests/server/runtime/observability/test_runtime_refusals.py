@@ -31,7 +31,7 @@ from statestore_client.mqtt.packets import (
     Will,
 )
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls, StoreLimits
-from statestore_client.server.runtime.observability.refusal_log import RefusalLog
+from statestore_client.server.runtime.observability.logs import RefusalLog
 from statestore_client.wire.protocol import COMMAND_TOPIC, notification_topic
 
 GUESSER, BYSTANDER = "127.0.0.1", "127.0.0.2"

@@ -23,9 +23,7 @@ from support.waiting import until
 from statestore_client import AsyncStateStoreClient
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server import ReplicaSettings
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-from statestore_client.server.runtime.replication.internal_connection import dial
-from statestore_client.server.runtime.replication.internal_handshake import MAGIC, Hello
+from statestore_client.server.runtime.replication.internal import MAGIC, ClusterSecret, Hello, dial
 from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.server import Server
 
@@ -112,7 +110,7 @@ async def test_an_impostor_gives_no_sign_of_life(kind: str, monkeypatch: pytest.
 @pytest.mark.attack("replicated servers", "take the clients of a server that is gone")
 async def test_an_impostor_hears_no_client(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A standby that takes it for the active server tries to pass a client on, and says nothing of what that sent."""
-    monkeypatch.setattr("statestore_client.server.runtime.replication.splice._DIAL_S", 0.1)
+    monkeypatch.setattr("statestore_client.server.runtime.replication.client_router._DIAL_S", 0.1)
     async with servers("a", "b") as pair, Impostor(IMPOSTORS[kind]).listen() as impostor:
         standby = await pair.standby()
         _, writer = await asyncio.open_connection("127.0.0.1", standby.endpoints.port)
@@ -222,7 +220,7 @@ async def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_a_flood_of_strangers_keeps_no_server_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too many that say nothing, the oldest of the most crowded address goes: a server elsewhere has its time."""
-    monkeypatch.setattr("statestore_client.server.runtime.replication.internal_listener._MOST_STRANGERS", 5)
+    monkeypatch.setattr("statestore_client.server.runtime.replication.internal._MOST_STRANGERS", 5)
     async with servers("a") as pair:
         host, _, port = replication(await pair.active()).url.partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))

@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 
 from statestore_client.errors import RemoteProtocolError
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-from statestore_client.server.runtime.replication.internal_connection import InternalStream, receive
-from statestore_client.server.runtime.replication.internal_handshake import ENCRYPTED, MAGIC, Session
-from statestore_client.server.runtime.replication.internal_listener import InternalListener
+from statestore_client.server.runtime.replication.internal import (
+    ENCRYPTED,
+    MAGIC,
+    ClusterSecret,
+    InternalListener,
+    InternalStream,
+    Session,
+    receive,
+)
 from statestore_client.server.runtime.replication.liveness import PulseThread
 
 

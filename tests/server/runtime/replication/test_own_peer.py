@@ -33,7 +33,7 @@ from statestore_client.cli import exits
 from statestore_client.curve_keys import KeyPair
 from statestore_client.server import ClusterKeys, EmbeddedServer, LogKeys, ReplicaSettings
 from statestore_client.server.runtime import server_thread
-from statestore_client.server.runtime.replication.log_members import member_warning
+from statestore_client.server.runtime.replication.log_link import member_warning
 
 
 def cluster() -> dict[str, str]:

@@ -21,11 +21,11 @@ from statestore_client import AsyncStateStoreClient, ConnectionState, Replicated
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication import lives
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
+from statestore_client.server.runtime.replication.internal import ClusterSecret
 from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.transport.endpoints import Endpoints
+from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from statestore_client import SettingsError
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server import ReplicaSettings
-from statestore_client.server.runtime.replication.cluster_secret import ClusterSecret
-from statestore_client.server.runtime.replication.internal_handshake import (
+from statestore_client.server.runtime.replication.internal import (
     PULSE_BYTES,
     Answer,
+    ClusterSecret,
     Hello,
     Session,
     check_magic,
     length_of,
 )
-from statestore_client.server.runtime.replication.request_clock import RequestClock
+from statestore_client.server.runtime.replication.log_link import RequestClock
 from statestore_client.wire.instant import Instant
 
 

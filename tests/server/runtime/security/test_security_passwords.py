@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.server.runtime.security.password_file import remove_user, set_password
-from statestore_client.server.runtime.security.passwords import PasswordHash, Passwords, read_passwords
+from statestore_client.server.runtime.security.passwords import (
+    PasswordHash,
+    Passwords,
+    read_passwords,
+    remove_user,
+    set_password,
+)
 
 #: RFC 7914, section 12, the first half of the outputs: PBKDF2 makes them in blocks of 32 bytes.
 VECTORS = [

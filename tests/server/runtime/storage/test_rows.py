@@ -19,8 +19,8 @@ from statestore_client.server.cluster.batches import pack_batch
 from statestore_client.server.cluster.entries import Part
 from statestore_client.server.cluster.snapshots import SnapshotReader
 from statestore_client.server.journal import Done, Stream, StreamTables, Subject, WriteBatch, unseal
-from statestore_client.server.runtime.storage import rows
-from statestore_client.server.runtime.storage.rows import StateRows
+from statestore_client.server.runtime.storage import standby
+from statestore_client.server.runtime.storage.standby import StateRows
 from statestore_client.server.store import KEEP_ALL, Persistence
 from statestore_client.wire.commands import Del, Set
 from statestore_client.wire.hlc import HlcTimestamp
@@ -158,7 +158,7 @@ def test_rows_and_the_log_after_them_are_the_whole_state(
     """Whatever clients do meanwhile, a standby that began with a snapshot has what one has that read all of the log,
     also if the server that is active goes with changes that are not in the log."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "_MOST_ROWS", 2)
+        patch.setattr(standby, "_MOST_ROWS", 2)
         program = _Program(persistence, by_standby=by_standby)
         program.begin()
         for step in before:

@@ -21,9 +21,8 @@ from statestore_client.errors import DataDamagedError, DataDirectoryError, DataF
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage, erase_data
-from statestore_client.server.runtime.storage.contents import Contents
-from statestore_client.server.runtime.storage.filesystem import SystemFolder
-from statestore_client.server.runtime.storage.frames import frame, pack
+from statestore_client.server.runtime.storage.directory import SystemFolder
+from statestore_client.server.runtime.storage.files import Contents, frame, pack
 from statestore_client.sync import StateStoreClient
 
 _WAIT_S = 10.0

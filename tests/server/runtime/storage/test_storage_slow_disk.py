@@ -14,7 +14,7 @@ from statestore_client.server import EmbeddedServer
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.journal import Stream, TimeRecord, WriteBatch
 from statestore_client.server.runtime.storage import DiskStorage, group_commit
-from statestore_client.server.runtime.storage.log import Log
+from statestore_client.server.runtime.storage.files import Log
 
 
 def test_clients_wait_for_a_disk_that_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from support.websocket_wire import RawWebSocket
 
 from statestore_client.mqtt.packets import Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import BrokerLimits, EmbeddedServer
-from statestore_client.server.runtime.transport.rate_limiter import RateLimiter
+from statestore_client.server.runtime.fairness import RateLimiter
 
 
 @pytest.mark.parametrize("is_web", [False, True])

@@ -27,7 +27,7 @@ from statestore_client import ConnectionLostError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.security.revocation import Trust, certificate_id
+from statestore_client.server.runtime.security.files import Trust, certificate_id
 
 #: The reason code as the standard numbers it (MQTT 5.0, 2.4).
 NOT_AUTHORIZED = 0x87

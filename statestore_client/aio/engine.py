@@ -101,7 +101,7 @@ class Link:
     def perform_for(self, request: Request | None) -> None:
         """The same when nothing but this request was submitted: mostly, an earlier one has set the timer."""
         self._carry_out()
-        if request is not None and min(request.deadline, self._machine.exchange.silence.deadline) < self._wakes_at:
+        if request is not None and min(request.deadline, self._machine.request_table.silence.deadline) < self._wakes_at:
             self._set_timer()
 
     def caught_up(self, observer: Observer) -> None:
@@ -204,7 +204,7 @@ class Link:
         actions.perform()
         if not actions.unflushed:
             return
-        if self._turn_end is None and self._machine.exchange.in_flight == 1:
+        if self._turn_end is None and self._machine.request_table.in_flight == 1:
             # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave
             # together.
             actions.flush()
@@ -256,7 +256,7 @@ class Link:
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
             self._ack_timer = self.loop.call_later(ACK_DELAY_S, self._flush_acks)
-        if self._machine.exchange.in_flight or self.actions.unflushed_acks > FEW_ACKS:
+        if self._machine.request_table.in_flight or self.actions.unflushed_acks > FEW_ACKS:
             self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:
@@ -377,7 +377,7 @@ class Engine:
 
     async def _room(self, batch: Batch) -> int:
         """Wait until more requests of the batch may be submitted, and return how many."""
-        window = self._machine.exchange.window
+        window = self._machine.request_table.window
         while batch.outstanding > (depth := window.depth):
             batch.low_water = depth
             await batch.wait(depth)
@@ -489,12 +489,12 @@ class Engine:
     @property
     def stats(self) -> ExchangeStats:
         """Counters since the client was made."""
-        return self._machine.exchange.stats
+        return self._machine.request_table.stats
 
     @property
     def store_id(self) -> str | None:
         """The store that answered last; None if it does not say which it is."""
-        return self._machine.exchange.store_id
+        return self._machine.request_table.store_id
 
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""

@@ -55,9 +55,9 @@ from statestore_client.core.request import (
     not_answered,
     refused_subscription,
 )
-from statestore_client.core.request_table import Exchange
+from statestore_client.core.request_table import RequestTable
 from statestore_client.core.silence import Line, Silence, Verdict, is_silent
-from statestore_client.core.watch_protocol import Watching
+from statestore_client.core.watch_protocol import WatchProtocol
 from statestore_client.errors import (
     CallbackReplacedError,
     ConnectionLostError,
@@ -295,7 +295,7 @@ class ClientMachine:
         self._give_up_on = give_up_on
         self._response_topic = response_topic(client_id)
         #: Read its ``stats``, ``pending`` and ``in_flight``; call nothing.
-        self.exchange: Exchange = Exchange(
+        self.request_table: RequestTable = RequestTable(
             client_id,
             clock=clock,
             window=max_in_flight,
@@ -306,8 +306,8 @@ class ClientMachine:
             trace=trace,
         )
         #: True while anything is watched; call nothing.
-        self.watching: Watching = Watching(
-            client_id, exchange=self.exchange, actions=self.actions, request_timeout=request_timeout
+        self.watching: WatchProtocol = WatchProtocol(
+            client_id, request_table=self.request_table, actions=self.actions, request_timeout=request_timeout
         )
         self._line = line
         self._alternatives = alternatives
@@ -315,7 +315,7 @@ class ClientMachine:
         self._reconnection = Reconnection(backoff or Backoff(), random)
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
             IncomingMessage: self._received,
-            Published: self.exchange.published,
+            Published: self.request_table.published,
             Subscribed: self._receive_subscribed,
             Connected: self._receive_connected,
             Closed: self._receive_closed,
@@ -348,12 +348,12 @@ class ClientMachine:
     @property
     def situation(self) -> str:
         """The state and what led to it, for the errors of calls that could not wait for a better one."""
-        error = self._final_error or self.exchange.last_connection_error
+        error = self._final_error or self.request_table.last_connection_error
         return str(self.state) if error is None else f"{self.state}: {error}"
 
     def too_late(self, text: str) -> RequestTimeoutError:
         """The error of a call, other than a request, that waited in vain."""
-        complaint = self.exchange.complaint()
+        complaint = self.request_table.complaint()
         kind = RequestTimeoutError if complaint is None else CallbackReplacedError
         return kind(f"{text} ({complaint or self.situation})")
 
@@ -398,8 +398,8 @@ class ClientMachine:
         self._ever_connected = False
         self._subscriptions.session_lost()
         self._reconnection.begin_anew()
-        self.exchange.reset()
-        self.exchange.last_connection_error = None
+        self.request_table.reset()
+        self.request_table.last_connection_error = None
         self.watching.begin_anew()
 
     def cancel_open(self, waiter: object) -> None:
@@ -419,16 +419,16 @@ class ClientMachine:
         if self._phase is _Phase.CLOSED:
             self.actions.append(Reject(waiter, ended(self._final_error)))
             return None
-        return self.exchange.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
+        return self.request_table.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
 
     def cancel(self, request: Request, now: Instant) -> None:
         """The caller no longer waits for this request."""
-        self.exchange.cancel(request, now)
+        self.request_table.cancel(request, now)
         self.watching.settle(now)
 
     def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
         """As :meth:`cancel`, for every request whose waiter is of the given kind."""
-        self.exchange.cancel_all(is_waiter, now)
+        self.request_table.cancel_all(is_waiter, now)
         self.watching.settle(now)
 
     def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
@@ -468,13 +468,17 @@ class ClientMachine:
             return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
         self._heard_at = now.monotonic
         self._receivers[type(event)](event, now)
-        if self.exchange.internal:
+        if self.request_table.internal:
             self.watching.settle(now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
-        exchange = self.exchange
-        requests, polls, silence = exchange.deadlines.first(), self.watching.next_deadline(), exchange.silence.deadline
+        request_table = self.request_table
+        requests, polls, silence = (
+            request_table.deadlines.first(),
+            self.watching.next_deadline(),
+            request_table.silence.deadline,
+        )
         if self._phase is _Phase.READY and polls is None and silence == math.inf:
             return requests
         deadlines = [d for d in (self._reconnection.retry_at, requests, polls) if d is not None]
@@ -486,16 +490,16 @@ class ClientMachine:
 
     def tick(self, now: Instant) -> None:
         """Time has passed: expire requests, try to connect again."""
-        exchange = self.exchange
-        if now.monotonic >= exchange.silence.deadline:
+        request_table = self.request_table
+        if now.monotonic >= request_table.silence.deadline:
             self._check_silence(now)
-        if exchange.expire(now, self._seen) and self._phase is _Phase.READY:
-            unacknowledged_since, acknowledged_at = exchange.unacknowledged_since, exchange.acknowledged_at
+        if request_table.expire(now, self._seen) and self._phase is _Phase.READY:
+            unacknowledged_since, acknowledged_at = request_table.unacknowledged_since, request_table.acknowledged_at
             heard_at = self._heard_at if self._line_heard_at is None else now.monotonic
             if is_silent(now.monotonic, heard_at, unacknowledged_since, acknowledged_at):
-                self._drop(exchange.complaint() or "the broker does not answer any longer")
+                self._drop(request_table.complaint() or "the broker does not answer any longer")
         if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
-            self._drop(exchange.complaint() or "the broker did not answer SUBSCRIBE")
+            self._drop(request_table.complaint() or "the broker did not answer SUBSCRIBE")
         if self._reconnection.is_due(now):
             self._connect()
         self.watching.tick(now)
@@ -507,26 +511,26 @@ class ClientMachine:
         return None if line is None else line.heard_at
 
     def _check_silence(self, now: Instant) -> None:
-        exchange, heard_at = self.exchange, self._line_heard_at
-        owed_since = exchange.owed_since
+        request_table, heard_at = self.request_table, self._line_heard_at
+        owed_since = request_table.owed_since
         if self._phase is _Phase.SUBSCRIBING:
             owed_since = self._subscribed_by - _SUBSCRIBE_TIMEOUT_S
-        verdict = exchange.silence.check(
+        verdict = request_table.silence.check(
             now.monotonic,
             heard_at,
             owed_since,
-            exchange.window.request_bytes,
+            request_table.window.request_bytes,
             has_others=self._alternatives().several,
         )
         if verdict is Verdict.PING:
             self.actions.append(Ping())
         elif verdict is Verdict.GONE:
-            self._drop(exchange.complaint() or f"{self._seen(now)}, not even for a ping")
+            self._drop(request_table.complaint() or f"{self._seen(now)}, not even for a ping")
 
     def _seen(self, now: Instant) -> str:
         """What is known of a connection on which an answer is missing."""
         line, heard_at = self._line(), self._line_heard_at
-        silent_since = max(self._heard_at if heard_at is None else heard_at, self.exchange.owed_since or -math.inf)
+        silent_since = max(self._heard_at if heard_at is None else heard_at, self.request_table.owed_since or -math.inf)
         return f"no byte from {'the broker' if line is None else line.url} for {now.monotonic - silent_since:.1f} s"
 
     def _drop(self, reason: StateStoreError | str) -> None:
@@ -540,7 +544,7 @@ class ClientMachine:
         The shell has closed the driver already and rejects those who wait. Watches go on after the reconnect.
         """
         self.actions.clear()
-        self.exchange.reset()
+        self.request_table.reset()
         self._session_is_good = False
         if self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY):
             self._receive_closed(Closed(ConnectionLostError("a signal interrupted the client")), now)
@@ -562,15 +566,15 @@ class ClientMachine:
         self._phase = _Phase.SUBSCRIBING
         self._session_is_good = True
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
-        self.exchange.connected(event)
-        self.exchange.silence.expect(now.monotonic)  # SUBACK
+        self.request_table.connected(event)
+        self.request_table.silence.expect(now.monotonic)  # SUBACK
         if not event.session_present or self._reconnection.may_have_shadow(now):
             # An attempt whose CONNACK was lost may have found the session expired, or asked for a clean start: then the
             # session that is present now is that attempt's, and has no subscriptions.
             self._subscriptions.session_lost()
         if not event.session_present and self._ever_connected:
             self._lost_session = SessionLostError("the broker lost the session while the connection was down")
-            self.exchange.session_lost(self._lost_session)
+            self.request_table.session_lost(self._lost_session)
         wanted = [self.watching.topic_filter] if self.watching else []
         self._subscriptions.ask(self._response_topic, *wanted)
         if self._response_topic in self._subscriptions:
@@ -601,7 +605,7 @@ class ClientMachine:
         for waiter in self._open_waiters:
             self.actions.append(Resolve(waiter, None))
         self._open_waiters.clear()
-        self.exchange.resume(now)
+        self.request_table.resume(now)
         if self.watching.topic_filter in self._subscriptions:
             self.watching.start(now)
         else:
@@ -619,15 +623,15 @@ class ClientMachine:
         if self._phase is _Phase.CONNECTING:
             self._reconnection.failed(now)
         elif event.reason_code == _QUOTA_EXCEEDED:
-            self.exchange.window.thrown_out(now.monotonic)
-        self.exchange.suspend(error)
+            self.request_table.window.thrown_out(now.monotonic)
+        self.request_table.suspend(error)
         self._subscriptions.disconnected()
         self.watching.suspend(now)
         if is_final:
             self._end(error)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
-            self.exchange.reject_unacknowledged(broke_connection(error))
+            self.request_table.reject_unacknowledged(broke_connection(error))
         self._phase = _Phase.WAITING
         self._reconnection.plan(now, is_round_over=is_round_over)
         self.actions.append(StateChanged(self.state, error))
@@ -658,12 +662,12 @@ class ClientMachine:
         self._phase = _Phase.CLOSED
         self._reconnection.retry_at = None
         self._final_error = error
-        self.exchange.open = False
-        self.exchange.silence.forget()
+        self.request_table.open = False
+        self.request_table.silence.forget()
         for waiter in self._open_waiters:
             self.actions.append(Reject(waiter, closed(error)))
         self._open_waiters.clear()
-        self.exchange.reject_all(partial(not_answered, error))
+        self.request_table.reject_all(partial(not_answered, error))
         self.watching.close(closed(error))
         self.actions.append(StateChanged(ConnectionState.CLOSED, error))
 
@@ -671,7 +675,7 @@ class ClientMachine:
 
     def _received(self, message: IncomingMessage, now: Instant) -> None:
         if message.topic == self._response_topic:
-            self.exchange.received(message, now)
+            self.request_table.received(message, now)
         else:
             self.watching.receive(message, now)
         if message.ack_id:

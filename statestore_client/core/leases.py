@@ -122,7 +122,7 @@ _RETRY_S: Final = 0.1
 _NEW_STORE: Final = "the server began anew with an empty store, where somebody else may have held the lock"
 
 
-class Held(Protocol):
+class LeaseView(Protocol):
     """A lease, as work that it guards sees it."""
 
     @property
@@ -176,7 +176,7 @@ def keep_renewed(
         renewed(valid_until)
 
 
-def outlive(
+def watch_expiry(
     valid_until: Callable[[], float], *, now: float, why: str, lost: Callable[[LeaseLostError], None]
 ) -> Generator[Step, Answer, None]:
     """Wait for the end of a lease that others may extend meanwhile. ``lost`` is called once, with ``why``.
@@ -188,7 +188,7 @@ def outlive(
     lost(LeaseLostError(why))
 
 
-def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step, Answer, HlcTimestamp]:
+def next_token(terms: LockTerms, lease: LeaseView, timeout: float) -> Generator[Step, Answer, HlcTimestamp]:
     """A new fencing token of the held lock: newer than all before, older than any later holder's.
 
     The holder sets the key again, and the store gives that write a version. A token made up here, from the first one
@@ -213,7 +213,7 @@ def next_token(terms: LockTerms, lease: Held, timeout: float) -> Generator[Step,
     return result.version
 
 
-def check_after(error: TransportError | BatchError, lease: Held) -> None:
+def check_after(error: TransportError | BatchError, lease: LeaseView) -> None:
     """A guarded request, or some of a batch, failed. Raise :class:`LeaseLostError` if the lease ended meanwhile.
 
     A request that may last no longer than the lease times out when the lease ends; the lost lease is what matters then.
@@ -252,7 +252,7 @@ class Edit:
     persist: bool = False
 
 
-def edit(terms: LockTerms, lease: Held, work: Edit) -> Generator[Step, Answer, Item | None]:
+def edit(terms: LockTerms, lease: LeaseView, work: Edit) -> Generator[Step, Answer, Item | None]:
     """Edit once, under ``lease``. Returns the item as it is afterwards; None when there is none.
 
     Raises :class:`LeaseLostError` when the lease is lost before the write was sent or answered.
@@ -267,7 +267,7 @@ def edit(terms: LockTerms, lease: Held, work: Edit) -> Generator[Step, Answer, I
         return (yield from _edit(lease, work, token))
 
 
-def _edit(lease: Held, work: Edit, token: HlcTimestamp) -> Generator[Step, Answer, Item | None]:
+def _edit(lease: LeaseView, work: Edit, token: HlcTimestamp) -> Generator[Step, Answer, Item | None]:
     answer = yield from _guarded(lease, Get(work.key), work.timeout, None)
     item: Item | None = answer.value
     wanted = work.change(None if item is None else item.value)
@@ -285,7 +285,7 @@ def _edit(lease: Held, work: Edit, token: HlcTimestamp) -> Generator[Step, Answe
 
 
 def _guarded(
-    lease: Held, command: Command, timeout: float, token: HlcTimestamp | None
+    lease: LeaseView, command: Command, timeout: float, token: HlcTimestamp | None
 ) -> Generator[Step, Answer, Answer]:
     """Send a command that waits no longer than the lease lasts: later it might overwrite the next holder's work."""
     lease.check()

@@ -69,7 +69,7 @@ _AT_ONCE: Final = 0.25
 _FRESH_S: Final = 2.0
 
 
-class LastWord:
+class LockKnowledge:
     """What one waiter heard last, from the server or of the connection: "not free" is said only if it is known.
 
     It is known when the server has said so, nothing failed since, and the connection is not down. One exception: if the
@@ -260,7 +260,8 @@ def _grant(terms: LockTerms, answer: Answer) -> Grant | None:
 def acquire(
     terms: LockTerms, *, now: float, timeout: float | None, request_timeout: float, random: Random
 ) -> Generator[Step, Answer, Grant]:
-    """Try; else watch, try again, wait for the holder to go. After ``timeout`` it raises what :class:`LastWord` finds.
+    """Try; else watch, try again, wait for the holder to go. After ``timeout`` it raises what
+    :class:`LockKnowledge` finds.
 
     A ``timeout`` of 0 tries once: the answer has the time of any other request.
 
@@ -269,7 +270,7 @@ def acquire(
     """
     deadline = math.inf if timeout is None else now + timeout
     policy = WaitPolicy(holder=terms.holder, lease=terms.lease, random=random)
-    word = LastWord()
+    word = LockKnowledge()
     observing = False
     while True:
         patience = request_timeout if timeout == 0 else max(0.001, min(request_timeout, deadline - now))
@@ -297,7 +298,7 @@ def acquire(
 
 
 def _in_vain(
-    terms: LockTerms, word: LastWord, timeout: float, now: float
+    terms: LockTerms, word: LockKnowledge, timeout: float, now: float
 ) -> LockNotAcquiredError | RequestTimeoutError:
     error = terms.in_vain(timeout, word.what_is_missing(now))
     error.may_have_been_applied = word.unsettled and isinstance(error, RequestTimeoutError)
@@ -318,7 +319,9 @@ def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, 
         return now  # it may take the lock but not watch it: without a watch, waiting is polling
 
 
-def _wait_for_turn(policy: WaitPolicy, word: LastWord, now: float, deadline: float) -> Generator[Step, Answer, float]:
+def _wait_for_turn(
+    policy: WaitPolicy, word: LockKnowledge, now: float, deadline: float
+) -> Generator[Step, Answer, float]:
     """Wait until it is time for the next attempt. Returns the time."""
     look_at = policy.after_refusal(now)
     while now < (until := min(look_at, deadline)):

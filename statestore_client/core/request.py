@@ -79,7 +79,7 @@ class RequestSpan(Protocol):
 
 @attrs.define(eq=False)
 class Request:
-    """One command on its way. Made by :meth:`Exchange.submit`."""
+    """One command on its way. Made by :meth:`RequestTable.submit`."""
 
     command: Command
     waiter: object
@@ -97,7 +97,7 @@ class Request:
 
 
 class InternalWaiter:
-    """Base of the waiters that are not a shell's. Their answers go to :attr:`Exchange.internal`, not to the shell."""
+    """Base of the waiters that are not a shell's: their answers go to :attr:`RequestTable.internal`."""
 
     __slots__ = ()
 

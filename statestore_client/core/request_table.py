@@ -139,7 +139,7 @@ class ExchangeStats:
     clock_drift: int = 0
 
 
-class Exchange:
+class RequestTable:
     """The request half of a client. Appends what must be done to the ``actions`` list it was given."""
 
     __slots__ = (
@@ -387,7 +387,7 @@ class Exchange:
                 self._queue.appendleft(request)
 
     def reset(self) -> None:
-        """Forget every request without an answer: the driver of this exchange rejects them."""
+        """Forget every request without an answer: the caller rejects them."""
         self.open = False
         self.silence.forget()
         for request in (*self._by_correlation.values(), *self._queue):

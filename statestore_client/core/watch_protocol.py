@@ -4,9 +4,9 @@ Steps for one key, on each connection anew (state store protocol, "KEYNOTIFY")::
 
     subscribed to notifications --> KEYNOTIFY --OK--> GET, if something may have been missed or is owed --> active
 
-Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth:`Watching.settle` takes their answers.
-No more of them are under way than the window holds, however many keys there are: a request of the user waits for no
-more than that.
+Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth:`WatchProtocol.settle` takes their
+answers. No more of them are under way than the window holds, however many keys there are: a request of the user waits
+for no more than that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 from statestore_client.core.actions import Action, Observer, Reject, Resolve, WatchOptions
 from statestore_client.core.prefixes import PrefixTable, PrefixWatch
 from statestore_client.core.request import InternalWaiter, Request
-from statestore_client.core.request_table import Exchange
+from statestore_client.core.request_table import RequestTable
 from statestore_client.core.results import Item, KeyPage
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
@@ -59,12 +59,14 @@ class _ScanStep(InternalWaiter):
     attempt: int
 
 
-class Watching:
+class WatchProtocol:
     """The watches of one client. True while there are any."""
 
-    def __init__(self, client_id: str, *, exchange: Exchange, actions: list[Action], request_timeout: float) -> None:
+    def __init__(
+        self, client_id: str, *, request_table: RequestTable, actions: list[Action], request_timeout: float
+    ) -> None:
         self._client_id = client_id
-        self._exchange = exchange
+        self._request_table = request_table
         self._request_timeout = request_timeout
         self._table = WatchTable(actions=actions)
         self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
@@ -125,7 +127,7 @@ class Watching:
         self._table.suspended()
         self._prefixes.suspended()
         for request in self._steps.values():
-            self._exchange.cancel(request, now)
+            self._request_table.cancel(request, now)
         self._steps.clear()
 
     def refused(self, error: StateStoreError) -> None:
@@ -183,14 +185,14 @@ class Watching:
         """
         target = parse_notification_topic(message.topic)
         if target is None or target[0] != self._client_id:
-            self._exchange.stats.late_or_unknown_replies += 1
+            self._request_table.stats.late_or_unknown_replies += 1
             return
         text = message.user_property(TIMESTAMP)
         try:
             notification = decode_notification(bytes(message.payload))
             version = None if text is None else HlcTimestamp.parse(text)
         except (RemoteProtocolError, TimestampError):
-            self._exchange.stats.late_or_unknown_replies += 1
+            self._request_table.stats.late_or_unknown_replies += 1
             return
         key = target[1]
         if version is None or version.wall_ms - now.wall_ms <= MAX_DRIFT_MS:
@@ -206,24 +208,24 @@ class Watching:
         self._send(now)
 
     def _send(self, now: Instant) -> None:
-        while self._started and self._to_ask and len(self._steps) < self._exchange.window.depth:
+        while self._started and self._to_ask and len(self._steps) < self._request_table.window.depth:
             key, _ = self._to_ask.popitem(last=False)
             self._submit(self._table.wanted(key), key, now)
 
     def _scan(self, watch: PrefixWatch, now: Instant) -> None:
         watch.attempt = attempt = next(self._attempts)
         step = _ScanStep(watch, attempt)
-        self._steps[attempt] = self._exchange.submit(watch.scan, step, now, timeout=self._request_timeout)
+        self._steps[attempt] = self._request_table.submit(watch.scan, step, now, timeout=self._request_timeout)
 
     def _submit(self, command: Command, key: bytes, now: Instant) -> None:
         attempt = next(self._attempts)
         self._table.expect(key, attempt)
         step = _Step(key, command, attempt)
-        self._steps[attempt] = self._exchange.submit(command, step, now, timeout=self._request_timeout)
+        self._steps[attempt] = self._request_table.submit(command, step, now, timeout=self._request_timeout)
 
     def settle(self, now: Instant) -> None:
         """Take the answers to these steps and go on with the next ones."""
-        internal = self._exchange.internal
+        internal = self._request_table.internal
         self._send(now)
         while internal:
             answers = internal.copy()

@@ -151,7 +151,7 @@ class Link:
             self.loan.end_parking()  # somebody who does not read himself waits for something
         self.actions.perform()
         self._flush()
-        if self.loan.reader is None and self._machine.exchange.silence.deadline < self.loan.looked_after_at:
+        if self.loan.reader is None and self._machine.request_table.silence.deadline < self.loan.looked_after_at:
             self._wake()  # the network thread would sleep for longer than an answer may take
 
     def caught_up(self, observer: Observer) -> None:
@@ -271,7 +271,7 @@ class Link:
             actions.unflushed_acks = 0  # it writes as well
             for event in events:
                 machine.receive(event, moment)
-            if moment.monotonic >= machine.exchange.silence.deadline:
+            if moment.monotonic >= machine.request_table.silence.deadline:
                 machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
         actions.perform()
         driver = actions.driver
@@ -510,7 +510,7 @@ class Engine:
 
     def _await_room(self, batch: Batch, deadline: float) -> int:
         """Wait until more requests of the batch may be submitted, and return how many."""
-        window = self._machine.exchange.window
+        window = self._machine.request_table.window
         while batch.outstanding > (depth := window.depth):
             batch.low_water = depth
             self._await_batch(batch, deadline, depth)
@@ -624,12 +624,12 @@ class Engine:
     @property
     def stats(self) -> ExchangeStats:
         """Counters since the client was made."""
-        return self._machine.exchange.stats
+        return self._machine.request_table.stats
 
     @property
     def store_id(self) -> str | None:
         """The store that answered last; None if it does not say which it is."""
-        return self._machine.exchange.store_id
+        return self._machine.request_table.store_id
 
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""

@@ -14,7 +14,7 @@ from typing import Final, NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_timeout
-from statestore_client.core.leases import LeaseState, keep_renewed, next_token, outlive
+from statestore_client.core.leases import LeaseState, keep_renewed, next_token, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms, release
 from statestore_client.core.steps import Steps
 from statestore_client.errors import ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
@@ -171,7 +171,9 @@ class Lease:
         if self._renew:
             steps = keep_renewed(self._terms, grant, now=elapsed(), renewed=state.renewed, lost=lost)
             self._keeper = self._start(steps, lost)
-        self._clock = self._start(outlive(lambda: state.valid_until, now=elapsed(), why=state.ending, lost=lost), lost)
+        self._clock = self._start(
+            watch_expiry(lambda: state.valid_until, now=elapsed(), why=state.ending, lost=lost), lost
+        )
 
     def _start(self, steps: Steps, lost: Callable[[LeaseLostError], None]) -> Worker:
         worker = self._engine.worker(partial(_work, steps, self._engine, self.ended, lost), "statestore lease")

@@ -253,7 +253,7 @@ async def test_a_lost_session_is_noticed(shell: Shell, start: Any) -> None:
                 proxy.hold("down")
                 lost = asyncio.ensure_future(store.set("k", b"2", timeout=20))
                 engine = getattr(store, "target", store)._engine
-                await until(lambda: engine._machine.exchange.in_flight >= 1)
+                await until(lambda: engine._machine.request_table.in_flight >= 1)
                 proxy.target_port = second.port
                 proxy.cut()
                 proxy.flow("down")

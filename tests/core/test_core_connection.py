@@ -438,7 +438,7 @@ def test_messages_on_other_topics_are_acknowledged_and_dropped(driver: MachineDr
     driver.receive(message)
     assert driver.acknowledged == [5]
     assert seen == []
-    assert driver.machine.exchange.stats.late_or_unknown_replies == 1
+    assert driver.machine.request_table.stats.late_or_unknown_replies == 1
 
 
 def test_a_stray_event_changes_nothing(driver: MachineDriver) -> None:

@@ -20,7 +20,7 @@ from statestore_client.core.leases import (
     edit,
     keep_renewed,
     next_token,
-    outlive,
+    watch_expiry,
 )
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import DeleteResult, Item, SetResult
@@ -143,7 +143,7 @@ def test_the_end_of_a_lease_is_told_in_time() -> None:
     """A lease's end counts from when it was requested, 2 s ago, even if a pause is short or a renewal came."""
     losses: list[LeaseLostError] = []
     ends = [9.8]
-    steps = Steps(outlive(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
+    steps = Steps(watch_expiry(lambda: ends[0], now=2.0, why="over", lost=losses.append), now=2.0)
     assert steps.step == Pause(pytest.approx(7.8))
     assert steps.answer(took=7.79) == Pause(pytest.approx(0.01))
     ends[0] = 13.0

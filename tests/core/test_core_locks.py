@@ -13,7 +13,7 @@ from statestore_client.core.locks import (
     ElectionTerms,
     Grant,
     HolderView,
-    LastWord,
+    LockKnowledge,
     LockState,
     LockTerms,
     WaitPolicy,
@@ -210,7 +210,7 @@ def test_not_free_is_said_if_it_is_known(
 ) -> None:
     """The error says "not free" only if the server said so, nothing failed since and the link is up; a recent answer
     counts too."""
-    word, now = LastWord(), 100.0
+    word, now = LockKnowledge(), 100.0
     word.answered(now, held=True)
     for event in events:
         if isinstance(event, float):

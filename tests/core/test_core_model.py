@@ -201,7 +201,7 @@ class MachineModel(RuleBasedStateMachine):
 
     @invariant()
     def the_window_and_the_receive_maximum_hold(self) -> None:
-        assert self.driver.machine.exchange.in_flight <= WINDOW
+        assert self.driver.machine.request_table.in_flight <= WINDOW
         if self._has_link:
             assert len(self.driver.on_the_wire) <= self.receive_maximum
 
@@ -214,7 +214,7 @@ class MachineModel(RuleBasedStateMachine):
             ends = [i for i, a in enumerate(actions) if getattr(a, "state", None) is ConnectionState.CLOSED]
             after = actions[ends[-1] + 1 :]  # it may have been opened again after an earlier one
             assert not any(isinstance(a, (Open, Publish, Subscribe, Acknowledge, Notify)) for a in after)
-            assert machine.exchange.pending == 0
+            assert machine.request_table.pending == 0
             assert machine.next_deadline() is None
 
     @invariant()

@@ -100,7 +100,7 @@ def test_thousands_of_keys_go_through_the_window() -> None:
     driver.submit(Get(b"k"), "user")
     most, answered = 0, 0
     while driver.on_the_wire:
-        most = max(most, len(driver.on_the_wire), driver.machine.exchange.pending)
+        most = max(most, len(driver.on_the_wire), driver.machine.request_table.pending)
         payload = driver.on_the_wire[0].message.payload
         if b"SCAN" in payload:
             driver.answer(page(keys[1_000:]))

@@ -161,7 +161,7 @@ class PrefixModel(RuleBasedStateMachine):
 
     @invariant()
     def no_more_than_the_window_is_under_way(self) -> None:
-        assert self.driver.machine.exchange.pending <= WINDOW + 1  # and a page
+        assert self.driver.machine.request_table.pending <= WINDOW + 1  # and a page
 
     def teardown(self) -> None:
         """Once everything has arrived, and a listing after it, reader and store agree; a second one tidies up."""

@@ -320,7 +320,7 @@ class LossyLink(RuleBasedStateMachine):
 
     @invariant()
     def the_window_and_the_receive_maximum_hold(self) -> None:
-        assert self.driver.machine.exchange.in_flight <= _WINDOW
+        assert self.driver.machine.request_table.in_flight <= _WINDOW
         unacknowledged = sum(isinstance(a, Publish) for a in self.world.to_server)
         unacknowledged += sum(isinstance(e, Published) for e in self.world.to_client)
         assert unacknowledged <= self.world.receive_maximum

@@ -121,7 +121,7 @@ def test_a_request_above_the_brokers_limit_is_not_sent(driver: MachineDriver) ->
     assert isinstance(error, InvalidArgumentError)
     assert not error.may_have_been_applied
     driver.cut()
-    assert driver.machine.exchange.max_packet_size == MAX_PACKET_SIZE
+    assert driver.machine.request_table.max_packet_size == MAX_PACKET_SIZE
 
 
 @pytest.mark.parametrize("token", [None, VERSION])
@@ -231,7 +231,7 @@ def test_a_version_that_our_clock_cannot_follow_is_still_a_version(driver: Machi
     driver.answer(b"+OK\r\n", ("__ts", stamp))
     assert driver.outcome("w") == SetResult(True, HlcTimestamp.parse(stamp))
     assert driver.clock.last == before
-    assert driver.machine.exchange.stats.clock_drift == 1
+    assert driver.machine.request_table.stats.clock_drift == 1
 
 
 def test_our_clock_follows_the_servers(driver: MachineDriver) -> None:
@@ -286,7 +286,7 @@ def test_late_repeated_and_foreign_replies_reach_nobody(driver: MachineDriver) -
     driver.reply(b"somebody else's.", b"+OK\r\n", ack_id=3)
     driver.reply(b"", b"+OK\r\n", ack_id=4)
     assert driver.outcome("w") == SetResult(True, None)
-    assert driver.machine.exchange.stats.late_or_unknown_replies == 3
+    assert driver.machine.request_table.stats.late_or_unknown_replies == 3
     assert driver.acknowledged == [1, 2, 3, 4]
 
 

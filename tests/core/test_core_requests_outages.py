@@ -48,7 +48,7 @@ def test_each_deadline_names_what_was_missing() -> None:
     assert "took the request but no state store answered" in str(errors[1])
     assert "has no subscriber" in str(errors[2])
     assert "max_in_flight" in str(errors[3])
-    assert driver.machine.exchange.stats.timeouts == 4
+    assert driver.machine.request_table.stats.timeouts == 4
 
 
 def test_a_deadline_passes_also_while_disconnected(driver: MachineDriver) -> None:
@@ -73,7 +73,7 @@ def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
     for request in requests:
         driver.machine.cancel(request, driver.now)
         driver.take()
-    assert driver.machine.exchange.pending == 0
+    assert driver.machine.request_table.pending == 0
     driver.after(100)
     assert {i: len(driver.outcomes[i]) for i in range(4)} == {0: 1, 1: 0, 2: 0, 3: 0}
 
@@ -154,7 +154,7 @@ def test_a_resumed_session_repeats_only_what_was_not_acknowledged(driver: Machin
     driver.reply(again[1], b"+OK\r\n")
     assert driver.outcome(1).applied
     assert driver.outcome(2).applied
-    assert driver.machine.exchange.stats.resent == 2
+    assert driver.machine.request_table.stats.resent == 2
 
 
 def test_a_resumed_session_reads_again(driver: MachineDriver) -> None:
@@ -174,7 +174,7 @@ def test_a_resumed_session_reads_again(driver: MachineDriver) -> None:
     driver.reply(first[0].message, b"$1\r\nv\r\n")
     driver.reply(again[1].message, b"$1\r\nw\r\n")
     assert driver.outcome(0).value == b"v"
-    assert driver.machine.exchange.stats.late_or_unknown_replies == 1
+    assert driver.machine.request_table.stats.late_or_unknown_replies == 1
 
 
 def test_repeating_keeps_to_a_smaller_receive_maximum(driver: MachineDriver) -> None:

@@ -183,7 +183,7 @@ def test_what_was_sent_twice_is_not_measured() -> None:
     driver.time += 50.0
     driver.cut()
     driver.puback()
-    assert driver.machine.exchange.silence.round_trip.patience == 0.25
+    assert driver.machine.request_table.silence.round_trip.patience == 0.25
 
 
 @pytest.mark.parametrize("seed", range(200))

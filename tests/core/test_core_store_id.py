@@ -61,8 +61,8 @@ def test_results_say_which_store_has_them() -> None:
         driver.submit(Set(b"k", b"v"), name)
         driver.answer(b"+OK\r\n", *(() if name is None else (("statestore-id", name),)))
         assert driver.outcome(name).store_id == name
-        assert driver.machine.exchange.store_id == name
+        assert driver.machine.request_table.store_id == name
         assert driver.outcome(name) == SetResult(True, None)
     driver.submit(Get(b"k"), "get")
     driver.answer(b"$-1\r\n", ("statestore-id", "c"))
-    assert driver.machine.exchange.store_id == "c"
+    assert driver.machine.request_table.store_id == "c"

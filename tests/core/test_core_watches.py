@@ -256,7 +256,7 @@ def test_notifications_that_cannot_be_read_are_counted(driver: MachineDriver, pa
     driver.notify(b"k", payload, str(version(1)))
     driver.notify(b"k", was_set(b"1"), "no version")
     assert seen == []
-    assert driver.machine.exchange.stats.late_or_unknown_replies == 2
+    assert driver.machine.request_table.stats.late_or_unknown_replies == 2
     assert driver.acknowledged[-2:] == [9, 9]
 
 

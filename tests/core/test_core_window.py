@@ -21,7 +21,7 @@ SMALL = b"$1\r\nx\r\n"
 
 def asked(driver: MachineDriver) -> int:
     """Requests that left and are not answered."""
-    return driver.machine.exchange.window.count
+    return driver.machine.request_table.window.count
 
 
 def answer_all(driver: MachineDriver, payload: bytes) -> list[int]:
@@ -110,7 +110,7 @@ def test_a_narrow_window_widens_each_minute() -> None:
     driver.lose(reason_code=QUOTA_EXCEEDED)
     driver.reconnect()
     answer_all(driver, b"+OK\r\n")
-    window = driver.machine.exchange.window
+    window = driver.machine.request_table.window
     widths = []
     for i in range(5):
         driver.submit(Set(b"k", b"v"), f"later {i}")
@@ -149,7 +149,7 @@ def test_watches_of_large_values_look_at_a_few_at_a_time() -> None:
         payload = driver.on_the_wire[0].message.payload
         is_read = b"\r\nGET\r\n" in (payload if isinstance(payload, bytes) else b"".join(payload))
         driver.answer(LARGE if is_read else b"+OK\r\n")
-        most = max(most, driver.machine.exchange.window._reads)
+        most = max(most, driver.machine.request_table.window._reads)
     assert most <= 8
     assert all(len(events) == 1 for events in seen)
 

@@ -15,8 +15,8 @@ __all__ = ["sent", "state_of"]
 
 async def sent(store: Any, requests: int) -> None:
     """Wait until this many requests are in flight."""
-    exchange = getattr(store, "target", store)._engine._machine.exchange
-    await until(lambda: exchange.in_flight >= requests, f"{requests} requests in flight")
+    request_table = getattr(store, "target", store)._engine._machine.request_table
+    await until(lambda: request_table.in_flight >= requests, f"{requests} requests in flight")
 
 
 async def state_of(store: Any, state: ConnectionState, timeout: float = 10.0) -> None:

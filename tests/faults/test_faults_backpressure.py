@@ -17,7 +17,7 @@ _MEGABYTE = 1_000_000
 async def published(store: Any, count: int) -> None:
     """Wait until this many requests were handed to the driver."""
     engine = getattr(store, "target", store)._engine
-    while engine._machine.exchange.in_flight < count:  # noqa: ASYNC110 - a counter announces nothing
+    while engine._machine.request_table.in_flight < count:  # noqa: ASYNC110 - a counter announces nothing
         await asyncio.sleep(0.005)
 
 

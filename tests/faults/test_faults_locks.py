@@ -25,7 +25,7 @@ from statestore_client.wire.instant import Instant
 async def in_flight(store: Any, requests: int) -> None:
     """Wait until this many requests are without an answer."""
     engine = getattr(store, "target", store)._engine
-    while engine._machine.exchange.in_flight < requests:  # noqa: ASYNC110 - a counter announces nothing
+    while engine._machine.request_table.in_flight < requests:  # noqa: ASYNC110 - a counter announces nothing
         await asyncio.sleep(0.002)
 
 

@@ -264,7 +264,7 @@ def test_nothing_is_lost_and_the_window_holds(
             client.cut()
             client.connected(receive_maximum)
         assert len(client.sent) - read + len(taken) <= receive_maximum
-        assert client.machine.exchange.in_flight <= max_in_flight
+        assert client.machine.request_table.in_flight <= max_in_flight
     while len(client.outcomes) <= calls and (owed or taken or read < len(client.sent)):
         while read < len(client.sent):
             take_one()

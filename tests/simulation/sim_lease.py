@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim_steps import Runner
 
-from statestore_client.core.leases import LeaseState, keep_renewed, outlive
+from statestore_client.core.leases import LeaseState, keep_renewed, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.errors import LeaseLostError, StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HeldLease:
-    """One period of holding; implements :class:`~statestore_client.core.leases.Held`."""
+    """One period of holding; implements :class:`~statestore_client.core.leases.LeaseView`."""
 
     def __init__(self, process: Process, audit: Audit, terms: LockTerms, grant: Grant) -> None:
         self.holder = terms.holder
@@ -33,7 +33,7 @@ class HeldLease:
         self._keeper = Runner(
             process, keep_renewed(terms, grant, now=now, renewed=self._renewed, lost=self._lose), self._keeper_ended
         )
-        self._clock = Runner(process, outlive(lambda: self.valid_until, now=now, why="time", lost=self._lose))
+        self._clock = Runner(process, watch_expiry(lambda: self.valid_until, now=now, why="time", lost=self._lose))
         audit.check_beliefs()
 
     @property

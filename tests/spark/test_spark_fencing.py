@@ -27,7 +27,7 @@ def test_tokens_stay_below_the_next_holders_while_the_clock_stands(
 ) -> None:
     """Tokens stay below the next holder's while a client whose clock is ahead keeps the server's wall clock still."""
     with StateStoreClient(server.url) as fast:
-        fast._engine._machine.exchange._clock.tick(time.time_ns() // 1_000_000 + 30_000)
+        fast._engine._machine.request_table._clock.tick(time.time_ns() // 1_000_000 + 30_000)
         version = fast.set("a", "1").version
     assert version is not None
     assert version.wall_ms > time.time_ns() // 1_000_000 + 20_000

@@ -218,8 +218,7 @@ def test_what_follows_ends_when_its_reader_has_gone(
 
 def test_both_tools_have_the_same_exit_codes() -> None:
     """Each exit code has one name and one number in both tools."""
-    ours = {name: getattr(exits, name) for name in exits.__all__}
-    theirs = {name: getattr(raft_exits, name) for name in raft_exits.__all__}
+    ours, theirs = ({name: code for name, code in vars(each).items() if name.isupper()} for each in (exits, raft_exits))
     assert ours | theirs == theirs | ours
     assert len({*(ours | theirs).values()}) == len(ours | theirs)
 

@@ -14,8 +14,8 @@ from statestore_client.server.cluster.roles import CLOCK_RATES, Role
 from statestore_client.server.journal.journal import Timeline
 
 if TYPE_CHECKING:
+    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
-    from statestore_client.server.cluster.ownership import Appends, SentEntry
     from statestore_client.server.cluster.roles import ClusterSettings
     from statestore_client.wire.instant import Instant
 

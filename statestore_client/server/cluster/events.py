@@ -1,4 +1,4 @@
-"""What a life tells its program, in the order in which it happened."""
+"""What a life tells its program, in the order in which it happened, and what it asks it to append."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from statestore_client.server.cluster.entries import encode
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
-    from statestore_client.server.cluster.entries import Life
+    from statestore_client.server.cluster.entries import Life, LogEntry
     from statestore_client.server.journal.journal import Timeline, WriteBatch
-
-__all__ = [
-    "Append", "BatchReplicated", "BatchWritten", "ClusterEvent", "Deposed", "FormatRaised", "IdInUse", "OwnerChanged",
-    "Promoted", "RowsRestored", "SnapshotRestored", "SnapshotWritten",
-]  # fmt: skip
 
 
 @hot_value
@@ -106,3 +102,36 @@ ClusterEvent: TypeAlias = (
     BatchReplicated | BatchWritten | OwnerChanged | Promoted | Deposed | FormatRaised | IdInUse | RowsRestored
     | SnapshotRestored | SnapshotWritten
 )  # fmt: skip
+
+
+# -- entries on their way into the log, and when each was first sent: a lease is counted from there -------------------
+
+
+@attrs.define(eq=False)
+class SentEntry:
+    """``ticket`` is that of the newest copy."""
+
+    entry: LogEntry
+    data: bytes
+    sent_at: float
+    ticket: int
+
+
+class Appends:
+    """What the program is to append. No ticket is used twice."""
+
+    def __init__(self) -> None:
+        self.output: list[Append] = []
+        self._last_ticket = 0
+
+    def send(self, entry: LogEntry, now: float) -> SentEntry:
+        """For the first time."""
+        sent = SentEntry(entry, encode(entry), now, 0)
+        self.repeat(sent)
+        return sent
+
+    def repeat(self, sent: SentEntry) -> None:
+        """Another copy: of all copies one is valid at most."""
+        self._last_ticket += 1
+        sent.ticket = self._last_ticket
+        self.output.append(Append(sent.ticket, sent.data))

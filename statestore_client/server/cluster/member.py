@@ -27,6 +27,7 @@ from statestore_client.server.cluster.entries import (
     decode,
 )
 from statestore_client.server.cluster.events import (
+    Appends,
     BatchReplicated,
     BatchWritten,
     Deposed,
@@ -39,7 +40,7 @@ from statestore_client.server.cluster.events import (
     SnapshotWritten,
 )
 from statestore_client.server.cluster.fence import Fence, Verdict
-from statestore_client.server.cluster.ownership import Appends, Ownership
+from statestore_client.server.cluster.ownership import Ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader, SnapshotWriter
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import attrs
-
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster.batches import MAX_BATCH, MAX_PIECES, pieces
 from statestore_client.server.cluster.campaign import log_time
@@ -26,13 +24,12 @@ from statestore_client.server.cluster.entries import (
     NewFormat,
     Renewal,
     UnreadableLogError,
-    encode,
 )
-from statestore_client.server.cluster.events import Append
 from statestore_client.server.cluster.fence import Verdict
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Body
+    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
     from statestore_client.server.cluster.roles import ClusterSettings
     from statestore_client.server.journal.journal import Timeline
@@ -172,38 +169,3 @@ class Ownership:
         """When to call :meth:`tick`, and to ask again whether it may speak."""
         idle_at = float("inf") if self._under_way else self._sent_at + self._settings.idle_s
         return min(idle_at, self._silent_until) if self._silent_until > now else idle_at
-
-
-# -- appends -----------------------------------------------------------------------------------------------------------
-#
-# Entries on their way into the log, and when each was first sent: a lease is counted from there.
-
-
-@attrs.define(eq=False)
-class SentEntry:
-    """``ticket`` is that of the newest copy."""
-
-    entry: LogEntry
-    data: bytes
-    sent_at: float
-    ticket: int
-
-
-class Appends:
-    """What the program is to append. No ticket is used twice."""
-
-    def __init__(self) -> None:
-        self.output: list[Append] = []
-        self._last_ticket = 0
-
-    def send(self, entry: LogEntry, now: float) -> SentEntry:
-        """For the first time."""
-        sent = SentEntry(entry, encode(entry), now, 0)
-        self.repeat(sent)
-        return sent
-
-    def repeat(self, sent: SentEntry) -> None:
-        """Another copy: of all copies one is valid at most."""
-        self._last_ticket += 1
-        sent.ticket = self._last_ticket
-        self.output.append(Append(sent.ticket, sent.data))

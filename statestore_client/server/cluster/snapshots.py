@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.cluster.entries import Body
+    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
-    from statestore_client.server.cluster.ownership import Appends, SentEntry
     from statestore_client.server.cluster.roles import ClusterSettings
     from statestore_client.server.journal.journal import Stream, Subject
 

@@ -13,10 +13,10 @@ import attrs
 import pytest
 from peers_cluster import Cluster
 from peers_profile import Profile
-from raft_client.server.node.roles import Role
 from support.schedules import SEED, run_schedules
 
 from raft_client.server.node.election import Election
+from raft_client.server.node.ready import Role
 from raft_client.server.node.replication import Replication
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.timing import Timing

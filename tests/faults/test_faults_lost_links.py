@@ -164,6 +164,35 @@ def test_a_site_lets_go_of_clients_whose_machine_is_lost(figures: Callable[[str]
     assert took_s < 6
 
 
+_CLIENTS_OF_A_BROKER = """
+import sys, time
+import paho.mqtt.client as paho
+client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+client.on_connect = lambda *_: print("ready")
+client.connect(sys.argv[1], int(sys.argv[2]), keepalive=0)
+client.loop_forever()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_broker_lets_go_of_a_lost_client_without_a_keep_alive(figures: Callable[[str], None]) -> None:
+    """The kernel notices for it, though nothing is ever sent on the connection."""
+    with Machines("bonn", "client") as machines, _programs(machines) as start:
+        serve = ("-m", "statestore_client.cli", "serve", "--insecure", "--host", "0.0.0.0", "--port", str(_PORT))
+        bonn = start("bonn", *serve)
+        eventually(lambda: bonn.says("listening"))
+        client = start("client", "-c", _CLIENTS_OF_A_BROKER, machines.addresses["bonn"], str(_PORT))
+        eventually(lambda: client.says("ready"))
+        address = machines.addresses["client"]
+        assert _connections(bonn, address) == 1
+        machines.cut("client")
+        cut = time.monotonic()
+        eventually(lambda: not _connections(bonn, address), "nothing is kept", every_s=0.5, timeout_s=200)
+        took_s = time.monotonic() - cut
+    figures(f"let go after {took_s:.0f} s")
+
+
 _CLIENTS_OF_A_PEER = """
 import sys, time
 from raft_client import RaftClient

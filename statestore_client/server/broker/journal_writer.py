@@ -192,7 +192,7 @@ class SessionPersister:
         self._releases[packet_id] = number
 
 
-# -- persister ---------------------------------------------------------------------------------------------------------
+# -- what persisters share ---------------------------------------------------------------------------------------------
 #
 # What the sessions that are written down share: their numbers, the wills of all others, and the messages, for as long
 # as one of these sessions is to get them.

@@ -1,4 +1,4 @@
-"""How many connections a user and an address have, so that none of them takes them all."""
+"""Limit how many connections a user and an address have, and how often a client identifier is taken over."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def network_of(peer: str) -> str | None:
         return address
 
 
-# -- flapping ----------------------------------------------------------------------------------------------------------
+# -- take-overs --------------------------------------------------------------------------------------------------------
 #
 # Client identifiers that keep stealing their session from each other.
 #

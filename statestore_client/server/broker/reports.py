@@ -1,4 +1,4 @@
-"""What happened in the broker that the runtime is to log, or to find out: kept until it takes it."""
+"""What happened in the broker: counters, what clients lost, what listeners hear, and what the runtime is to log."""
 
 from __future__ import annotations
 

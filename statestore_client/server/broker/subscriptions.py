@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Subscription
     from statestore_client.server.broker.session import Session
 
-# -- blocks ------------------------------------------------------------------------------------------------------------
+# -- chunked dictionary ------------------------------------------------------------------------------------------------
 #
 # A dictionary in blocks, so that thousands of members can be gone through in slices while it changes.
 #

@@ -1,4 +1,4 @@
-"""The last changes of keys, so that somebody who looks at a key sees what became of it."""
+"""The last changes of keys, how long requests took, and how keys and values are shown."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HybridLogicalClock
     from statestore_client.wire.instant import Instant
 
-# -- localclock --------------------------------------------------------------------------------------------------------
+# -- local clock -------------------------------------------------------------------------------------------------------
 #
 # The local clock, with which the timestamps of requests are compared.
 #
@@ -113,7 +113,7 @@ _LONGEST_MATCHED: Final = 8192
 
 @attrs.frozen
 class Persistence:
-    """See the module."""
+    """Which SETs are written down: see the table above."""
 
     keeps_all: bool = False
     keeps_asked: bool = False

@@ -1,4 +1,4 @@
-"""A stream of log entries for one reader."""
+"""What one reader reads: a stream of log entries, and the log as it grows."""
 
 from __future__ import annotations
 

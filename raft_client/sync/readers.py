@@ -1,5 +1,5 @@
 # Generated from raft_client/aio/readers.py by tools/twins.py. Edit that, and run "make twins".
-"""A stream of log entries for one reader."""
+"""What one reader reads: a stream of log entries, and the log as it grows."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Election:
         state.set_term(state.term + 1, voted_for=state.id)
         state.timing.restart(state.now)
         self._votes = {}
-        self._own_vote_job, self._is_patient = state.outbox.gathering, True
+        self._own_vote_job = state.outbox.gathering
         for link in self._peers:
             agrees = leader_agrees and self._peers.knows(link.peer.id, Capability.TRANSFER)
             message = RequestVote(*self._candidacy(state.term), leader_agrees=agrees)
@@ -152,7 +152,7 @@ class Election:
         if state.role is not Role.CANDIDATE:
             return False
         if state.id not in self._votes and state.outbox.is_durable(self._own_vote_job):
-            self._votes[state.id] = True
+            self._votes[state.id], self._is_patient = True, True
             state.timing.restart(state.now)  # others are asked now, and the own disk has said how slow it is
         return has_majority(state.configuration, self._says_yes)
 

@@ -137,7 +137,7 @@ class Timing:
     def came_late(self, due: float, now: float) -> None:
         """Something was due, and this process looks at it now."""
         if now - due > _LATE_S:
-            self.lags.add(now - due, now)
+            self.lags.add(min(now - due, LONGEST_S), now)
             self._grace_until = now + _GRACE_S
             self.election_at = self.put_off(self.election_at, self._restarted_at)
 

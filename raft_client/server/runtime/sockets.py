@@ -406,7 +406,7 @@ class PeerSockets:
         self._missing: set[str] = set()  # those who have none, because too many files are open
 
     def bind(self, url: str, publisher_url: str | None, public_host: str | None = None) -> tuple[str, str | None]:
-        """Open the doors; what they are called then: a port ``*`` has become a number, and the host of the broadcasts
+        """Listen; the addresses where: a port ``*`` has become a number, and the host of the broadcasts
         ``public_host``, if it has one. Raises TransportError.
         """
         address: str | None = url
@@ -557,10 +557,10 @@ class PeerSockets:
         self._context.destroy(linger=0)  # not term(): that waits for ever for a socket that could not connect
 
     def _listener(self, kind: int, url: str) -> zmq.Socket[bytes]:
-        door = _socket(self._context, kind, url)
+        listener = _socket(self._context, kind, url)
         if self._handshakes is not None:
-            self._handshakes.protect(door)
-        return door
+            self._handshakes.protect(listener)
+        return listener
 
     def _watched_listeners(self) -> list[zmq.Socket[bytes]]:
         """What is read, beside the connections to other peers."""

@@ -118,10 +118,10 @@ FIXED: Final[dict[str, Any]] = {
 
 #: Constants that are called limits and have no row.
 NO_LIMITS: Final = {
-    "peer_lists._MAX_PORT",  # what a port is
+    "membership._MAX_PORT",  # what a port is
     "learner._MAX_TERM",  # the same as that of other messages
-    "node_peer_files._MAX_CAPACITY",  # what a file of a Node peer can be
-    "segment_list._MAX_READ",  # how a file is read, not how much of it
+    "log_import._MAX_CAPACITY",  # what a file of a Node peer can be
+    "recovery._MAX_READ",  # how a file is read, not how much of it
 }
 
 #: Settings beside the limits.

@@ -68,7 +68,7 @@ def _slow_down_tail(seconds: float) -> None:
 def _break(defect: str) -> None:
     """For good: the process is that of this server alone, and there is no fixture in it that would undo anything."""
     if defect == "speaks without the right":
-        ReplicaLife.may_speak = lambda _: True  # type: ignore[method-assign]
+        ReplicaLife.may_speak = lambda *_: True  # type: ignore[method-assign]
     elif defect == "applies old epochs":
         _apply_old_epochs()
     elif defect:

@@ -72,7 +72,7 @@ def _speaks_before_the_log_has_it(write: Any, commit: GroupCommit) -> None:
     """What is acknowledged may be lost."""
     write(commit)
     sealed, commit._sealed = commit._sealed, []
-    commit._release(sealed)
+    commit._release(sealed, commit._sealed_since)
 
 
 @MUTANTS.instead(Lives, "_end_life", 49)

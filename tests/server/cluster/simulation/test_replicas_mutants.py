@@ -291,7 +291,7 @@ def clocks_that_sleep_with_the_machine(original: Any, host: Host, seconds: float
     host.set_wall(host.wall_offset_ms)
 
 
-@MUTANTS.instead(Process, "_rows", 961)
+@MUTANTS.instead(Process, "_rows", 664)
 def uncommitted_rows_in_a_snapshot(_original: Any, _process: Process, machine: Machine) -> Iterator[WriteBatch]:
     """Their batch may never be valid."""
     left = list(machine.rows)

@@ -89,7 +89,7 @@ nitpick_ignore_regex = [
     # What a lease has as its ``ended``: an event, of threads or of tasks.
     (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
     # What a stream of a site begins with, and what comes then.
-    (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.stream\.[ST]"),
+    (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.client\.[ST]"),
     # What Lease.ended is: an event of threading or asyncio.
     (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
     # A tuple of Peer, and pathlib.Path.
@@ -97,7 +97,7 @@ nitpick_ignore_regex = [
     # What only the server's own rooms handle.
     (
         r"py:class",
-        r"(statestore_client\.server\.(access\.rules|runtime\.security\.(revocation|watched_file))\..*|ClientPermissions)",
+        r"(statestore_client\.server\.(access\.rules|runtime\.security\.files)\..*|ClientPermissions)",
     ),
 ]
 

@@ -143,8 +143,6 @@ def a_forced_claim_speaks_at_once(original: Any, *args: Any, **options: Any) -> 
 
 # A server that stood still answers reads as before.
 MUTANTS.replace("speaks_without_a_lease", Ownership, "may_speak", lambda self, *_: not self.is_handing_over, 2)
-# An entry that was on its way already says nothing about what was decided after it was sent.
-MUTANTS.replace("an_earlier_entry_confirms", Ownership, "sent", property(lambda self: self._fence.seq), 1)
 # The next one waits for nobody, though the owner that was forced out has a lease.
 MUTANTS.replace(
     "hands_over_while_silent", Ownership, "may_hand_over",

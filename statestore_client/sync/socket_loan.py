@@ -129,13 +129,8 @@ class SocketLoan:
 
         Later, the answer would wake the network thread.
         """
-        if self.reader is None:
-            if not self._is_to_be_had():
-                return
-        elif self._thread == threading.get_ident() and self._is_to_be_had():
-            # A signal handler's call, on top of the one that reads: it reads for both. That one may be in the poller.
-            self.poller = InputPoller()
-        else:
+        is_free = self.reader is None or self._thread == threading.get_ident()  # a handler of a signal reads for both
+        if not (is_free and self._is_to_be_had()):
             return
         self._ends_at = monotonic() + _LOAN_S
         self.reader = reader

@@ -22,27 +22,33 @@ _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
 
 class InputPoller:
-    """Waits for input on one descriptor at a time; for one thread at a time."""
+    """Waits for input on one descriptor at a time.
 
-    __slots__ = ("_fileno", "_poll")
+    A poll object takes one call at a time, and another may come while it has one: on top of it, in a handler of a
+    signal, or from a thread that borrowed the socket because this one was not heard of for too long. That one makes
+    a poll object of its own.
+    """
+
+    __slots__ = ("_unused",)
 
     def __init__(self) -> None:
-        self._fileno = -1
-        self._poll: Callable[[int], object] | None = None
+        self._unused: list[tuple[int, Callable[[int], object]]] = []  # with the descriptor that it knows
 
     def wait_for_input(self, fileno: int, timeout: float) -> None:
         """Sleep until a descriptor becomes readable, at most ``timeout`` seconds; for any reason it may be earlier."""
         if not _HAS_POLL:
             select.select([fileno], [], [], timeout)
             return
-        poll = self._poll
-        if poll is None or fileno != self._fileno:
-            self._fileno = -1  # whatever a signal interrupts here, the two belong together
+        try:
+            known, poll = self._unused.pop()
+        except IndexError:
+            known, poll = -1, None
+        if poll is None or known != fileno:
             poller = select.poll()  # anew: no descriptor of before may be left in it
             poller.register(fileno, select.POLLIN)
-            self._poll = poll = poller.poll
-            self._fileno = fileno
+            poll = poller.poll
         poll(math.ceil(timeout * 1000))
+        self._unused.append((fileno, poll))
 
 
 def acquired(acquire: Callable[[bool, float], bool], timeout: float | None) -> bool:

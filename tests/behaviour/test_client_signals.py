@@ -5,8 +5,13 @@ Each test runs a program of its own that must end by itself within a time, becau
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 from support.programs import run_program
+
+from statestore_client.sync.waiters import InputPoller
 
 _HEAD = """
 import gc, os, signal, threading, time
@@ -216,3 +221,29 @@ def test_functions_at_exit_may_call_the_client() -> None:
     """,
     )
     assert "fine" in output
+
+
+def test_two_callers_may_wait_for_one_socket() -> None:
+    """A thread may be late with a socket that another one has borrowed meanwhile: both wait, and wake."""
+    near, far = socket.socketpair()
+    with near, far:
+        poller = InputPoller()
+        failures: list[BaseException] = []
+        begun = threading.Barrier(4)
+
+        def wait() -> None:
+            begun.wait()
+            try:
+                for _ in range(200):
+                    poller.wait_for_input(near.fileno(), 0.001)
+                poller.wait_for_input(near.fileno(), 30.0)
+            except BaseException as error:  # noqa: BLE001 - the test says so
+                failures.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        far.sendall(b"x")
+        for thread in threads:
+            thread.join()
+    assert not failures

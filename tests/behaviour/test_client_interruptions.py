@@ -185,4 +185,5 @@ def test_clients_that_are_opened_and_closed_under_interruptions_hang_nobody() ->
                 interrupted(work, 0.004)
                 assert is_free(store.close)
         with StateStoreClient(server.url) as last:
+            last.set("k", b"2", timeout=20)  # none of the others need have come so far
             assert last.get("k", timeout=20) is not None

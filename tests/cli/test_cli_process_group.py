@@ -144,7 +144,7 @@ def test_signals_reach_the_command_and_end_nothing_else(
     """Each signal that can be caught reaches the command, which decides; the lock is held until it ends."""
     names = ["HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "ABRT", "WINCH", "PROF", "VTALRM", "IO"]
     traps = "".join(f"trap 'echo {name}' {name}; " for name in names)
-    script = f"{traps} echo ready; while [ ! -e /proc/$PPID/fd/none ]; do sleep 0.02; done"
+    script = f"{traps} echo ready; while [ -e /proc/$PPID ]; do sleep 0.02; done"
     with holding(statestore_server, script, "--grace", "0.1", command=command) as process:
         assert line(process) == "ready"
         for name in names:

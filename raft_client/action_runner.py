@@ -246,7 +246,7 @@ class ActionRunner:
         if link.send(action.frames):
             self._touched.add(link)
         else:
-            link.poll_lost()  # its monitor, which nobody has read yet, may know why
+            link.poll_lost()  # read its monitor first: it may know why
             self.machine.link_lost(action.url, monotonic(), link.refusal)
 
     def _connect(self, action: Connect) -> None:

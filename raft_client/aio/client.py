@@ -222,7 +222,7 @@ class AsyncRaftClient:
         return cast(str, await self._engine.call(call, timeout=self._seconds(timeout)))
 
     async def trim(self, index: int, *, timeout: Timeout = DEFAULT_TIMEOUT) -> int:
-        """Nobody needs the entries up to ``index`` any more; returns the highest index that was told so far. (Trim RPC)
+        """Let peers drop the entries up to ``index``; returns the highest index that was named so far. (Trim RPC)
 
         The leader and all its peers that run drop them when no request id in them can be repeated any more: 8 hours
         after they were appended, as a rule, in whole segments. Readers that come later get a snapshot that says so

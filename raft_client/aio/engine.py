@@ -148,7 +148,7 @@ class SocketReader:
 
 
 class Heartbeat:
-    """A task, if the settings want one. It ends with the client, also when nobody closes that."""
+    """Runs in a task, if the settings want one. It ends with the client, also one that is dropped without close()."""
 
     def __init__(self, settings: RaftSettings, engine: Engine) -> None:
         self._settings = settings

@@ -75,7 +75,7 @@ class AsyncEntries:
         if self._closed:
             raise ClientClosedError("these entries are closed")
         with self._one_reader:
-            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
+            await self._engine.give_way()  # asyncio only: a thread holds up no other
             return self._cursor.take_rest() or await self._next(seconds)
 
     async def _next(self, seconds: float | None) -> EntryBatch | None:
@@ -101,7 +101,7 @@ class AsyncEntries:
         return batch is not None
 
     async def close(self) -> None:
-        """Stop. The peer is told; what it has sent already is dropped.
+        """Stop, and tell the peer so. Entries that it has sent already are dropped.
 
         A read in another task ends with :class:`ClientClosedError`.
         """
@@ -131,7 +131,7 @@ class AsyncEntries:
                 raise StopAsyncIteration
 
     def __del__(self) -> None:
-        # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
+        # A ``break`` leaves the stream open. The garbage collector may run at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
             if self._engine.is_own:
@@ -261,7 +261,7 @@ class AsyncSubscriber:
         deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         with self._one_reader:
-            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
+            await self._engine.give_way()  # asyncio only: a thread holds up no other
             while (batch := self._look(runner)) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 await self._engine.wait_for(self._signal, left)

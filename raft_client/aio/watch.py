@@ -104,7 +104,7 @@ class AsyncWatch:
         deadline = None if seconds is None else monotonic() + seconds
         is_last_look = False
         with self._one_reader:
-            await self._engine.give_way()  # asyncio only: a thread keeps nobody waiting
+            await self._engine.give_way()  # asyncio only: a thread holds up no other
             while (item := self._next()) is None and not is_last_look:
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 await self._engine.wait_for(self._signal, left)

@@ -299,7 +299,7 @@ def _take_snapshot_of(client: RaftClient, peer: Peer) -> TakenSnapshot | RaftErr
 @_json
 @connection_options
 def trim(index: int, *, json_output: bool, settings: RaftSettings) -> int:
-    """Say that nobody needs the entries up to INDEX any more; print the highest index that was said so far.
+    """Let peers drop the entries up to INDEX; print the highest index that was named so far.
 
     The peers drop them when no request id in them can be repeated any more, 8 hours later as a rule. For state machines
     that keep nothing, such as that of serve --machine broadcast. What is dropped is lost.

@@ -172,7 +172,7 @@ class CannotRunError(click.ClickException):
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], data: bytes) -> None:
-    """Run it to its end with ``data`` on its standard input. One that fails is told. Raises CannotRunError."""
+    """Run the command to its end with ``data`` on its standard input, and report a failure. Raises CannotRunError."""
     try:
         process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)  # noqa: S603 - what the user asked for
     except (OSError, ValueError) as error:
@@ -265,7 +265,7 @@ def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
 
 @attrs.frozen
 class _Line:
-    """What is told at once: a change of a key, or how far the watch is.
+    """One event as it is reported: a change of a key, or how far the watch is.
 
     ``position`` is where ``--after`` may go on; None inside an entry and a snapshot.
     """
@@ -297,7 +297,7 @@ class _Line:
         return json_line(record | ({} if self.position is None else {"position": str(self.position)}))
 
     def environment(self) -> dict[str, str]:
-        """What a command is told, beside the value."""
+        """Return the environment variables of the command, which describe the event beside the value."""
         found = {
             "ZMQRAFT_EVENT": self.event,
             "ZMQRAFT_INDEX": str(self.index),

@@ -52,7 +52,7 @@ class Seconds(click.FloatRange):
 
 
 def to_position(_context: click.Context, _option: click.Parameter, value: str | None) -> Position | None:
-    """For options: ``INDEX``, or ``INDEX@TERM``, of which the term is checked."""
+    """Parse an option ``INDEX`` or ``INDEX@TERM``. A term is compared with that of the log."""
     try:
         return None if value is None else Position.parse(value)
     except InvalidArgumentError as error:

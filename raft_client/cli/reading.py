@@ -97,7 +97,7 @@ def _sides(change: ConfigChange | None) -> str:
 # ==============  ====================================================================================================
 #
 # ``type`` is state, config or checkpoint; ``request_id`` has 24 hexadecimal digits. ``request_id`` and ``time`` are
-# null for checkpoints, which nobody asked for. ``time`` is when the request id was made.
+# null for checkpoints, which no request makes. ``time`` is when the request id was made.
 
 
 #: A row group of Parquet is held in memory until it is this large.

@@ -469,7 +469,7 @@ class _GreetedCall(AnsweredOnce, ABC):
 
 
 class TrimLog(_GreetedCall):
-    """Trim, to the leader. Result: the highest index that was told so far."""
+    """Trim, sent to the leader. Result: the highest index that was named so far."""
 
     __slots__ = ()
 

@@ -38,7 +38,7 @@ from raft_client.wire.key_changes import EntryCodec
 
 
 class Heartbeat:
-    """A thread, if the settings want one. It ends with the client, also when nobody closes that."""
+    """Runs in a thread, if the settings want one. It ends with the client, also one that is dropped without close()."""
 
     def __init__(self, settings: RaftSettings, engine: Engine) -> None:
         self._settings = settings

@@ -101,7 +101,7 @@ class Entries:
         return batch is not None
 
     def close(self) -> None:
-        """Stop. The peer is told; what it has sent already is dropped.
+        """Stop, and tell the peer so. Entries that it has sent already are dropped.
 
         A read in another thread ends with :class:`ClientClosedError`.
         """
@@ -130,7 +130,7 @@ class Entries:
                 raise StopIteration
 
     def __del__(self) -> None:
-        # After a break nobody closes it. The garbage collector may come at any time, so this only takes note.
+        # A ``break`` leaves the stream open. The garbage collector may run at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
             self._engine.abandon(self._request, self._call.stop())
             if self._engine.is_own:

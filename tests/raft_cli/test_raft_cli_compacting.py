@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from support.raft_peers import move_leadership
 from support.scripted_peers import ScriptedCluster
 
 from raft_client import RaftClient
@@ -17,7 +18,7 @@ Run = Any  # conftest.py has it
 def test_every_peer_makes_a_snapshot(bare_run: Run) -> None:
     """``zmqraft snapshot`` prints one line a peer, with what the snapshot has; it can be asked of some peers only."""
     with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as log:
-        log.transfer_leadership("1")  # all of them run
+        move_leadership(log, "1")  # all of them run
         index = log.append(b"x")
         done = bare_run("snapshot", "1", "--url", cluster.url)
         assert (done.code, done.err) == (0, "")

@@ -20,8 +20,10 @@ from typing import Any, Final, Self
 import msgpack
 import zmq
 
+from raft_client import HandOverError, RaftClient
 from raft_client.server import EmbeddedCluster
 from support.ports import reserved_port
+from support.waiting import eventually
 
 # -- tool cache --------------------------------------------------------------------------------------------------------
 
@@ -365,3 +367,21 @@ def next_leader(cluster: EmbeddedCluster) -> None:
     for peer in {peer.id for peer in cluster.peers} - set(cluster.running):
         cluster.restart(peer)
     cluster.kill(cluster.leader())
+
+
+# -- who leads ---------------------------------------------------------------------------------------------------------
+
+
+def move_leadership(log: RaftClient, to: str | None = None) -> str:
+    """Ask for a hand-over until it is done, and return who leads. A disk that stands still for an election time-out
+    fails one: the leader goes on then, and says so.
+    """
+    led: list[str] = []
+
+    def is_moved() -> bool:
+        with contextlib.suppress(HandOverError):
+            led.append(log.transfer_leadership(to))
+        return bool(led)
+
+    eventually(is_moved, f"a hand-over to {to or 'another peer'}")
+    return led[0]

@@ -54,7 +54,7 @@ test-spark: $(BIN)/tox  ## the Spark tests on PySpark 4.1, 4.2 and 4.3, and once
 demo: $(VENV)/.demo  ## flights from a replicated log through Spark into the state store; drivers are killed and frozen, and nothing is lost
 	cd examples && ../$(BIN)/python -m flights
 
-demo-ha: $(VENV)/.demo-ha  ## three servers with one log: the active one is killed under load, and the next one hands over
+demo-ha: $(VENV)/.demo-ha  ## three servers with one log: the active one is killed under load, the next one hands over, the one after that loses its cable
 	cd examples && ../$(BIN)/python -m failover
 
 bench: $(BIN)/tox  ## benchmarks, as ratios to the peers they name

@@ -1,8 +1,11 @@
-"""Three processes ``statestore serve --cluster`` on this machine, as there would be one on each of three machines."""
+"""Three processes ``statestore serve --cluster``: each on a machine with a cable if such can be made here, or all on
+this one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from .machines import Machines
 
 __all__ = ["Cluster", "ClusterError"]
 
@@ -28,41 +33,47 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """Leaves no process behind."""
+    """Leaves no process behind. ``machines`` are those of the names ``a``, ``b`` and ``c``, or None."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    names: Final = _NAMES
+
+    def __init__(self, folder: Path, machines: Machines | None = None) -> None:
+        self._folder, self._machines = folder, machines
+        self._hosts = dict.fromkeys(_NAMES, "127.0.0.1") if machines is None else machines.addresses
         self._first_port = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
-        self._nodes = ",".join(f"{name}=127.0.0.1:{port + 2}" for name, port in self._first_port.items())
+        self._nodes = ",".join(f"{name}={self._hosts[name]}:{port + 2}" for name, port in self._first_port.items())
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._key_file = folder / "cluster.key"
+        self._key_file.write_text(secrets.token_hex(32))
+        self._key_file.chmod(0o600)
 
     @property
     def url(self) -> str:
         """Of clients, with the addresses of all servers."""
-        return "mqtt://" + ",".join(f"127.0.0.1:{port}" for port in self._first_port.values())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return _NAMES
+        return "mqtt://" + ",".join(f"{self._hosts[name]}:{port}" for name, port in self._first_port.items())
 
     def command(self, name: str) -> list[str]:
         """What is run on the machine of this server, but for the interpreter."""
-        port = self._first_port[name]
+        host, port = self._hosts[name], self._first_port[name]
         return [
             *("serve", "--cluster", self._nodes, "--id", name, "--data", str(self._folder / name)),
-            *("--port", str(port), "--metrics-port", str(port + 1)),
+            *("--cluster-key-file", str(self._key_file), "--host", host, "--port", str(port)),
+            *("--metrics-host", host, "--metrics-port", str(port + 1)),
+            *(() if self._machines is None else ("--insecure",)),  # nobody else is in this network
         ]
 
-    def internal_address(self, name: str) -> str:
-        """Where other servers, and the commands ``statestore ha``, come in."""
-        return f"127.0.0.1:{self._first_port[name] + 4}"
+    def hand_over_command(self, name: str) -> list[str]:
+        """The same for the command that lets another server be the active one."""
+        address = f"{self._hosts[name]}:{self._first_port[name] + 4}"
+        return ["ha", "hand-over", address, "--cluster-key-file", str(self._key_file)]
 
     def start(self, *names: str) -> None:
         """At the same time; returns when all take clients. Raises ClusterError."""
         for name in names:
             with (self._folder / f"{name}.log").open("a") as log:
+                command = [*_COMMAND, *self.command(name)]
                 self._running[name] = subprocess.Popen(  # noqa: S603 - the command of the installed package
-                    [*_COMMAND, *self.command(name)],
+                    command if self._machines is None else self._machines.on(name, *command),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -75,12 +86,12 @@ class Cluster:
                 raise ClusterError(f"server {waiting[0]} did not start: {text.strip() or 'it says nothing'}")
             time.sleep(0.02)
 
-    def active(self) -> str:
-        """The name of the server that serves. Raises ClusterError."""
+    def active(self, but: str = "") -> str:
+        """The name of the server that serves; ``but`` one that cannot be asked. Raises ClusterError."""
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             for name in self._running:
-                if self._is_ready(name):
+                if name != but and self._is_ready(name):
                     return name
             time.sleep(0.01)
         raise ClusterError("no server is active")
@@ -93,7 +104,7 @@ class Cluster:
 
     def hand_over(self, name: str) -> None:
         """``statestore ha hand-over``. Raises ClusterError."""
-        command = [*_COMMAND, "ha", "hand-over", self.internal_address(name)]
+        command = [*_COMMAND, *self.hand_over_command(name)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - as above
         if done.returncode:
             raise ClusterError(f"server {name} did not hand over: {(done.stderr or done.stdout).strip()}")
@@ -116,7 +127,7 @@ class Cluster:
     def _is_ready(self, name: str) -> bool | None:
         """Whether it is active; None if it does not answer."""
         with contextlib.suppress(OSError):
-            url = f"http://127.0.0.1:{self._first_port[name] + 1}/ready"
+            url = f"http://{self._hosts[name]}:{self._first_port[name] + 1}/ready"
             try:
                 with urllib.request.urlopen(url, timeout=1.0):
                     return True

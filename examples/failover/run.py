@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from .clients import Clients
 from .cluster import Cluster, ClusterError
+from .machines import Machines, NoMachinesError
 
 __all__ = ["run_demo"]
 
@@ -35,36 +37,44 @@ class _Event:
     gap_s: float
 
 
-def run_demo(seconds: float = 2.0, *, console: Console | None = None) -> int:
+def run_demo(seconds: float = 2.0, *, has_own_network: bool = False, console: Console | None = None) -> int:
     """Run the demo; returns an exit code. ``seconds`` is how long there is load before and after each event.
 
+    In a network of its own (:func:`enter_own_network`) each server has a machine, and the cable of one is pulled out.
     0 when all went as it must, 1 when something that was acknowledged is lost, 4 when no server answers, 128 + number
     after a signal. Leaves no process behind, also after Ctrl-C and SIGTERM.
     """
     console = console or Console()
     try:
-        with interruptible(), without_logs(), tempfile.TemporaryDirectory(prefix="statestore-ha-") as folder:
-            return _Demo(console, seconds).run(Path(folder))
+        with (
+            interruptible(),
+            without_logs(),
+            tempfile.TemporaryDirectory(prefix="statestore-ha-") as folder,
+            Machines(*Cluster.names) if has_own_network else contextlib.nullcontext() as machines,
+        ):
+            return _Demo(console, seconds, machines).run(Path(folder))
     except Interrupted as error:
         return error.exit_code
-    except ClusterError as error:
+    except (ClusterError, NoMachinesError) as error:
         Console(stderr=True).print(f"demo: {error}", style="bold red", markup=False, soft_wrap=True)
         return NO_SERVER
 
 
 class _Demo:
-    def __init__(self, console: Console, seconds: float) -> None:
+    def __init__(self, console: Console, seconds: float, machines: Machines | None) -> None:
         self._console = console
         self._seconds = seconds
+        self._machines = machines
         self._events: list[_Event] = []
 
     def run(self, folder: Path) -> int:
         began = time.monotonic()
-        with Cluster(folder) as cluster:
+        with Cluster(folder, self._machines) as cluster:
             for name in cluster.names:
                 self._say(f"statestore {' '.join(cluster.command(name))}")
             cluster.start(*cluster.names)
-            self._say(f"three servers, each with a peer of the log; {cluster.active()} is active")
+            where = "on this machine" if self._machines is None else "on a machine of its own"
+            self._say(f"three servers, each {where} and with a peer of the log; {cluster.active()} is active")
             with Clients(cluster.url) as clients:
                 self._under_load(cluster, clients)
                 clients.stop()
@@ -85,9 +95,17 @@ class _Demo:
             self._say(f"{killed} starts again")
             cluster.start(killed)
             active = cluster.active()
-            self._say(f"statestore ha hand-over {cluster.internal_address(active)}")
+            self._say(f"statestore {' '.join(cluster.hand_over_command(active))}")
             self._strike(cluster, clients, "planned hand-over", lambda: cluster.hand_over(active))
             self._load(progress, task, clients, f"{active} has handed over")
+            if self._machines is None:
+                self._say("no cable is pulled out: this system lets you make no network namespaces")
+                return
+            lost, machines = cluster.active(), self._machines
+            self._strike(cluster, clients, "cable out", lambda: machines.cut(lost))
+            self._load(progress, task, clients, f"{lost} has no network")
+            machines.mend(lost)
+            self._load(progress, task, clients, f"{lost} is back")
 
     def _strike(self, cluster: Cluster, clients: Clients, name: str, strike: Callable[[], None]) -> None:
         before = cluster.active()
@@ -99,7 +117,7 @@ class _Demo:
             if time.monotonic() > deadline:
                 raise ClusterError(f"nobody went on after {name} of {before}")
             time.sleep(_LOOK_S)
-            after = cluster.active()
+            after = cluster.active(but=before)
         event = _Event(name, before, after, clients.gap(since))
         self._events.append(event)
         self._say(f"{name} of {before}: {after} is active, no answer for {event.gap_s * 1000:.0f} ms")

@@ -65,7 +65,7 @@ async def test_closing_early_tells_the_peer(raft: RaftShell, peers: ScriptedClus
     """Closing entries early tells the peer with a count of 0, and then the entries are closed."""
     peers.fill(200)
     async with raft.client(peers.seeds) as client:
-        async with client.entries() as entries:
+        async with client.entries(buffer_bytes=1) as entries:  # all of them would be here before it is closed
             assert (await anext(entries)).index == 1
         with pytest.raises(ClientClosedError):
             await entries.next_batch()

@@ -1,4 +1,7 @@
-"""What was written to a file, and the names in a folder, survive a power failure. For the logs of both packages.
+"""A folder of files with offsets, and when what was written is there to stay: the disk below the logs of both packages.
+
+The rooms above decide what is written in which order. All that they do to a disk passes here, so tests put one under
+them that loses, tears, changes, fills and fails.
 
 Invariant: "on the disk" means the medium, not a cache of the drive's. On macOS fsync() leaves the data there
 (fsync(2) of macOS: F_FULLFSYNC), as nothing else does.
@@ -8,20 +11,31 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Final
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, Protocol
 
-try:
+from raft_client.thread_locks import Mutex
+
+if sys.platform == "win32":
+    import msvcrt
+
+    fcntl = None
+else:
     import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # a module or None has no type but Any
-
-__all__ = ["sync_file", "sync_folder"]
 
 _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 #: Of file systems that have no such call, as those of networks: there fsync() is all that there is.
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)
 #: Without what a file's dates would cost. macOS and Windows do not have it.
 _sync: Final = getattr(os, "fdatasync", os.fsync)
+_BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there was no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def sync_file(descriptor: int) -> None:
@@ -46,3 +60,173 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class File(Protocol):
+    """Reading may happen in one thread while another one writes. All of it raises OSError."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Fewer bytes at the end of the file only."""
+
+    def write(self, data: bytes, offset: int) -> None:
+        """All of it. It is in the file for everybody, and perhaps gone after a power failure."""
+
+    def sync(self) -> None:
+        """What was written survives a power failure. After an error nobody knows what does."""
+
+    def truncate(self, size: int) -> None:
+        """Cut it off."""
+
+    def close(self) -> None: ...
+
+
+class Folder(Protocol):
+    """All of it raises OSError."""
+
+    def names(self) -> set[str]: ...
+
+    def open(self, name: str, *, create: bool = False) -> File:
+        """``create``: a new, empty one, also in place of another."""
+
+    def is_current(self, name: str, file: File) -> bool:
+        """Whether the name still leads to this file."""
+
+    def replace(self, name: str, by: str) -> None:
+        """The file ``by`` gets the name of another, at once."""
+
+    def remove(self, name: str) -> None:
+        """Nothing happens if there is none."""
+
+    def sync(self) -> None:
+        """Names that came, went or changed survive a power failure."""
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor: int = descriptor
+        status = os.fstat(descriptor)
+        self.identity: tuple[int, int] = (status.st_dev, status.st_ino)
+        self._seeking = Mutex()  # where the system has no pread: position and access are two calls
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, count: int, offset: int) -> bytes:
+        data = self._read_some(count, offset)
+        if len(data) in (0, count):
+            return data
+        parts = [data]
+        there = len(data)
+        while there < count and (more := self._read_some(count - there, offset + there)):
+            parts.append(more)
+            there += len(more)
+        return b"".join(parts)
+
+    def write(self, data: bytes, offset: int) -> None:
+        written = self._write_some(data, offset)
+        while written < len(data):
+            written += self._write_some(memoryview(data)[written:], offset + written)
+
+    def sync(self) -> None:
+        sync_file(self.descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    if sys.platform == "win32":
+
+        def _read_some(self, count: int, offset: int) -> bytes:
+            with self._seeking:
+                os.lseek(self.descriptor, offset, os.SEEK_SET)
+                return os.read(self.descriptor, count)
+
+        def _write_some(self, data: bytes | memoryview, offset: int) -> int:
+            with self._seeking:
+                os.lseek(self.descriptor, offset, os.SEEK_SET)
+                return os.write(self.descriptor, data)
+
+    else:
+
+        def _read_some(self, count: int, offset: int) -> bytes:
+            return os.pread(self.descriptor, count, offset)
+
+        def _write_some(self, data: bytes | memoryview, offset: int) -> int:
+            return os.pwrite(self.descriptor, data, offset)
+
+
+class SystemFolder:
+    """A directory of the operating system. Its files are for their owner's eyes only.
+
+    ``hidden`` are names that :meth:`names` leaves out.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, hidden: Collection[str] = ()) -> None:
+        self._path = Path(path)
+        self._hidden = frozenset(hidden)
+        self._access = os.O_RDONLY if read_only else os.O_RDWR
+
+    def names(self) -> set[str]:
+        return set(os.listdir(self._path)) - self._hidden
+
+    def open(self, name: str, *, create: bool = False) -> SystemFile:
+        flags = self._access | _BINARY | (os.O_CREAT | os.O_TRUNC if create else 0)
+        return SystemFile(os.open(self._path / name, flags, 0o600))
+
+    def is_current(self, name: str, file: File) -> bool:
+        try:
+            status = os.stat(self._path / name)
+        except FileNotFoundError:
+            return False
+        return isinstance(file, SystemFile) and file.identity == (status.st_dev, status.st_ino)
+
+    def replace(self, name: str, by: str) -> None:
+        (self._path / by).replace(self._path / name)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        sync_folder(self._path)
+
+
+if sys.platform == "win32":
+
+    def try_lock(file: SystemFile) -> bool:
+        """Take the lock of the file for this process, if no other has it."""
+        os.lseek(file.descriptor, 0, os.SEEK_SET)  # it locks from there on
+        try:
+            msvcrt.locking(file.descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def unlock(file: SystemFile) -> None:
+        """Give it back."""
+        os.lseek(file.descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(file.descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def try_lock(file: SystemFile) -> bool:
+        """Take the lock of the file, if nobody has it: no other process, and nothing else in this one."""
+        try:
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(file: SystemFile) -> None:
+        """Give it back, also for processes that were forked meanwhile."""
+        fcntl.flock(file.descriptor, fcntl.LOCK_UN)

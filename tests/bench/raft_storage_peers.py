@@ -14,9 +14,8 @@ from typing import Any, Final, Self
 
 from raft_client import KeyValueCodec, LogEntry, Peer, RequestId
 from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
+from raft_client.server.runtime.storage.directory import Owner, make_directory, open_folder
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
-from raft_client.server.runtime.storage.filesystem import SystemFolder, make_directory
-from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment import SegmentWriter
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import Summary, encode_index, index_name
@@ -129,7 +128,7 @@ def add_ids(folder: Path, peers: Sequence[Peer], count: int, per_second: int) ->
     """
     segments = -(-count // _PER_SEGMENT)
     begun_s = time.time() - count / per_second
-    where = SystemFolder(folder)
+    where = open_folder(folder)
     make_directory(folder)
     offsets = array("I", range(HEADER_BYTES, HEADER_BYTES + _PER_SEGMENT * _ENTRY_BYTES, _ENTRY_BYTES))
     for number in range(segments):

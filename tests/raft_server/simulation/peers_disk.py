@@ -19,8 +19,8 @@ from support.raft_disks import DamagedLogError, Image, SimulatedLog
 
 from raft_client.errors import StorageDamagedError, StorageError, StorageVersionError
 from raft_client.server.node.ready import Configuration, Persist, SnapshotMeta
+from raft_client.server.runtime.storage.directory import Owner
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
-from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk
 
 __all__ = ["FILE_KINDS", "DiskBackedLog"]

@@ -20,7 +20,7 @@ from peers_schedule import Outcome, Plan, run
 from support.schedules import SCALE, run_schedules
 from test_peers_disks import plan_with_failures
 
-from raft_client.server.runtime.storage import owner, segment_format, segment_index, snapshots
+from raft_client.server.runtime.storage import directory, segment_format, segment_index, snapshots
 
 #: Within these each mutant is found.
 _LIMIT = 4000
@@ -87,7 +87,7 @@ def test_what_a_damaged_peer_says_is_what_was_written(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "kind", "begin"),
-    [(segment_format, "log", 1), (segment_index, "index", 190), (snapshots, "snapshot", 90), (owner, "meta", 40)],
+    [(segment_format, "log", 1), (segment_index, "index", 190), (snapshots, "snapshot", 90), (directory, "meta", 40)],
     ids=FILE_KINDS,
 )
 @pytest.mark.ci

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import attrs
 
 from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
+from raft_client.server.runtime.storage.directory import Owner
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.owner import Owner
 from raft_client.wire.configuration import ConfigChange, Peer, decode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from log_jobs import write
 
+from raft_client._common import durable_files
 from raft_client.errors import (
     InvalidArgumentError,
     StorageDamagedError,
@@ -21,7 +22,6 @@ from raft_client.errors import (
     StorageOwnerError,
 )
 from raft_client.server.node.ready import Configuration, HardState, SnapshotMeta
-from raft_client.server.runtime.storage import filesystem
 from raft_client.server.runtime.storage.backup import TERM_STEP, back_up, inspect_directory, restore
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
@@ -205,7 +205,7 @@ def failing_at(patch: pytest.MonkeyPatch, number: int) -> Callable[[], bool]:
         if syncs == number:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch.setattr(filesystem, "sync_file", counted)
+    patch.setattr(durable_files, "sync_file", counted)
     patch.setattr(os, "fsync", counted)
     return lambda: syncs >= number
 

@@ -17,8 +17,8 @@ from support.disks import SimulatedDisk
 
 from raft_client.errors import StorageDamagedError
 from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
+from raft_client.server.runtime.storage.directory import Owner
 from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
-from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment import SegmentWriter, scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import (

@@ -24,8 +24,8 @@ from raft_client.errors import (
 )
 from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta, StoredLog
 from raft_client.server.runtime.storage.backup import inspect_directory
+from raft_client.server.runtime.storage.directory import DirectoryLock
 from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
-from raft_client.server.runtime.storage.filesystem import DirectoryLock
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from log_jobs import START, entries, entry, open_log, request_id, snapshot, write
 from support.disks import SimulatedDisk
 
+from raft_client._common import durable_files
 from raft_client.server.node.ready import HardState, Persist
-from raft_client.server.runtime.storage import filesystem, recovery
+from raft_client.server.runtime.storage import recovery
+from raft_client.server.runtime.storage.directory import Owner
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
-from raft_client.server.runtime.storage.owner import Owner
 from raft_client.server.runtime.storage.segment_index import RequestFilter
 from raft_client.wire.log_entry import SnapshotChunk
 
@@ -29,8 +30,8 @@ class Counts:
         self.calls: list[str] = []
         self.threads: set[int] = set()
         for name in ("pread", "pwrite", "open", "fsync"):
-            monkeypatch.setattr(filesystem.os, name, self.counted(name, getattr(os, name)))
-        monkeypatch.setattr(filesystem, "sync_file", self.counted("sync", filesystem.sync_file))
+            monkeypatch.setattr(durable_files.os, name, self.counted(name, getattr(os, name)))
+        monkeypatch.setattr(durable_files, "sync_file", self.counted("sync", durable_files.sync_file))
 
     def counted(self, name: str, call: Any) -> Any:
         def counting(*arguments: Any) -> Any:

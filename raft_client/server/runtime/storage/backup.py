@@ -1,6 +1,6 @@
 """Backups of a peer's directory, and the new cluster that one is restored as.
 
-A backup holds the files of the directory, with another name for that of the owner (:data:`.owner.BACKUP_NAME`): no
+A backup holds the files of the directory, with another name for that of the owner (:data:`.directory.BACKUP_NAME`): no
 peer starts with it. The peer may be running: segments only grow, and all but the last one are written no more; what is
 copied is a first part of what it wrote, as after a crash.
 
@@ -21,9 +21,16 @@ import attrs
 
 from raft_client.errors import InvalidArgumentError, StorageDamagedError, StorageError
 from raft_client.server.node.ready import HardState, Persist
+from raft_client.server.runtime.storage.directory import (
+    BACKUP_NAME,
+    OWNER_NAME,
+    DirectoryLock,
+    Owner,
+    new_directory,
+    open_folder,
+    storage_error,
+)
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, storage_error
-from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner, new_directory
 from raft_client.server.runtime.storage.recovery import is_new, list_files, read_file, recover
 from raft_client.server.runtime.storage.segment import scan_last_segment, scan_segment
 from raft_client.server.runtime.storage.segment_index import SegmentIndex
@@ -32,8 +39,8 @@ from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.log_entry import EntryKind, LogEntry
 
 if TYPE_CHECKING:
+    from raft_client._common.durable_files import File, Folder, SystemFolder
     from raft_client.server.node.ready import SnapshotMeta
-    from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.recovery import Recovered
     from raft_client.wire.request_id import RequestId
 
@@ -79,7 +86,7 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
     """Raises StorageInUseError if a peer has it open, StorageError if it cannot be read."""
     if not Path(path).is_dir():
         raise StorageError(f"{os.fspath(path)} is no directory")
-    folder = SystemFolder(path, read_only=True)
+    folder = open_folder(path, read_only=True)
     try:
         try:
             lock = DirectoryLock(path, for_reading=True)
@@ -196,7 +203,7 @@ def back_up(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -
     """
     source = _open(directory, OWNER_NAME, "not the data directory of a peer")
     with new_directory(target, f"copying {os.fspath(directory)}") as part:
-        return _copy_whole(source, SystemFolder(part))
+        return _copy_whole(source, open_folder(part))
 
 
 def restore(
@@ -216,7 +223,7 @@ def restore(
     """
     folder = _open(source, BACKUP_NAME, "no backup")
     with new_directory(directory, f"restoring {os.fspath(source)}") as part:
-        target = SystemFolder(part)
+        target = open_folder(part)
         _check_identity(_copy_whole(folder, target), peer, ident)
         target.remove(BACKUP_NAME)
         owner = Owner(peer.id, ident, ConfigChange((peer,)))
@@ -228,7 +235,7 @@ def restore(
 
 def _open(path: str | os.PathLike[str], owner: str, otherwise: str) -> SystemFolder:
     """Raises StorageError, which says that it is ``otherwise``, unless the directory has such an owner."""
-    folder = SystemFolder(path, read_only=True)
+    folder = open_folder(path, read_only=True)
     try:
         if not Path(path).is_dir() or list_files(folder).owner != owner:
             raise StorageError(f"{os.fspath(path)} is {otherwise}: there is no file {owner} in it")

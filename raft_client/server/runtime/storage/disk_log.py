@@ -28,8 +28,13 @@ import attrs
 
 from raft_client.errors import BusyError, InvalidArgumentError, StorageError
 from raft_client.server.node.ready import Configuration, HardState, as_many_as_fit
-from raft_client.server.runtime.storage.filesystem import DirectoryLock, SystemFolder, make_directory, storage_error
-from raft_client.server.runtime.storage.owner import Owner
+from raft_client.server.runtime.storage.directory import (
+    DirectoryLock,
+    Owner,
+    make_directory,
+    open_folder,
+    storage_error,
+)
 from raft_client.server.runtime.storage.recovery import FIRST_SEQUENCE, is_new, list_files, recover
 from raft_client.server.runtime.storage.segment import Segment, SegmentTables, SegmentWriter
 from raft_client.server.runtime.storage.segment_format import MAX_BODY_BYTES, SALT_BYTES, Mark, SegmentHeader
@@ -41,8 +46,8 @@ from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
+    from raft_client._common.durable_files import File, Folder
     from raft_client.server.node.ready import Persist, SnapshotMeta
-    from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.server.runtime.storage.recovery import Recovered
     from raft_client.server.runtime.storage.snapshots import SnapshotWriter
     from raft_client.wire.log_entry import LogEntry
@@ -214,7 +219,7 @@ class DiskLog:
             raise storage_error(error, f"opening {os.fspath(path)}") from error
         try:
             owner = Owner(peer_id, ident, ConfigChange(peers))
-            return cls.open_in(SystemFolder(path), owner, fsync=fsync, limits=limits, lock=lock)
+            return cls.open_in(open_folder(path), owner, fsync=fsync, limits=limits, lock=lock)
         except BaseException:
             lock.release()
             raise

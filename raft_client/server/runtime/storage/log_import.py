@@ -30,9 +30,8 @@ from raft_client.errors import (
 )
 from raft_client.server.node.ready import Configuration, HardState, Persist, SnapshotMeta
 from raft_client.server.runtime.storage.backup import inspect_folder
+from raft_client.server.runtime.storage.directory import Owner, new_directory, open_folder, storage_error
 from raft_client.server.runtime.storage.disk_log import DiskLog
-from raft_client.server.runtime.storage.filesystem import SystemFolder, storage_error
-from raft_client.server.runtime.storage.owner import Owner, new_directory
 from raft_client.wire.configuration import ConfigChange, Peers, peers_from_json
 from raft_client.wire.frames import MAX_UINT
 from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
@@ -40,8 +39,8 @@ from raft_client.wire.log_entry import EntryKind, LogEntry, SnapshotChunk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from raft_client._common.durable_files import File, SystemFolder
     from raft_client.server.runtime.storage.backup import Inspection
-    from raft_client.server.runtime.storage.filesystem import File
 
 # -- the files of Node's peers -----------------------------------------------------------------------------------------
 # ::
@@ -127,7 +126,7 @@ class NodePeerFolder:
         if not (path / _STATE_NAME).is_file():
             raise StorageError(f"{path} is not the data folder of a Node peer: there is no file {_STATE_NAME} in it")
         stamps = _stamps(path)
-        folder = SystemFolder(path, read_only=True)
+        folder = open_folder(path, read_only=True)
         state = _state(_read_maps(folder, _STATE_NAME))
         applied = _read_maps(folder, _APPLIED_NAME) if (path / _APPLIED_NAME).is_file() else {}
         snapshot = _read_snapshot(folder) if (path / _SNAPSHOT_NAME).is_file() else None
@@ -142,7 +141,7 @@ class NodePeerFolder:
 
     def entries(self, after: int) -> Iterator[LogEntry]:
         """Those after the index ``after``. Each is checked: its header, and that no term is lower than before."""
-        folder = SystemFolder(self.path, read_only=True)
+        folder = open_folder(self.path, read_only=True)
         term = 0
         for each in self.files:
             if each.last <= after:
@@ -160,7 +159,7 @@ class NodePeerFolder:
 
     def snapshot_pieces(self, snapshot: NodeSnapshot) -> Iterator[bytes]:
         """The data of the snapshot."""
-        file = SystemFolder(self.path, read_only=True).open(_SNAPSHOT_NAME)
+        file = open_folder(self.path, read_only=True).open(_SNAPSHOT_NAME)
         try:
             for at in range(0, snapshot.size, _PIECE):
                 yield file.read(min(_PIECE, snapshot.size - at), snapshot.at + at)
@@ -382,7 +381,7 @@ def import_log(
         raise InvalidArgumentError(f"{path} does not say who the members are: give them as the Node peer has them")
     owner = Owner(peer_id, ident, ConfigChange(change.new))
     with new_directory(directory, f"importing {path}") as part:
-        target = SystemFolder(part)
+        target = open_folder(part)
         with DiskLog.open_in(target, owner) as log:
             _Import(found, log).run()
             _check_member(log, peer_id)

@@ -19,8 +19,7 @@ import attrs
 
 from raft_client.errors import StorageDamagedError, StorageOwnerError, StorageVersionError
 from raft_client.server.node.ready import HardState
-from raft_client.server.runtime.storage.filesystem import storage_error
-from raft_client.server.runtime.storage.owner import BACKUP_NAME, OWNER_NAME, Owner
+from raft_client.server.runtime.storage.directory import BACKUP_NAME, OWNER_NAME, Owner, storage_error
 from raft_client.server.runtime.storage.segment import (
     Segment,
     SegmentTables,
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator
 
+    from raft_client._common.durable_files import File, Folder
     from raft_client.server.node.ready import Configuration, SnapshotMeta
-    from raft_client.server.runtime.storage.filesystem import File, Folder
     from raft_client.wire.log_entry import LogEntry
 
 # -- the segments ------------------------------------------------------------------------------------------------------

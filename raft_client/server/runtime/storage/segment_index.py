@@ -37,7 +37,7 @@ from raft_client.server.runtime.storage.segment_format import SegmentHeader
 from raft_client.wire.request_id import REQUEST_ID_BYTES
 
 if TYPE_CHECKING:
-    from raft_client.server.runtime.storage.filesystem import File, Folder
+    from raft_client._common.durable_files import File, Folder
 
 # -- is the id there? --------------------------------------------------------------------------------------------------
 # Clients that repeat what they append give many entries ids of one and the same second, and each segment that has ids

@@ -18,13 +18,13 @@ from raft_client.errors import (
     StorageVersionError,
 )
 from raft_client.server.node.ready import Configuration, SnapshotMeta
-from raft_client.server.runtime.storage.filesystem import storage_error
+from raft_client.server.runtime.storage.directory import storage_error
 from raft_client.wire.configuration import decode_config, encode_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from raft_client.server.runtime.storage.filesystem import File, Folder
+    from raft_client._common.durable_files import File, Folder
     from raft_client.wire.log_entry import SnapshotChunk
 
 # -- one file ----------------------------------------------------------------------------------------------------------

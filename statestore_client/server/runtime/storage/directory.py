@@ -15,15 +15,13 @@ must not be on a network file system, where such locks are not to be trusted.
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from raft_client._common.durable_files import sync_file, sync_folder
+from raft_client._common.durable_files import SystemFile, SystemFolder, is_full, try_lock, unlock
 from statestore_client.clocks import monotonic
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server.journal import DamagedRecordError
@@ -31,138 +29,6 @@ from statestore_client.server.runtime.storage.files import DATABASE_NAME, TEMPOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# -- filesystem --------------------------------------------------------------------------------------------------------
-#
-# The disk as this room sees it: a folder of files with offsets, and when what was written is there to stay.
-#
-# The rooms above decide what is written in which order; tests put a disk under them that loses, tears and changes it.
-
-
-_BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
-
-
-def is_full(error: OSError) -> bool:
-    """Whether there was no room."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class File(Protocol):
-    """Belongs to one thread at a time. All of it raises OSError."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, count: int, offset: int) -> bytes:
-        """Fewer bytes at the end of the file only."""
-
-    def write(self, data: bytes, offset: int) -> None:
-        """All of it. It is in the file for everybody, and perhaps gone after a power failure."""
-
-    def sync(self) -> None:
-        """What was written survives a power failure. After an error nobody knows what does."""
-
-    def truncate(self, size: int) -> None:
-        """Cut it off."""
-
-    def close(self) -> None: ...
-
-
-class Folder(Protocol):
-    """All of it raises OSError."""
-
-    def names(self) -> set[str]: ...
-
-    def open(self, name: str, *, create: bool = False) -> File:
-        """``create``: a new, empty one, also in place of another."""
-
-    def is_current(self, name: str, file: File) -> bool:
-        """Whether the name still leads to this file."""
-
-    def replace(self, name: str, by: str) -> None:
-        """The file ``by`` gets the name of another, at once."""
-
-    def remove(self, name: str) -> None:
-        """Nothing happens if there is none."""
-
-    def sync(self) -> None:
-        """Names that came, went or changed survive a power failure."""
-
-
-class SystemFile:
-    """A file of the operating system."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor: int = descriptor
-        status = os.fstat(descriptor)
-        self.identity: tuple[int, int] = (status.st_dev, status.st_ino)
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
-    def read(self, count: int, offset: int) -> bytes:
-        os.lseek(self.descriptor, offset, os.SEEK_SET)
-        data = os.read(self.descriptor, count)
-        if len(data) in (0, count):
-            return data
-        parts = [data]
-        while count > (there := sum(map(len, parts))) and (more := os.read(self.descriptor, count - there)):
-            parts.append(more)
-        return b"".join(parts)
-
-    def write(self, data: bytes, offset: int) -> None:
-        os.lseek(self.descriptor, offset, os.SEEK_SET)
-        written = os.write(self.descriptor, data)
-        while written < len(data):
-            written += os.write(self.descriptor, memoryview(data)[written:])
-
-    def sync(self) -> None:
-        sync_file(self.descriptor)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self.descriptor, size)
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-class SystemFolder:
-    """A directory of the operating system. Its files are for their owner's eyes only."""
-
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._path = path
-        self._access = os.O_RDONLY if read_only else os.O_RDWR
-
-    def names(self) -> set[str]:
-        return set(os.listdir(self._path))
-
-    def open(self, name: str, *, create: bool = False) -> SystemFile:
-        flags = self._access | _BINARY | (os.O_CREAT | os.O_TRUNC if create else 0)
-        return SystemFile(os.open(self._path / name, flags, 0o600))
-
-    def is_current(self, name: str, file: File) -> bool:
-        try:
-            status = os.stat(self._path / name)
-        except FileNotFoundError:
-            return False
-        return isinstance(file, SystemFile) and file.identity == (status.st_dev, status.st_ino)
-
-    def replace(self, name: str, by: str) -> None:
-        (self._path / by).replace(self._path / name)
-
-    def remove(self, name: str) -> None:
-        (self._path / name).unlink(missing_ok=True)
-
-    def sync(self) -> None:
-        sync_folder(self._path)
-
-
-# -- directory ---------------------------------------------------------------------------------------------------------
-
 
 _LOCK_NAME: Final = "statestore.lock"
 _HAS_DATA: Final = b"statestore lock\n"
@@ -250,7 +116,7 @@ class DirectoryLock:
         names = folder.names()
         self._file: SystemFile = folder.open(_LOCK_NAME, create=_LOCK_NAME not in names)
         give_up_at = monotonic() + _LOCK_TIMEOUT_S
-        while not _lock(self._file):
+        while not try_lock(self._file):
             if monotonic() > give_up_at:
                 self._file.close()
                 raise DataInUseError(f"the data directory {path} is in use by another server. Stop that one first.")
@@ -274,39 +140,8 @@ class DirectoryLock:
         return self._folder.is_current(_LOCK_NAME, self._file)
 
     def close(self) -> None:
-        _unlock(self._file)
+        unlock(self._file)
         self._file.close()
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: SystemFile) -> bool:
-        os.lseek(file.descriptor, 0, os.SEEK_SET)  # it locks from there on
-        try:
-            msvcrt.locking(file.descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-    def _unlock(file: SystemFile) -> None:
-        os.lseek(file.descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(file.descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(file: SystemFile) -> bool:
-        """Also against others in this process."""
-        try:
-            fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(file: SystemFile) -> None:
-        """Also that of processes which were forked meanwhile."""
-        fcntl.flock(file.descriptor, fcntl.LOCK_UN)
 
 
 def erase_data(directory: str | os.PathLike[str]) -> None:

@@ -26,8 +26,8 @@ from statestore_client.server.journal import DamagedRecordError, Stream
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from raft_client._common.durable_files import File, Folder
     from statestore_client.server.journal import Subject, WriteBatch
-    from statestore_client.server.runtime.storage.directory import File, Folder
 
 _HEADER: Final = struct.Struct(">4I")
 _CHECKED_BYTES: Final = 12  # of a header

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from raft_client._common.durable_files import SystemFolder
 from statestore_client.errors import DataDirectoryError
 from statestore_client.server.broker import Broker
 from statestore_client.server.broker.limits import NEVER_EXPIRES
@@ -33,7 +34,7 @@ from statestore_client.server.journal import (
     unseal,
 )
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
-from statestore_client.server.runtime.storage.directory import DirectoryLock, SystemFolder, check_ours, refusals
+from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.server.runtime.storage.files import (
     DATABASE_MAGIC,

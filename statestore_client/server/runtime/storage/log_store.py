@@ -19,8 +19,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from raft_client._common.durable_files import is_full
 from statestore_client.server.journal import Stream, WriteBatch
-from statestore_client.server.runtime.storage.directory import is_full
 from statestore_client.server.runtime.storage.files import (
     DATABASE_NAME,
     FRAME_BYTES,
@@ -40,8 +40,8 @@ from statestore_client.server.runtime.storage.files import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from raft_client._common.durable_files import Folder
     from statestore_client.server.journal import Subject
-    from statestore_client.server.runtime.storage.directory import Folder
 
 __all__ = ["LogStore", "records_of"]
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
+from raft_client._common.durable_files import SystemFolder
 from statestore_client.errors import DataDamagedError, DataDirectoryError, DataFormatError, DataInUseError
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.journal import Changes, Stream, Subject, WriteBatch
 from statestore_client.server.runtime.storage import FORMAT_VERSION, DiskStorage, erase_data
-from statestore_client.server.runtime.storage.directory import SystemFolder
 from statestore_client.server.runtime.storage.files import Contents, frame, pack
 from statestore_client.sync import StateStoreClient
 

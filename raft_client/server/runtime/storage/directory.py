@@ -1,6 +1,7 @@
-"""Whose directory it is: the file that is written once, when everything else is ready.
+"""The directory of a peer: made, used by one process at a time, and marked with whose it is.
 
-::
+The lock is the operating system's, on a file of its own: it ends with the process at the latest. Whose directory it is
+says a file that is written once, when everything else is ready::
 
     owner  =  "zmqraftM"  version u16  0 u16  length u32  checksum u32  MessagePack [peer id, ident, CONFIG data]
                                                                                 file meta; little endian
@@ -23,21 +24,72 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import msgpack
 
-from raft_client.errors import ProtocolError, StorageDamagedError, StorageError, StorageOwnerError, StorageVersionError
-from raft_client.server.runtime.storage.filesystem import SystemFolder, make_directory, storage_error
+from raft_client._common.durable_files import SystemFile, SystemFolder, is_full, sync_folder, try_lock, unlock
+from raft_client.errors import (
+    ProtocolError,
+    StorageDamagedError,
+    StorageError,
+    StorageFullError,
+    StorageInUseError,
+    StorageOwnerError,
+    StorageVersionError,
+)
 from raft_client.wire.configuration import ConfigChange, decode_config, encode_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from raft_client.server.runtime.storage.filesystem import Folder
+    from raft_client._common.durable_files import Folder
 
+_LOCK_NAME: Final = "lock"
 OWNER_NAME: Final = "meta"
 BACKUP_NAME: Final = "meta.backup"
 _TMP_NAME: Final = "meta.tmp"
 _VERSION: Final = 1
 _MAGIC: Final = b"zmqraftM"
 _HEAD: Final = struct.Struct("<8sHHII")
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """What the operating system says, as an error of this package."""
+    if is_full(error):
+        return StorageFullError(f"no room {doing}: {error.strerror}")
+    return StorageError(f"the disk failed {doing}: {error}")
+
+
+def open_folder(path: str | os.PathLike[str], *, read_only: bool = False) -> SystemFolder:
+    """The files of a peer; its lock is none of them."""
+    return SystemFolder(path, read_only=read_only, hidden={_LOCK_NAME})
+
+
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """With all above it; their names survive a power failure. Nothing happens if it is there. Raises OSError."""
+    path = Path(path)
+    if not path.is_dir():
+        make_directory(path.absolute().parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(path.absolute().parent)
+
+
+class DirectoryLock:
+    """The peer that holds it may use the directory; it ends with its process at the latest. The file itself stays."""
+
+    def __init__(self, path: str | os.PathLike[str], *, for_reading: bool = False) -> None:
+        """Raises StorageInUseError if somebody holds it, OSError where there is no such directory.
+
+        ``for_reading``: nothing is created, so FileNotFoundError says that nobody ever held it.
+        """
+        access = os.O_RDONLY if for_reading else os.O_RDWR | os.O_CREAT
+        self._file = SystemFile(os.open(Path(path) / _LOCK_NAME, access, 0o600))
+        if not try_lock(self._file):
+            self._file.close()
+            raise StorageInUseError(f"another peer has {os.fspath(path)} open")
+
+    def release(self) -> None:
+        """Safe to call twice."""
+        if self._file.descriptor >= 0:
+            unlock(self._file)
+            self._file.close()
 
 
 @attrs.frozen
@@ -113,11 +165,11 @@ def new_directory(path: str | os.PathLike[str], doing: str) -> Iterator[Path]:
         place = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent))
         try:
             yield place
-            SystemFolder(place).sync()
+            sync_folder(place)
             if target.is_dir():
                 target.rmdir()
             place = place.rename(target)
-            SystemFolder(target.parent).sync()
+            sync_folder(target.parent)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise

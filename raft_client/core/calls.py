@@ -477,7 +477,7 @@ class TrimLog(_GreetedCall):
 
     def __init__(self, ident: bytes, index: int, number: int) -> None:
         """``number`` is another one for each call, below 2^53. Raises InvalidArgumentError."""
-        super().__init__(ident, Trim(ident, index).to_frames(), number, of_leader=True)
+        super().__init__(ident, Trim(ident, sender="", index=index).to_frames(), number, of_leader=True)
 
     def _done(self, frames: Sequence[bytes]) -> Verdict:
         reply = TrimReply.from_frames(frames)

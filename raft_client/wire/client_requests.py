@@ -1,16 +1,8 @@
-"""What a client asks a peer, and the answers: frames <-> values. The tables of frames stand in :mod:`raft_client.wire`.
+"""What a client asks a peer, and the answers: frames <-> values.
 
 The request ids of RequestUpdate and ConfigUpdate are :class:`~raft_client.wire.request_id.RequestId`: what is sent
 twice is done once. What the document does not have is sent only to a peer that said hello with the capability
-(:mod:`raft_client.wire.hello`):
-
-===============  =========  ==============================  ============================================
-request          type       its frames                      frames of the reply
-===============  =========  ==============================  ============================================
-HandOver         ``00 48``  ident, member?                  status, leader id, reason
-Trim             ``00 4c``  ident, sender, index            status, leader id, index, reason
-TakeSnapshot     ``00 53``  ident                           status, index, size, reason
-===============  =========  ==============================  ============================================
+(:mod:`raft_client.wire.hello`): HandOver, Trim and TakeSnapshot.
 
 Source: ØMQ Raft protocol, RequestConfig, RequestLogInfo, BroadcastStateUrl, ClientDispatch, RequestUpdate and
 ConfigUpdate RPC; facts §1.1, §1.3 and §1.4. Ours: ``docs/decisions/0031-the-wire-of-our-peers.md`` and
@@ -25,18 +17,37 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import attrs
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
-from raft_client.wire.configuration import Peers, peers_from_json, peers_to_json
+from raft_client.wire.configuration import Peers
 from raft_client.wire.fields import (
+    FLAG,
+    JSON,
+    LEADER,
+    PEERS,
+    RAW,
+    TEXT,
+    UINT,
+    FieldMessage,
     FrameReader,
+    FrameType,
     build,
     check_bytes,
     check_leader_id,
     check_name,
-    check_peers,
-    check_uint,
+    frame,
     leader_id_from_json,
+    numbered,
+    reply,
+    request,
 )
-from raft_client.wire.frames import JsonValue, encode_bool, encode_json, encode_string, encode_uint
+from raft_client.wire.frames import (
+    JsonValue,
+    decode_json,
+    decode_string,
+    encode_bool,
+    encode_json,
+    encode_string,
+    encode_uint,
+)
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
 if TYPE_CHECKING:
@@ -45,148 +56,70 @@ if TYPE_CHECKING:
 # -- RequestConfig -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class RequestConfig:
+@request(b"\x5e")
+class RequestConfig(FieldMessage):
     """Who is the leader, and who are the peers? Every peer answers."""
 
-    TYPE: ClassVar[bytes] = b"\x5e"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> RequestConfig:
-        """Raises ProtocolError."""
-        return cls(FrameReader.of_request(frames, cls.TYPE).raw())
+    ident: bytes = frame(RAW)
 
 
-@attrs.frozen
-class ConfigReply:
+@reply(RequestConfig.TYPE)
+class ConfigReply(FieldMessage):
     """``peers`` is None when the peer sent none; while the configuration changes it holds the old and the new ones."""
 
-    TYPE: ClassVar[bytes] = RequestConfig.TYPE
-
-    is_leader: bool
-    leader_id: str | None = attrs.field(validator=check_leader_id)
-    peers: Peers | None = attrs.field(default=None, validator=attrs.validators.optional(check_peers))
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        frames = [encode_bool(self.is_leader), encode_json(self.leader_id)]
-        if self.peers is not None:
-            frames.append(encode_json(peers_to_json(self.peers)))
-        return frames
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ConfigReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        is_leader, leader_id = reader.flag(), reader.leader_id()
-        return build(cls, is_leader, leader_id, peers_from_json(reader.json()) if reader.more else None)
+    is_leader: bool = frame(FLAG)
+    leader_id: str | None = frame(LEADER)
+    peers: Peers | None = frame(PEERS, default=None, optional=True)
 
 
 # -- RequestLogInfo ----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class RequestLogInfo:
+@request(b"\x25")
+class RequestLogInfo(FieldMessage):
     """How long is your log? Every peer answers for itself."""
 
-    TYPE: ClassVar[bytes] = b"\x25"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> RequestLogInfo:
-        """Raises ProtocolError."""
-        return cls(FrameReader.of_request(frames, cls.TYPE).raw())
+    ident: bytes = frame(RAW)
 
 
-@attrs.frozen
-class LogInfoReply:
+@reply(RequestLogInfo.TYPE)
+class LogInfoReply(FieldMessage):
     """The state of one peer's log.
 
     ``first_index`` is that of the first entry that was not compacted, ``prune_index`` the last one that a compaction
     may remove without forgetting a request id that is still fresh.
     """
 
-    TYPE: ClassVar[bytes] = RequestLogInfo.TYPE
-
-    is_leader: bool
-    leader_id: str | None = attrs.field(validator=check_leader_id)
-    current_term: int = attrs.field(validator=check_uint)
-    first_index: int = attrs.field(validator=check_uint)
-    last_applied: int = attrs.field(validator=check_uint)
-    commit_index: int = attrs.field(validator=check_uint)
-    last_index: int = attrs.field(validator=check_uint)
-    snapshot_bytes: int = attrs.field(validator=check_uint)
-    prune_index: int = attrs.field(validator=check_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        numbers = (
-            self.current_term,
-            self.first_index,
-            self.last_applied,
-            self.commit_index,
-            self.last_index,
-            self.snapshot_bytes,
-            self.prune_index,
-        )
-        return [encode_bool(self.is_leader), encode_json(self.leader_id), *map(encode_uint, numbers)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> LogInfoReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return build(cls, reader.flag(), reader.leader_id(), *(reader.uint() for _ in range(7)))
+    is_leader: bool = frame(FLAG)
+    leader_id: str | None = frame(LEADER)
+    current_term: int = frame(UINT)
+    first_index: int = frame(UINT)
+    last_applied: int = frame(UINT)
+    commit_index: int = frame(UINT)
+    last_index: int = frame(UINT)
+    snapshot_bytes: int = frame(UINT)
+    prune_index: int = frame(UINT)
 
 
 # -- the state machine -------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class BroadcastStateUrl:
+@request(b"\x2a")
+class BroadcastStateUrl(FieldMessage):
     """Where do you publish what is applied? Every peer answers; only the leader publishes (facts §1.4)."""
 
-    TYPE: ClassVar[bytes] = b"\x2a"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> BroadcastStateUrl:
-        """Raises ProtocolError."""
-        return cls(FrameReader.of_request(frames, cls.TYPE).raw())
+    ident: bytes = frame(RAW)
 
 
-@attrs.frozen
-class BroadcastStateUrlReply:
+#: Some say that they have none with an empty text.
+_URL: Final = FrameType("string", encode_string, lambda frame: decode_string(frame) or None, check_name)
+
+
+@reply(BroadcastStateUrl.TYPE)
+class BroadcastStateUrlReply(FieldMessage):
     """``url`` of a PUB socket; None when the peer is not the leader, as the document has it."""
 
-    TYPE: ClassVar[bytes] = BroadcastStateUrl.TYPE
-
-    url: str | None = attrs.field(default=None, validator=attrs.validators.optional(check_name))
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [] if self.url is None else [encode_string(self.url)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> BroadcastStateUrlReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.text() or None if reader.more else None)
+    url: str | None = frame(_URL, default=None, optional=True)
 
 
 # -- ClientDispatch ----------------------------------------------------------------------------------------------------
@@ -287,26 +220,24 @@ class UpdateReply:
     def from_frames(cls, frames: Sequence[bytes]) -> UpdateReply:
         """Raises ProtocolError."""
         reader = FrameReader(frames)
-        ok = reader.flag()
+        ok = reader.read(FLAG)
         if not reader.more:
             return cls(Outcome.ACCEPTED if ok else Outcome.EXPIRED)
         if ok:
-            return build(cls, Outcome.COMMITTED, reader.json())
-        return build(cls, Outcome.NOT_LEADER, None, reader.leader_id())
+            return build(cls, Outcome.COMMITTED, reader.read(JSON))
+        return build(cls, Outcome.NOT_LEADER, None, reader.read(LEADER))
 
 
-@attrs.frozen
-class ConfigUpdate:
+@request(b"\x26")
+class ConfigUpdate(FieldMessage):
     """Make ``peers`` the members of the cluster. Its request id is that of an update.
 
     The peers' own rules come on top of what is checked here: URLs are ``tcp://`` with an IP address and a port, and a
     peer that stays keeps its URL. A change that breaks them is REFUSED.
     """
 
-    TYPE: ClassVar[bytes] = b"\x26"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    peers: Peers = attrs.field(validator=check_peers)
+    ident: bytes = frame(RAW)
+    peers: Peers = frame(PEERS)
 
     def __attrs_post_init__(self) -> None:
         if not self.peers:
@@ -315,48 +246,31 @@ class ConfigUpdate:
             if len(values) < len(self.peers):
                 raise InvalidArgumentError(f"two peers with the same {name}")
 
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident, encode_json(peers_to_json(self.peers))]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ConfigUpdate:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), peers_from_json(reader.json()))
-
 
 #: Of the list of a ConfigProposal: a peer takes some 60. A list as long as a frame may be, of empty values, is 1 GB in
 #: memory, and a peer that reads it does nothing else for ten seconds.
 _MAX_PEERS_BYTES: Final = 16 * 1024
 
 
-@attrs.frozen
-class ConfigProposal:
+def _decode_proposed_peers(frame: bytes) -> JsonValue:
+    if len(frame) > _MAX_PEERS_BYTES:
+        raise ProtocolError(f"a list of peers of {len(frame)} bytes; the longest has {_MAX_PEERS_BYTES}")
+    return decode_json(frame)
+
+
+_PROPOSED_PEERS: Final = FrameType("json", encode_json, _decode_proposed_peers)
+
+
+@request(ConfigUpdate.TYPE)
+class ConfigProposal(FieldMessage):
     """A ConfigUpdate as a peer receives it: any json, for clients may be wrong, and are told so (status 2).
 
     Peers take three forms that :class:`ConfigUpdate` does not send: URLs, arrays of id and URL, and objects with both
     (facts §1.4).
     """
 
-    TYPE: ClassVar[bytes] = ConfigUpdate.TYPE
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    peers: JsonValue
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident, encode_json(self.peers)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ConfigProposal:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        ident = reader.raw()
-        size = len(frames[2]) if reader.more else 0
-        if size > _MAX_PEERS_BYTES:
-            raise ProtocolError(f"a list of peers of {size} bytes; the longest has {_MAX_PEERS_BYTES}", frame=2)
-        return build(cls, ident, reader.json())
+    ident: bytes = frame(RAW)
+    peers: JsonValue = frame(_PROPOSED_PEERS)
 
 
 #: The status of a ConfigUpdate on the wire; 1 is ACCEPTED without an index and COMMITTED with one.
@@ -401,7 +315,7 @@ class ConfigUpdateReply:
         """Raises ProtocolError."""
         reader = FrameReader(frames)
         status = reader.uint()
-        value = reader.json() if reader.more else None
+        value = reader.read(JSON) if reader.more else None
         match status:
             case 0:
                 return build(cls, Outcome.NOT_LEADER, None, leader_id_from_json(value))
@@ -436,165 +350,72 @@ def _error_from_json(value: JsonValue) -> tuple[str, str]:
 # -- HandOver ----------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class HandOver:
+@request(b"\x00\x48")
+class HandOver(FieldMessage):
     """Let the member ``to`` lead, or (None) any other one. A client asks the leader. (Raft, §3.10)"""
 
-    TYPE: ClassVar[bytes] = b"\x00\x48"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    to: str | None = attrs.field(default=None, validator=check_leader_id)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident, encode_json(self.to)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> HandOver:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), reader.leader_id())
+    ident: bytes = frame(RAW)
+    to: str | None = frame(LEADER, default=None)
 
 
 #: The statuses of a ConfigUpdate that a hand-over can have.
-_HAND_OVER_STATUS: Final = {Outcome.NOT_LEADER: 0, Outcome.REFUSED: 2, Outcome.BUSY: 3}
-_HAND_OVER_OUTCOMES: Final = {status: outcome for outcome, status in _HAND_OVER_STATUS.items()}
+_HAND_OVER_OUTCOME: Final = numbered({Outcome.NOT_LEADER: 0, Outcome.REFUSED: 2, Outcome.BUSY: 3}, "a hand-over")
 
 
-@attrs.frozen
-class HandOverReply:
+@reply(HandOver.TYPE)
+class HandOverReply(FieldMessage):
     """One of NOT_LEADER, at first or at last, with or without the ``leader_id``; REFUSED, with a ``reason``; and BUSY.
 
     There is no *done*: whether a hand-over succeeded, the new leader says.
     """
 
-    TYPE: ClassVar[bytes] = HandOver.TYPE
-
-    outcome: Outcome
-    leader_id: str | None = attrs.field(default=None, validator=check_leader_id)
-    reason: str = ""
-
-    def __attrs_post_init__(self) -> None:
-        if self.outcome not in _HAND_OVER_STATUS:
-            raise InvalidArgumentError(f"a hand-over is never {self.outcome.value}")
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(_HAND_OVER_STATUS[self.outcome]), encode_json(self.leader_id), encode_string(self.reason)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> HandOverReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        outcome = _HAND_OVER_OUTCOMES.get(reader.uint())
-        if outcome is None:
-            raise ProtocolError("an unknown status of a hand-over", frame=0)
-        return build(cls, outcome, reader.leader_id(), reader.text())
+    outcome: Outcome = frame(_HAND_OVER_OUTCOME)
+    leader_id: str | None = frame(LEADER, default=None)
+    reason: str = frame(TEXT, default="")
 
 
 # -- Trim and TakeSnapshot ---------------------------------------------------------------------------------------------
 
 
-_COMPACTION_STATUS: Final = {Outcome.NOT_LEADER: 0, Outcome.COMMITTED: 1, Outcome.REFUSED: 2}
-_COMPACTION_OUTCOMES: Final = {status: outcome for outcome, status in _COMPACTION_STATUS.items()}
+_COMPACTION_OUTCOME: Final = numbered(
+    {Outcome.NOT_LEADER: 0, Outcome.COMMITTED: 1, Outcome.REFUSED: 2}, "a trim or a snapshot"
+)
 
 
-def _check_compaction_outcome(_message: object, _attribute: object, outcome: Outcome) -> None:
-    if outcome not in _COMPACTION_STATUS:
-        raise InvalidArgumentError(f"this is never {outcome.value}")
-
-
-def _read_outcome(reader: FrameReader) -> Outcome:
-    outcome = _COMPACTION_OUTCOMES.get(reader.uint())
-    if outcome is None:
-        raise ProtocolError("an unknown status", frame=0)
-    return outcome
-
-
-@attrs.frozen
-class Trim:
+@request(b"\x00\x4c")
+class Trim(FieldMessage):
     """Nobody needs the entries up to ``index`` any more. A client tells the leader, and that one (``sender``) others.
 
     For a client ``sender`` is empty. It stands where all that peers say has the id of the peer.
     """
 
-    TYPE: ClassVar[bytes] = b"\x00\x4c"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    index: int = attrs.field(validator=check_uint)
-    sender: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident, encode_string(self.sender), encode_uint(self.index)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> Trim:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        ident, sender = reader.raw(), reader.text()
-        return build(cls, ident, reader.uint(), sender)
+    ident: bytes = frame(RAW)
+    sender: str = frame(TEXT)
+    index: int = frame(UINT)
 
 
-@attrs.frozen
-class TrimReply:
+@reply(Trim.TYPE)
+class TrimReply(FieldMessage):
     """COMMITTED, with the highest ``index`` that was told so far; NOT_LEADER; or REFUSED, with a ``reason``."""
 
-    TYPE: ClassVar[bytes] = Trim.TYPE
-
-    outcome: Outcome = attrs.field(validator=_check_compaction_outcome)
-    leader_id: str | None = attrs.field(default=None, validator=check_leader_id)
-    index: int = attrs.field(default=0, validator=check_uint)
-    reason: str = ""
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        numbers = [encode_uint(_COMPACTION_STATUS[self.outcome]), encode_json(self.leader_id), encode_uint(self.index)]
-        return [*numbers, encode_string(self.reason)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> TrimReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return build(cls, _read_outcome(reader), reader.leader_id(), reader.uint(), reader.text())
+    outcome: Outcome = frame(_COMPACTION_OUTCOME)
+    leader_id: str | None = frame(LEADER, default=None)
+    index: int = frame(UINT, default=0)
+    reason: str = frame(TEXT, default="")
 
 
-@attrs.frozen
-class TakeSnapshot:
+@request(b"\x00\x53")
+class TakeSnapshot(FieldMessage):
     """Make a snapshot of your state machine now, to take the place of your log when its request ids have expired."""
 
-    TYPE: ClassVar[bytes] = b"\x00\x53"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> TakeSnapshot:
-        """Raises ProtocolError."""
-        return cls(FrameReader.of_request(frames, cls.TYPE).raw())
+    ident: bytes = frame(RAW)
 
 
-@attrs.frozen
-class TakeSnapshotReply:
+@reply(TakeSnapshot.TYPE)
+class TakeSnapshotReply(FieldMessage):
     """COMMITTED: there is one, of ``size`` bytes, of the entries up to ``index``; or REFUSED, with a ``reason``."""
 
-    TYPE: ClassVar[bytes] = TakeSnapshot.TYPE
-
-    outcome: Outcome = attrs.field(validator=_check_compaction_outcome)
-    index: int = attrs.field(default=0, validator=check_uint)
-    size: int = attrs.field(default=0, validator=check_uint)
-    reason: str = ""
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        numbers = (_COMPACTION_STATUS[self.outcome], self.index, self.size)
-        return [*map(encode_uint, numbers), encode_string(self.reason)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> TakeSnapshotReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return build(cls, _read_outcome(reader), reader.uint(), reader.uint(), reader.text())
+    outcome: Outcome = frame(_COMPACTION_OUTCOME)
+    index: int = frame(UINT, default=0)
+    size: int = frame(UINT, default=0)
+    reason: str = frame(TEXT, default="")

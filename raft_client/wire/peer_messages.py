@@ -1,20 +1,10 @@
 """What peers ask each other, and which request or reply a message to a peer is: frames <-> values.
 
 A peer sends its requests through a DEALER with a ``uint`` request id of its own. Peers never pipeline AppendEntries:
-each one, even an empty one, cuts the receiver's log after ``prev_index`` (facts §1.4). The frames of RequestVote,
-AppendEntries and InstallSnapshot stand in :mod:`raft_client.wire`. The others are not in the document, and are sent
-only to a peer that said hello with the capability (:mod:`raft_client.wire.hello`). Their types have two bytes, the
-first one ``00``: the document leaves types of one byte to itself and longer ones to state machines, and ours take none
-of these.
-
-===============  =========  =========================================  ==============================
-request          type       its frames                                 frames of the reply
-===============  =========  =========================================  ==============================
-PreVote          ``00 50``  ident, candidate, term, last index, last   term, granted
-                            term
-TimeoutNow       ``00 54``  ident, leader, term                        term, started
-ReadIndex        ``00 52``  ident                                      leader id, index?
-===============  =========  =========================================  ==============================
+each one, even an empty one, cuts the receiver's log after ``prev_index`` (facts §1.4). PreVote, TimeoutNow and
+ReadIndex are not in the document, and are sent only to a peer that said hello with the capability
+(:mod:`raft_client.wire.hello`). Their types have two bytes, the first one ``00``: the document leaves types of one byte
+to itself and longer ones to state machines, and ours take none of these.
 
 A peer that knows ``transfer`` takes TimeoutNow from the leader, and HandOver from clients.
 
@@ -46,15 +36,24 @@ from raft_client.wire.client_requests import (
     Trim,
 )
 from raft_client.wire.fields import (
+    FLAG,
+    LEADER,
+    NAME,
+    RAW,
+    TEXT,
+    UINT,
+    FieldMessage,
     FrameReader,
     build,
     check_bytes,
-    check_leader_id,
     check_name,
-    check_optional_uint,
     check_uint,
+    frame,
+    group,
+    reply,
+    request,
 )
-from raft_client.wire.frames import encode_bool, encode_json, encode_string, encode_uint
+from raft_client.wire.frames import encode_string, encode_uint
 from raft_client.wire.log_entry import (
     ENTRY_HEADER_BYTES,
     LogEntry,
@@ -71,56 +70,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@attrs.frozen
-class RequestVote:
+@request(b"\x3f")
+class RequestVote(FieldMessage):
     """Type 3f. Elect me for ``term``; my log ends at ``last_index``, in ``last_term``.
 
     ``leader_agrees``: the leader asked for this election (TimeoutNow), so those who hear it may vote all the same. It
     is a frame more than the document has, for those who know the capability *transfer*; Node peers would ignore it.
     """
 
-    TYPE: ClassVar[bytes] = b"\x3f"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    candidate_id: str = attrs.field(validator=check_name)
-    term: int = attrs.field(validator=check_uint)
-    last_index: int = attrs.field(validator=check_uint)
-    last_term: int = attrs.field(validator=check_uint)
-    leader_agrees: bool = False
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        numbers = map(encode_uint, (self.term, self.last_index, self.last_term))
-        more = [encode_bool(True)] if self.leader_agrees else []
-        return [self.TYPE, self.ident, encode_string(self.candidate_id), *numbers, *more]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> RequestVote:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        ident, candidate_id = reader.raw(), reader.text()
-        numbers = [reader.uint() for _ in range(3)]
-        return build(cls, ident, candidate_id, *numbers, reader.flag() if reader.more else False)
+    ident: bytes = frame(RAW)
+    candidate_id: str = frame(NAME)
+    term: int = frame(UINT)
+    last_index: int = frame(UINT)
+    last_term: int = frame(UINT)
+    leader_agrees: bool = frame(FLAG, default=False, optional=True)
 
 
-@attrs.frozen
-class VoteReply:
+@reply(RequestVote.TYPE)
+class VoteReply(FieldMessage):
     """``term`` is that of the peer that answers; a candidate with a lower one steps down."""
 
-    TYPE: ClassVar[bytes] = RequestVote.TYPE
-
-    term: int = attrs.field(validator=check_uint)
-    granted: bool
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(self.term), encode_bool(self.granted)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> VoteReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.uint(), reader.flag())
+    term: int = frame(UINT)
+    granted: bool = frame(FLAG)
 
 
 @attrs.frozen
@@ -152,211 +123,96 @@ class AppendEntries:
     def from_frames(cls, frames: Sequence[bytes]) -> AppendEntries:
         """Raises ProtocolError. The entries know their indexes."""
         reader = FrameReader.of_request(frames, cls.TYPE)
-        ident, leader_id, term, prev_index = reader.raw(), reader.text(), reader.uint(), reader.uint()
+        ident, leader_id, term, prev_index = reader.raw(), reader.read(TEXT), reader.uint(), reader.uint()
         prev_term, commit_index = reader.uint(), reader.uint()
         entries = decode_entries(reader.rest(), prev_index + 1)
         return build(cls, ident, leader_id, term, prev_index, prev_term, commit_index, entries)
 
 
-@attrs.frozen
-class AppendReply:
+@reply(AppendEntries.TYPE)
+class AppendReply(FieldMessage):
     """``conflict_index`` is where the leader should go on, when the follower's log is shorter than it believed."""
 
-    TYPE: ClassVar[bytes] = AppendEntries.TYPE
-
-    term: int = attrs.field(validator=check_uint)
-    success: bool
-    conflict_index: int | None = attrs.field(default=None, validator=check_optional_uint)
-    conflict_term: int | None = attrs.field(default=None, validator=check_optional_uint)
+    term: int = frame(UINT)
+    success: bool = frame(FLAG)
+    conflict_index: int | None = frame(UINT, default=None, optional=True)
+    conflict_term: int | None = frame(UINT, default=None, optional=True)
 
     def __attrs_post_init__(self) -> None:
         if self.conflict_index is None and self.conflict_term is not None:
             raise InvalidArgumentError("the term of a conflict without its index")
 
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        conflict = (self.conflict_index, self.conflict_term)
-        known = [encode_uint(number) for number in conflict if number is not None]
-        return [encode_uint(self.term), encode_bool(self.success), *known]
 
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> AppendReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.uint(), reader.flag(), reader.optional_uint(), reader.optional_uint())
-
-
-@attrs.frozen
-class InstallSnapshot:
+@request(b"\x24")
+class InstallSnapshot(FieldMessage):
     """Type 24. One chunk; the next one is sent when this one is answered."""
 
-    TYPE: ClassVar[bytes] = b"\x24"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    leader_id: str = attrs.field(validator=check_name)
-    term: int = attrs.field(validator=check_uint)
-    chunk: SnapshotChunk
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        chunk = self.chunk
-        numbers = map(encode_uint, (self.term, chunk.index, chunk.term, chunk.offset, chunk.size))
-        return [self.TYPE, self.ident, encode_string(self.leader_id), *numbers, chunk.data]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> InstallSnapshot:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        ident, leader_id, term = reader.raw(), reader.text(), reader.uint()
-        numbers = [reader.uint() for _ in range(4)]
-        return build(cls, ident, leader_id, term, build(SnapshotChunk, *numbers, reader.raw()))
+    ident: bytes = frame(RAW)
+    leader_id: str = frame(NAME)
+    term: int = frame(UINT)
+    chunk: SnapshotChunk = group(SnapshotChunk, index=UINT, term=UINT, offset=UINT, size=UINT, data=RAW)
 
 
-@attrs.frozen
-class SnapshotReply:
+@reply(InstallSnapshot.TYPE)
+class SnapshotReply(FieldMessage):
     """``position`` is the offset that the follower wants next; without it, go on after the chunk."""
 
-    TYPE: ClassVar[bytes] = InstallSnapshot.TYPE
-
-    term: int = attrs.field(validator=check_uint)
-    position: int | None = attrs.field(default=None, validator=check_optional_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(self.term)] if self.position is None else [*map(encode_uint, (self.term, self.position))]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> SnapshotReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.uint(), reader.optional_uint())
+    term: int = frame(UINT)
+    position: int | None = frame(UINT, default=None, optional=True)
 
 
 # -- PreVote, TimeoutNow and ReadIndex ---------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class PreVote:
+@request(b"\x00\x50")
+class PreVote(FieldMessage):
     """Would you vote for me in ``term``, which I am not yet in? It changes nothing at the receiver."""
 
-    TYPE: ClassVar[bytes] = b"\x00\x50"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    candidate_id: str = attrs.field(validator=check_name)
-    term: int = attrs.field(validator=check_uint)
-    last_index: int = attrs.field(validator=check_uint)
-    last_term: int = attrs.field(validator=check_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        numbers = map(encode_uint, (self.term, self.last_index, self.last_term))
-        return [self.TYPE, self.ident, encode_string(self.candidate_id), *numbers]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> PreVote:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), reader.text(), reader.uint(), reader.uint(), reader.uint())
+    ident: bytes = frame(RAW)
+    candidate_id: str = frame(NAME)
+    term: int = frame(UINT)
+    last_index: int = frame(UINT)
+    last_term: int = frame(UINT)
 
 
-@attrs.frozen
-class PreVoteReply:
+@reply(PreVote.TYPE)
+class PreVoteReply(FieldMessage):
     """``term`` is that of the one who answers."""
 
-    TYPE: ClassVar[bytes] = PreVote.TYPE
-
-    term: int = attrs.field(validator=check_uint)
-    granted: bool
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(self.term), encode_bool(self.granted)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> PreVoteReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.uint(), reader.flag())
+    term: int = frame(UINT)
+    granted: bool = frame(FLAG)
 
 
-@attrs.frozen
-class TimeoutNow:
+@request(b"\x00\x54")
+class TimeoutNow(FieldMessage):
     """Your log is as long as mine: stand for election at once. Only the leader of ``term`` says so."""
 
-    TYPE: ClassVar[bytes] = b"\x00\x54"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    leader_id: str = attrs.field(validator=check_name)
-    term: int = attrs.field(validator=check_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident, encode_string(self.leader_id), encode_uint(self.term)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> TimeoutNow:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        return build(cls, reader.raw(), reader.text(), reader.uint())
+    ident: bytes = frame(RAW)
+    leader_id: str = frame(NAME)
+    term: int = frame(UINT)
 
 
-@attrs.frozen
-class TimeoutNowReply:
+@reply(TimeoutNow.TYPE)
+class TimeoutNowReply(FieldMessage):
     """``started``: the election has begun, in ``term``."""
 
-    TYPE: ClassVar[bytes] = TimeoutNow.TYPE
-
-    term: int = attrs.field(validator=check_uint)
-    started: bool
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(self.term), encode_bool(self.started)]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> TimeoutNowReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.uint(), reader.flag())
+    term: int = frame(UINT)
+    started: bool = frame(FLAG)
 
 
-@attrs.frozen
-class ReadIndex:
+@request(b"\x00\x52")
+class ReadIndex(FieldMessage):
     """Which index must be applied by who wants to read what is newest now? Clients and peers ask the leader."""
 
-    TYPE: ClassVar[bytes] = b"\x00\x52"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [self.TYPE, self.ident]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ReadIndex:
-        """Raises ProtocolError."""
-        return cls(FrameReader.of_request(frames, cls.TYPE).raw())
+    ident: bytes = frame(RAW)
 
 
-@attrs.frozen
-class ReadIndexReply:
+@reply(ReadIndex.TYPE)
+class ReadIndexReply(FieldMessage):
     """``index`` if the peer leads; otherwise whom to ask, if it is known."""
 
-    TYPE: ClassVar[bytes] = ReadIndex.TYPE
-
-    leader_id: str | None = attrs.field(validator=check_leader_id)
-    index: int | None = attrs.field(default=None, validator=check_optional_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        index = [] if self.index is None else [encode_uint(self.index)]
-        return [encode_json(self.leader_id), *index]
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> ReadIndexReply:
-        """Raises ProtocolError."""
-        reader = FrameReader(frames)
-        return cls(reader.leader_id(), reader.optional_uint())
+    leader_id: str | None = frame(LEADER)
+    index: int | None = frame(UINT, default=None, optional=True)
 
 
 # -- Which reply a message is ------------------------------------------------------------------------------------------

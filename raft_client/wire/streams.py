@@ -23,8 +23,23 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from raft_client.errors import InvalidArgumentError, ProtocolError
-from raft_client.wire.fields import FrameReader, build, check_bytes, check_leader_id, check_optional_uint, check_uint
-from raft_client.wire.frames import JsonValue, decode_uint, encode_json, encode_nuint, encode_uint
+from raft_client.wire.fields import (
+    JSON,
+    LEADER,
+    NUINT,
+    RAW,
+    UINT,
+    FieldMessage,
+    FrameReader,
+    build,
+    check_bytes,
+    check_leader_id,
+    check_optional_uint,
+    check_uint,
+    frame,
+    request,
+)
+from raft_client.wire.frames import JsonValue, decode_uint, encode_json, encode_uint
 from raft_client.wire.log_entry import LogEntry, SnapshotChunk, as_entries, decode_entries, first_index_of, show_count
 
 if TYPE_CHECKING:
@@ -33,34 +48,17 @@ if TYPE_CHECKING:
 _NIL = b"\xc0"
 
 
-@attrs.frozen
-class RequestEntries:
+@request(b"\x3c")
+class RequestEntries(FieldMessage):
     """Send me what follows the index ``after``, up to ``count`` entries; None is up to what is applied.
 
     When the entries were compacted the snapshot comes, from byte ``snapshot_offset`` on, and ``count`` does not count.
     """
 
-    TYPE: ClassVar[bytes] = b"\x3c"
-
-    ident: bytes = attrs.field(validator=check_bytes)
-    after: int = attrs.field(validator=check_uint)
-    count: int | None = attrs.field(default=None, validator=check_optional_uint)
-    snapshot_offset: int | None = attrs.field(default=None, validator=check_optional_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        frames = [self.TYPE, self.ident, encode_uint(self.after)]
-        if self.count is not None or self.snapshot_offset is not None:
-            frames.append(encode_nuint(self.count))
-        if self.snapshot_offset is not None:
-            frames.append(encode_uint(self.snapshot_offset))
-        return frames
-
-    @classmethod
-    def from_frames(cls, frames: Sequence[bytes]) -> RequestEntries:
-        """Raises ProtocolError."""
-        reader = FrameReader.of_request(frames, cls.TYPE)
-        return cls(reader.raw(), reader.uint(), reader.optional_nuint(), reader.optional_uint())
+    ident: bytes = frame(RAW)
+    after: int = frame(UINT)
+    count: int | None = frame(NUINT, default=None, optional=True)
+    snapshot_offset: int | None = frame(UINT, default=None, optional=True)
 
 
 class EntriesStatus(IntEnum):
@@ -118,7 +116,7 @@ class EntriesReply:
         if status == EntriesStatus.CHUNK:
             return _read_chunk(reader)
         if status == EntriesStatus.NOT_LEADER:
-            return cls(EntriesStatus.NOT_LEADER, leader_id=reader.leader_id() if reader.more else None)
+            return cls(EntriesStatus.NOT_LEADER, leader_id=reader.read(LEADER) if reader.more else None)
         raise ProtocolError(f"an unknown status of entries: {status}", frame=0)
 
 
@@ -135,7 +133,7 @@ def _read_entries(frames: Sequence[bytes], status: EntriesStatus) -> EntriesRepl
 
 
 def _read_chunk(reader: FrameReader) -> EntriesReply:
-    offset, size, term = _chunk_numbers(reader.json())
+    offset, size, term = _chunk_numbers(reader.read(JSON))
     index, data = reader.uint(), reader.raw() if reader.more else b""
     return EntriesReply(EntriesStatus.CHUNK, index, chunk=build(SnapshotChunk, index, term, offset, size, data))
 

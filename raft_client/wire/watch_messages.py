@@ -44,7 +44,19 @@ import attrs
 import msgpack
 
 from raft_client.errors import ProtocolError
-from raft_client.wire.fields import FrameReader, check_bytes, check_uint
+from raft_client.wire.fields import (
+    FLAG,
+    NUINT,
+    UINT,
+    FieldMessage,
+    FrameReader,
+    check_bytes,
+    check_uint,
+    frame,
+    group,
+    numbered,
+    reply,
+)
 from raft_client.wire.frames import encode_bool, encode_nuint, encode_uint, hot_value
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import Position
@@ -113,8 +125,7 @@ class Seen:
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""
-        numbers = map(encode_uint, (_SEEN, self.session, self.messages))
-        return [self.TYPE, self.ident, *numbers]
+        return [self.TYPE, self.ident, *map(encode_uint, (_SEEN, self.session, self.messages))]
 
 
 WatchRequest: TypeAlias = BeginWatch | CancelWatch | Seen
@@ -125,9 +136,9 @@ def decode_watch_request(frames: Sequence[bytes]) -> WatchRequest:
     reader = FrameReader.of_request(frames, WATCH_TYPE)
     ident, action = reader.raw(), reader.uint()
     if action == _BEGIN:
-        is_prefix, key, index, term = reader.flag(), reader.raw(), reader.optional_nuint(), reader.optional_uint()
-        after = None if index is None else Position(index, term or 0)
-        return BeginWatch(ident, key, is_prefix, after)
+        is_prefix, key = reader.read(FLAG), reader.raw()
+        index, term = reader.read(NUINT) if reader.more else None, reader.uint() if reader.more else 0
+        return BeginWatch(ident, key, is_prefix, None if index is None else Position(index, term))
     if action == _CANCEL:
         return CancelWatch(ident)
     if action == _SEEN:
@@ -148,21 +159,18 @@ class EndReason(IntEnum):
     OTHER_LOG = 4  # ``after`` is no position of this log: read the keys again
 
 
-@attrs.frozen
-class Watching:
+_REASON: Final = numbered({reason: reason.value for reason in EndReason}, "the end of a watch")
+
+
+@reply(WATCH_TYPE, kind=_WATCHING)
+class Watching(FieldMessage):
     """It has begun, in the session of this number. ``applied``: what the peer has applied.
 
     With ``after=None``, entries after ``applied`` are told.
     """
 
-    TYPE: ClassVar[bytes] = WATCH_TYPE
-
-    session: int = attrs.field(validator=check_uint)
-    applied: Position
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(_WATCHING), encode_uint(self.session), *_encode(self.applied)]
+    session: int = frame(UINT)
+    applied: Position = group(Position, index=UINT, term=UINT)
 
 
 @hot_value
@@ -178,52 +186,40 @@ class Events:
         """The frames after the request id."""
         return [encode_uint(_EVENTS), *_encode(self.position), _encode_changes(self.changes)]
 
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes]) -> Events:
+        """Raises ProtocolError."""
+        reader = FrameReader(frames)
+        reader.raw()
+        return cls(Position(reader.uint(), reader.uint()), _decode_changes(reader.raw()))
 
-@attrs.frozen
-class WatchProgress:
+
+@reply(WATCH_TYPE, kind=_PROGRESS)
+class WatchProgress(FieldMessage):
     """Answers Seen: to resume any watch of the session, watch after ``position``, or its own one if that is later.
 
     Everything up to there was sent before. While one of the watches is behind, the position may stand still.
     """
 
-    TYPE: ClassVar[bytes] = WATCH_TYPE
-
-    session: int = attrs.field(validator=check_uint)
-    position: Position
-    leads: bool
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        head = [encode_uint(_PROGRESS), encode_uint(self.session)]
-        return [*head, *_encode(self.position), encode_bool(self.leads)]
+    session: int = frame(UINT)
+    position: Position = group(Position, index=UINT, term=UINT)
+    leads: bool = frame(FLAG)
 
 
-@attrs.frozen
-class WatchEnded:
+@reply(WATCH_TYPE, kind=_ENDED)
+class WatchEnded(FieldMessage):
     """The watch is over. Changes from the entry ``oldest`` on are known; the peer has applied ``applied``."""
 
-    TYPE: ClassVar[bytes] = WATCH_TYPE
-
-    reason: EndReason
-    oldest: int = attrs.field(validator=check_uint)
-    applied: Position
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [*map(encode_uint, (_ENDED, self.reason.value, self.oldest)), *_encode(self.applied)]
+    reason: EndReason = frame(_REASON)
+    oldest: int = frame(UINT)
+    applied: Position = group(Position, index=UINT, term=UINT)
 
 
-@attrs.frozen
-class NoSession:
+@reply(WATCH_TYPE, kind=_NO_SESSION)
+class NoSession(FieldMessage):
     """Answers Seen: the peer does not know this session. Its watches are over, and have to be begun again."""
 
-    TYPE: ClassVar[bytes] = WATCH_TYPE
-
-    session: int = attrs.field(validator=check_uint)
-
-    def to_frames(self) -> list[bytes]:
-        """The frames after the request id."""
-        return [encode_uint(_NO_SESSION), encode_uint(self.session)]
+    session: int = frame(UINT)
 
 
 WatchReply: TypeAlias = Watching | Events | WatchProgress | WatchEnded | NoSession
@@ -231,27 +227,24 @@ WatchReply: TypeAlias = Watching | Events | WatchProgress | WatchEnded | NoSessi
 
 def decode_watch_reply(frames: Sequence[bytes]) -> WatchReply:
     """Raises ProtocolError."""
-    reader = FrameReader(frames)
-    kind = reader.uint()
-    if kind == _WATCHING:
-        return Watching(reader.uint(), _position(reader))
-    if kind == _EVENTS:
-        return Events(_position(reader), _decode_changes(reader.raw()))
-    if kind == _PROGRESS:
-        return WatchProgress(reader.uint(), _position(reader), reader.flag())
-    if kind == _ENDED:
-        return WatchEnded(_reason(reader.uint()), reader.uint(), _position(reader))
-    if kind == _NO_SESSION:
-        return NoSession(reader.uint())
-    raise ProtocolError(f"an unknown reply about a watch: {kind}", frame=0)
+    number = FrameReader(frames).uint()
+    kind = _REPLIES.get(number)
+    if kind is None:
+        raise ProtocolError(f"an unknown reply about a watch: {number}", frame=0)
+    return kind.from_frames([encode_uint(number), *frames[1:]])  # the peers read numbers with zeros behind them
+
+
+_REPLIES: Final[dict[int, type[WatchReply]]] = {
+    _WATCHING: Watching,
+    _EVENTS: Events,
+    _PROGRESS: WatchProgress,
+    _ENDED: WatchEnded,
+    _NO_SESSION: NoSession,
+}
 
 
 def _encode(position: Position) -> tuple[bytes, bytes]:
     return encode_uint(position.index), encode_uint(position.term)
-
-
-def _position(reader: FrameReader) -> Position:
-    return Position(reader.uint(), reader.uint())
 
 
 def _encode_changes(changes: tuple[Change, ...]) -> bytes:
@@ -277,10 +270,3 @@ def _change(key: object, value: object) -> Change:
         if type(value) is bytes:
             return Change(ChangeKind.SET, key, value)
     raise ProtocolError("a change of a key without a key, or without a value", frame=3)
-
-
-def _reason(number: int) -> EndReason:
-    try:
-        return EndReason(number)
-    except ValueError:
-        raise ProtocolError(f"a watch that ended for an unknown reason: {number}", frame=1) from None

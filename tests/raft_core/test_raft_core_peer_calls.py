@@ -139,7 +139,7 @@ def test_a_trim_goes_to_a_leader_that_knows_it() -> None:
     assert call.frames() == RequestLogInfo(IDENT).to_frames()
     assert call.receive(greeting("1", (Capability.TRIM,), leads=False)) == NotLeader("1")
     assert isinstance(call.receive(greeting("1", (Capability.SNAPSHOT,))), Failed)
-    assert call.receive(greeting("1", (Capability.TRIM,))) == FollowUps((Trim(IDENT, 5).to_frames(),))
+    assert call.receive(greeting("1", (Capability.TRIM,))) == FollowUps((Trim(IDENT, "", 5).to_frames(),))
     assert call.receive(TrimReply(Outcome.NOT_LEADER, "3").to_frames()) == NotLeader("3")
     assert call.receive(TrimReply(Outcome.COMMITTED, "1", 8).to_frames()) == Finished(8)
 

@@ -108,7 +108,7 @@ class Trimming:
             self._tell(leader_id)
 
     def _tell(self, peer_id: str) -> None:
-        message = Trim(self.settings.ident, self.index, self.settings.peer_id)
+        message = Trim(self.settings.ident, self.settings.peer_id, self.index)
         self._send(peer_id, [_REQUEST_ID, *message.to_frames()])
 
 

@@ -198,9 +198,9 @@ async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, t
             with speaking_to(peer.url, context, keys, tmp_path / "app.key_secret") as dealer:
                 dealer.send_multipart([b"\x01", *heartbeat])
                 await until(lambda: peer.dropped[reason] == 1, "what the client says")
-                dealer.send_multipart([b"\x02", *Trim(b"", 5, "2").to_frames()])
+                dealer.send_multipart([b"\x02", *Trim(b"", "2", 5).to_frames()])
                 await until(lambda: peer.dropped[reason] == 2, "what it says of the log")
-                dealer.send_multipart([b"\x03", *Trim(b"", 5).to_frames()])  # in its own name
+                dealer.send_multipart([b"\x03", *Trim(b"", "", 5).to_frames()])  # in its own name
                 await until(lambda: dealer.poll(0) != 0, "the answer")
                 assert TrimReply.from_frames(dealer.recv_multipart()[1:]) == TrimReply(Outcome.NOT_LEADER)
             with speaking_to(peer.url, context, keys, keys / "3.key_secret") as dealer:
@@ -210,7 +210,7 @@ async def test_nobody_speaks_in_the_name_of_a_peer_without_its_key(keys: Path, t
             with speaking_to(peer.url, context, keys, keys / "2.key_secret") as dealer:
                 dealer.send_multipart([b"\x01", *heartbeat])
                 await until(lambda: peer.status().leader_id == "2", "the leader")
-                dealer.send_multipart([b"\x02", *Trim(b"", 5, "2").to_frames()])
+                dealer.send_multipart([b"\x02", *Trim(b"", "2", 5).to_frames()])
                 await until(lambda: peer._trimming.index == 5, "what the leader says of the log")
     finally:
         await peer.close()

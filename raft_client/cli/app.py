@@ -20,14 +20,13 @@ Exit codes, the same for all commands:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
-from raft_client._common.standard_streams import run_guarded
-from raft_client.cli import exits
-from raft_client.cli.options import CommandBehindDashes, for_any_command, name_options
+from raft_client._common import exits
+from raft_client._common.command_line import LazyGroup, run_command_line
+from raft_client.cli.options import for_any_command, reword
 from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
@@ -64,34 +63,12 @@ _COMMANDS: Final = {
 }
 
 
-class _Commands(click.Group):
-    """Imports a command when it is used: a client does not wait for the peer's imports."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        place = _COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module, name = place.split(":")
-        command: click.Command = getattr(import_module(f"raft_client.cli.{module}"), name)
-        return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Its errors name its options, not the arguments of the API."""
-        try:
-            return super().invoke(ctx)
-        except RaftError as error:
-            if (command := self.get_command(ctx, ctx.invoked_subcommand or "")) is not None:
-                name_options(error, command)
-            raise
-
-
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    room="raft_client.cli",
+    places=_COMMANDS,
+    errors=RaftError,
+    reword=reword,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
     "6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, 10 an address is taken, "
     "126 and 127 what watch should run cannot be run, 130 interrupted.",
@@ -108,49 +85,7 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
-    run_guarded("zmqraft", _run)
-
-
-def _run() -> int:
-    try:
-        code = cli(prog_name="zmqraft", standalone_mode=False)
-    except click.ClickException as error:
-        _advised(error).show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return exits.INTERRUPTED
-    except RaftError as error:
-        click.echo(f"zmqraft: {error}{_advice(error)}", err=True)
-        return _exit_code(error)
-    return code if isinstance(code, int) else exits.DONE
-
-
-def _advised(error: click.ClickException) -> click.ClickException:
-    """click's error about an unknown command or option, with what was probably meant."""
-    if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
-        return click.UsageError(
-            f"{error.message.removesuffix('.')}; there are {', '.join(sorted(_COMMANDS))}", error.ctx
-        )
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error
-    if error.ctx.parent is None:  # zmqraft --json tail
-        return _belongs_after(error.option_name, error.ctx) or error
-    if error.possibilities:
-        return error
-    text = error.format_message().removesuffix(".")
-    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
-        return error
-    if isinstance(error.ctx.command, CommandBehindDashes):
-        return click.UsageError(f"{text}; put a value that begins with - between two --", error.ctx)  # watch -k
-    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
-
-
-def _belongs_after(option: str, context: click.Context) -> click.ClickException | None:
-    """The error about an option that some command has, and the group has not."""
-    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
-    if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
-        return click.UsageError(f"{option} belongs after the command: zmqraft COMMAND {option}", context)
-    return None
+    run_command_line("zmqraft", cli, RaftError, _exit_code, _advice)
 
 
 def _exit_code(error: RaftError) -> int:

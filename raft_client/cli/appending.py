@@ -13,10 +13,8 @@ import attrs
 import click
 from rich.progress import Progress, TaskID
 
-from raft_client._common.standard_streams import standard_input
-from raft_client.cli import exits
-from raft_client.cli.options import connection_options, open_client
-from raft_client.cli.output import (
+from raft_client._common import exits
+from raft_client._common.command_line import (
     argument_bytes,
     as_json,
     json_line,
@@ -27,6 +25,8 @@ from raft_client.cli.output import (
     warn,
     write,
 )
+from raft_client._common.standard_streams import standard_input
+from raft_client.cli.options import connection_options, open_client
 from raft_client.core.arguments import AppendItem, request_id_of
 from raft_client.errors import BatchError, InvalidArgumentError, InvalidDataError, RaftError
 from raft_client.request_id_factory import new_request_id

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -14,11 +12,11 @@ import attrs
 import click
 from rich.console import Console
 
-from raft_client._common import event_loops
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import print_json, print_table
+from raft_client._common.measuring import Round, decimals, medians, timed
 from raft_client.aio.client import AsyncRaftClient
-from raft_client.cli import exits
 from raft_client.cli.options import connection_options
-from raft_client.cli.output import print_json, print_table
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
 
@@ -66,41 +64,25 @@ class Measurement:
     p99_ms: float | None = None
 
 
-@attrs.frozen
-class _Round:
-    seconds: float
-    cpu_s: float
-    operations: int
-    latencies_s: list[float]
-
-    @property
-    def rate(self) -> float:
-        return self.operations / self.seconds
-
-    @property
-    def cpu_us(self) -> float:
-        return 1e6 * self.cpu_s / self.operations
-
-
 def measure(settings: RaftSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
     """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
     with RaftClient(settings) as client:
         start = client.log_info().last_applied
         works = _workloads(client, plan, start)
-        results: dict[_Way, list[_Round]] = {way: [] for way in works}
+        results: dict[_Way, list[Round]] = {way: [] for way in works}
         for number in range(plan.rounds):
             for way, run in works.items():
                 progress(f"round {number + 1} of {plan.rounds}: {way[0]}, {way[1]}")
                 results[way].append(run())
-    return [_summary(way, rounds) for way, rounds in results.items()]
+    return [Measurement(way[0], way[1], *medians(rounds)) for way, rounds in results.items()]
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], _Round]]:
+def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], Round]]:
     """In the order of the table: one at a time, each window, and then reading what was appended since ``start``."""
-    works: dict[_Way, Callable[[], _Round]] = {}
+    works: dict[_Way, Callable[[], Round]] = {}
     for in_flight in (1, *plan.in_flight):
         work = "append, one at a time" if in_flight == 1 else f"append, {in_flight} in flight"
         works[work, "sync"] = partial(_sync, client, plan, in_flight)
@@ -110,9 +92,9 @@ def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way,
     return works
 
 
-def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> _Round:
+def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> Round:
     data = plan.data
-    with _timed() as timer:
+    with timed() as timer:
         if in_flight == 1:
             for _ in range(plan.appends):
                 timer.lap(lambda: client.append(data))
@@ -121,79 +103,41 @@ def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> _Round:
     return timer.round(plan.appends if in_flight == 1 else plan.appends * _PIPELINE_FACTOR)
 
 
-def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> _Round:
-    async def run() -> _Round:
+def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> Round:
+    async def run() -> Round:
         data = plan.data
         async with AsyncRaftClient(settings) as client:
             if in_flight == 1:
-                with _timed() as timer:
+                with timed() as timer:
                     for _ in range(plan.appends):
                         started = time.perf_counter()
                         await client.append(data)
                         timer.latencies_s.append(time.perf_counter() - started)
                 return timer.round(plan.appends)
             count = plan.appends * _PIPELINE_FACTOR
-            with _timed() as timer:
+            with timed() as timer:
                 await client.append_many((data for _ in range(count)), in_flight=in_flight)
             return timer.round(count)
 
     return event_loops.run(run())
 
 
-def _read_sync(client: RaftClient, after: int) -> _Round:
-    with _timed() as timer:
+def _read_sync(client: RaftClient, after: int) -> Round:
+    with timed() as timer:
         count = sum(1 for _ in client.entries(after))
     return timer.round(count)
 
 
-def _read_aio(settings: RaftSettings, after: int) -> _Round:
-    async def run() -> _Round:
+def _read_aio(settings: RaftSettings, after: int) -> Round:
+    async def run() -> Round:
         async with AsyncRaftClient(settings) as client:
             count = 0
-            with _timed() as timer:
+            with timed() as timer:
                 async for _ in client.entries(after):
                     count += 1
             return timer.round(count)
 
     return event_loops.run(run())
-
-
-# -- time -------------------------------------------------------------------------------------------------------------
-
-
-class _Timer:
-    """Wall clock and processor time of a block."""
-
-    def __init__(self) -> None:
-        self.latencies_s: list[float] = []
-        self.seconds = 0.0
-        self.cpu_s = 0.0
-
-    def lap(self, operation: Callable[[], object]) -> None:
-        started = time.perf_counter()
-        operation()
-        self.latencies_s.append(time.perf_counter() - started)
-
-    def round(self, operations: int) -> _Round:
-        return _Round(self.seconds, self.cpu_s, operations, self.latencies_s)
-
-
-@contextmanager
-def _timed() -> Iterator[_Timer]:
-    timer = _Timer()
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield timer
-    timer.seconds, timer.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-
-
-def _summary(way: _Way, rounds: list[_Round]) -> Measurement:
-    latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies_s)
-    return Measurement(
-        *way,
-        statistics.median(r.rate for r in rounds),
-        statistics.median(r.cpu_us for r in rounds),
-        *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
-    )
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -254,9 +198,5 @@ def _rows(results: list[Measurement]) -> list[list[str]]:
     rows = [["work", "client", "a second", "CPU µs", "p50 ms", "p90 ms", "p99 ms"]]
     for result in results:
         numbers = (result.cpu_us_per_operation, result.p50_ms, result.p90_ms, result.p99_ms)
-        rows.append([result.work, result.client, f"{result.operations_per_s:,.0f}", *map(_decimals, numbers)])
+        rows.append([result.work, result.client, f"{result.operations_per_s:,.0f}", *map(decimals, numbers)])
     return rows
-
-
-def _decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -12,9 +12,9 @@ from typing import Any, Final
 import attrs
 import click
 
-from raft_client.cli import exits
-from raft_client.cli.options import Index, Seconds, connection_options, open_client
-from raft_client.cli.output import print_json, print_line, print_table, warn
+from raft_client._common import exits
+from raft_client._common.command_line import Seconds, print_json, print_line, print_table, warn
+from raft_client.cli.options import Index, connection_options, open_client
 from raft_client.core.calls import ClusterConfig, LogInfo, TakenSnapshot
 from raft_client.errors import ClusterBusyError, InvalidArgumentError, NoLeaderError, RaftError, TransportError
 from raft_client.settings import RaftSettings

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from raft_client._common import exits
+from raft_client._common.command_line import as_json, print_json, print_line, warn
 from raft_client._common.hosts import is_local
-from raft_client.cli import exits
 from raft_client.cli.options import cluster_option, members_option, to_peer
-from raft_client.cli.output import as_json, print_json, print_line, warn
 from raft_client.errors import StorageError
 from raft_client.request_id_factory import new_request_id
 from raft_client.server.runtime.storage.backup import back_up, inspect_directory, restore

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import attrs
 import click
 
-from raft_client._common.standard_streams import ends_with_reader, shown
-from raft_client.cli import exits
-from raft_client.cli.appending import append_one, request_id_option
-from raft_client.cli.options import CommandBehindDashes, connection_options, open_client, to_position
-from raft_client.cli.output import (
+from raft_client._common import exits
+from raft_client._common.command_line import (
+    CommandBehindDashes,
     argument_bytes,
     as_json,
     json_line,
+    key_variable,
     print_json,
     progress_bar,
+    run_command,
     stdout_is_terminal,
     warn,
     write,
 )
+from raft_client._common.standard_streams import ends_with_reader, shown
+from raft_client.cli.appending import append_one, request_id_option
+from raft_client.cli.options import connection_options, open_client, to_position
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.entries_stream import SnapshotPolicy
 from raft_client.core.selectors import Prefix, Selector, Tree, Where
@@ -151,37 +152,6 @@ def delete_key(keys: Sequence[str], *, request_id: str | None, json_output: bool
     return exits.DONE
 
 
-# -- running the user's command ----------------------------------------------------------------------------------------
-
-
-class CannotRunError(click.ClickException):
-    """A command that does not exist, or is not an executable program; with the exit code that shells have."""
-
-    def __init__(self, command: str, error: OSError | ValueError) -> None:
-        super().__init__(f"cannot run {command}: {getattr(error, 'strerror', None) or error}")
-        self.is_missing: bool = isinstance(error, FileNotFoundError)
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]  # a class variable of click's, and here it depends
-        """127 or 126."""
-        return exits.NOT_FOUND if self.is_missing else exits.NOT_EXECUTABLE
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """As all our errors are shown."""
-        click.echo(f"zmqraft: {self.message}", file=file, err=file is None)
-
-
-def run_command(command: Sequence[str], environment: Mapping[str, str], data: bytes) -> None:
-    """Run the command to its end with ``data`` on its standard input, and report a failure. Raises CannotRunError."""
-    try:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)  # noqa: S603 - what the user asked for
-    except (OSError, ValueError) as error:
-        raise CannotRunError(command[0], error) from error
-    process.communicate(data)
-    if process.returncode:
-        warn(f"{command[0]} ended with {process.returncode}")
-
-
 # -- watch -------------------------------------------------------------------------------------------------------------
 
 
@@ -303,14 +273,7 @@ class _Line:
             "ZMQRAFT_INDEX": str(self.index),
             "ZMQRAFT_POSITION": "" if self.position is None else str(self.position),
         }
-        return found if self.change is None else found | _key_variable(self.change.key)
-
-
-def _key_variable(key: bytes) -> dict[str, str]:
-    """In Base64 and under another name if it cannot be in an environment."""
-    if b"\0" in key:
-        return {"ZMQRAFT_KEY_BASE64": base64.b64encode(key).decode()}
-    return {"ZMQRAFT_KEY": os.fsdecode(key)}
+        return found if self.change is None else found | key_variable("ZMQRAFT_KEY", self.change.key)
 
 
 def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[_Line]:

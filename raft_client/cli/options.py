@@ -6,17 +6,15 @@ The options that say which cluster stand after a command, or before it.
 from __future__ import annotations
 
 import functools
-import math
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import zmq.auth
 
-from raft_client.cli import exits
+from raft_client._common.command_line import Seconds, name_options, option_group
 from raft_client.errors import InvalidArgumentError, RaftError, SettingsError
 from raft_client.settings import RaftSettings
 from raft_client.sync.client import RaftClient
@@ -33,22 +31,6 @@ class Index(click.IntRange):
 
     def __init__(self) -> None:
         super().__init__(min=1)
-
-
-class Seconds(click.FloatRange):
-    """A finite time: comparisons with "not a number" are false, and nothing can wait for an infinite time."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, within the range."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return float(super().convert(seconds, param, ctx))
 
 
 def to_position(_context: click.Context, _option: click.Parameter, value: str | None) -> Position | None:
@@ -102,10 +84,7 @@ _OPTIONS: Final = {
 _SETTINGS: Final = {"timeout": "request_timeout"}
 
 
-def _declared(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS.values()):
-        function = option(function)
-    return function
+_declared = option_group(*_OPTIONS.values())
 
 
 def connection_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -113,11 +92,11 @@ def connection_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @_declared
     @functools.wraps(function)
-    def with_settings(*args: Any, **options: Any) -> int:
+    def with_settings(*args: Any, **given: Any) -> int:
         before = click.get_current_context().find_root().params
-        own = {name: options.pop(name) for name in _OPTIONS}
-        given = {name: before.get(name) if value in (None, ()) else value for name, value in own.items()}
-        return function(*args, settings=connection_settings(given), **options)
+        own = {name: given.pop(name) for name in _OPTIONS}
+        connection = {name: before.get(name) if value in (None, ()) else value for name, value in own.items()}
+        return function(*args, settings=connection_settings(connection), **given)
 
     return with_settings
 
@@ -127,8 +106,8 @@ def for_any_command(function: Callable[[], None]) -> Callable[..., None]:
 
     @_declared
     @functools.wraps(function)
-    def group(**options: Any) -> None:
-        del options  # the commands look for them
+    def group(**given: Any) -> None:
+        del given  # the commands look for them
         function()
 
     return group
@@ -227,34 +206,6 @@ def cluster_option(text: str) -> Callable[[F], F]:
     )
 
 
-# -- the user's command, behind two dashes -----------------------------------------------------------------------------
-
-
-class CommandBehindDashes(click.Command):
-    """``[PREFIX]... [-- COMMAND [ARGUMENT]...]``.
-
-    Where nothing but options stands before the first of two --, words with a dash in front may stand between them:
-    ``-- -x -- COMMAND``. The function gets ``command`` beside its parameters, empty without one.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take COMMAND off."""
-        ours, command = _cut(args)
-        options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
-        if "--" in command and not click.Command(self.name, params=[*options]).make_parser(ctx).parse_args([*ours])[1]:
-            words, command = _cut(command)
-            ours += ["--", *words]
-        rest = super().parse_args(ctx, ours)
-        ctx.params["command"] = tuple(command)
-        return rest
-
-
-def _cut(args: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first --, and after it."""
-    place = args.index("--") if "--" in args else len(args)
-    return args[:place], args[place + 1 :]
-
-
 # -- errors in the words of the command line ---------------------------------------------------------------------------
 
 
@@ -268,25 +219,6 @@ _OTHERS: Final = {
 }
 
 
-class AddressError(click.ClickException):
-    """A peer cannot listen. It is no mistake of the command line, so nothing is said of how that is used."""
-
-    exit_code = exits.ADDRESS
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """On standard error, as other errors."""
-        click.echo(f"zmqraft: {self.message}", file=file, err=True)
-
-
-def name_options(error: RaftError, command: click.Command) -> None:
-    """Where the error's message names an argument that is an option of ``command``, let it name that."""
-    if not error.args or not isinstance(error.args[0], str):
-        return
-    text = error.args[0]
-    options = {p.name or "": max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)}
-    for name, option in (options | {k: v for k, v in _OTHERS.items() if v in options.values()}).items():
-        if "_" in name:
-            text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)
-        elif isinstance(error, InvalidArgumentError):  # a word like others: only where it is what the sentence is about
-            text = re.sub(rf"^{name}(?= must | is )", option, text)
-    error.args = (text, *error.args[1:])
+def reword(error: RaftError, command: click.Command) -> None:
+    """See :func:`~raft_client._common.command_line.name_options`."""
+    name_options(error, command, _OTHERS, InvalidArgumentError)

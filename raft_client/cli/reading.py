@@ -14,10 +14,10 @@ import attrs
 import click
 import msgpack
 
+from raft_client._common import exits
+from raft_client._common.command_line import as_json, json_line, progress_bar, stdout_is_terminal, warn, write
 from raft_client._common.standard_streams import ReaderGoneError, ends_with_reader, shown
-from raft_client.cli import exits
 from raft_client.cli.options import Index, connection_options, open_client, to_position
-from raft_client.cli.output import as_json, json_line, progress_bar, stdout_is_terminal, warn, write
 from raft_client.core.entries_stream import EntryBatch, SnapshotPolicy
 from raft_client.errors import LogError, RaftError
 from raft_client.settings import RaftSettings

@@ -12,12 +12,11 @@ from typing import BinaryIO, Final
 
 import click
 
-from raft_client._common import event_loops
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import AddressError, print_line
 from raft_client._common.hosts import is_local
-from raft_client._common.signals import handle_signals
-from raft_client.cli import exits
-from raft_client.cli.options import AddressError, cluster_option, members_option
-from raft_client.cli.output import print_line
+from raft_client._common.process import handle_signals, raise_file_limit
+from raft_client.cli.options import cluster_option, members_option
 from raft_client.errors import InvalidArgumentError, TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
@@ -142,7 +141,7 @@ def serve(
         raise click.UsageError(f"--id {peer_id!r} is none of the peers; say with --bind where it listens")
     if curve_keys is None and not insecure:
         _check_exposure(url, publish)
-    _raise_file_limit()
+    raise_file_limit()
     keys = CurveKeys.of_member(curve_keys, peer_id, peers)
     try:
         read = NodeSettings.changes_in(changes)
@@ -176,18 +175,6 @@ def _check_exposure(*urls: str | None) -> None:
                 f"everybody who can reach {url} could read the log, append to it, and change its members: give keys to "
                 "those who may with --curve-keys, or say --insecure if that is meant"
             )
-
-
-def _raise_file_limit() -> None:
-    """Every connection is a file. The usual 1,024 are for programs that use select()."""
-    try:
-        import resource
-    except ImportError:  # not a Unix system
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # macOS knows a lower limit that it does not tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _any_port(url: str) -> str:

@@ -23,15 +23,13 @@ Exit codes, the same for all commands:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
-from raft_client._common.standard_streams import run_guarded
-from statestore_client.cli import exits
-from statestore_client.cli.connection import for_any_command
-from statestore_client.cli.io import name_options
+from raft_client._common import exits
+from raft_client._common.command_line import CommandBehindDashes, LazyGroup, run_command_line
+from statestore_client.cli.options import for_any_command, reword
 from statestore_client.errors import (
     ClosedError,
     DataDirectoryError,
@@ -45,7 +43,7 @@ from statestore_client.errors import (
 #: Module and object of each command.
 _COMMANDS: Final = {
     "bench": "bench:bench",
-    "check": "check:check_data",
+    "check": "data:check_data",
     "del": "keys:delete_key",
     "elect": "lock:elect",
     "get": "keys:get_key",
@@ -67,34 +65,24 @@ _COMMANDS: Final = {
 }
 
 
-class _Commands(click.Group):
-    """Imports a command when it is used: a client does not wait for the server's imports, nor the server for paho's."""
+class _Commands(LazyGroup):
+    def advise(self, error: click.NoSuchOption, context: click.Context) -> click.ClickException | None:
+        """How ``statestore lock NAME -c '…'`` is written here, for those who know flock."""
+        from statestore_client.cli.lock import CommandLast  # most commands do without
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        place = _COMMANDS.get(cmd_name)
-        if place is None:
+        kinds = {CommandLast: "NAME", CommandBehindDashes: "KEY"}
+        if error.option_name not in ("-c", "--command") or (name := kinds.get(type(context.command))) is None:
             return None
-        module, name = place.split(":")
-        command: click.Command = getattr(import_module(f"statestore_client.cli.{module}"), name)
-        return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Its errors name its options, not the arguments of the API."""
-        try:
-            return super().invoke(ctx)
-        except StateStoreError as error:
-            if (command := self.get_command(ctx, ctx.invoked_subcommand or "")) is not None:
-                name_options(error, command)
-            raise
+        usage = f"{context.command_path} {name} -- sh -c '…'"
+        return click.UsageError(f"no such option {error.option_name!r}; a command for the shell is {usage}", context)
 
 
 @click.group(
     cls=_Commands,
+    room="statestore_client.cli",
+    places=_COMMANDS,
+    errors=StateStoreError,
+    reword=reword,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
     "of lock was lost, 6 a data directory or a replicated log cannot be used, 7 no standard output, 8 some lines were "
     "not loaded, 9 not admitted by the broker, 10 an address is taken, 130 interrupted.",
@@ -107,57 +95,7 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run the command line; errors become one line on standard error and an exit code."""
-    run_guarded("statestore", _run)
-
-
-def _run() -> int:
-    try:
-        code = cli(prog_name="statestore", standalone_mode=False)
-    except click.ClickException as error:
-        _advised(error).show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return exits.INTERRUPTED
-    except StateStoreError as error:
-        click.echo(f"statestore: {error}", err=True)
-        return _exit_code(error)
-    return code if isinstance(code, int) else exits.DONE
-
-
-def _advised(error: click.ClickException) -> click.ClickException:
-    """click's error about an unknown command or option, with what was probably meant."""
-    if isinstance(error, click.UsageError) and error.message.startswith("No such command") and error.ctx is not None:
-        group = error.ctx.command
-        names = ", ".join(group.list_commands(error.ctx)) if isinstance(group, click.Group) else ""
-        return click.UsageError(f"{error.message.removesuffix('.')}; there are {names}", error.ctx)
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error
-    if error.ctx.parent is None:  # statestore --json get k
-        return _belongs_after(error.option_name, error.ctx) or error
-    if error.option_name in ("-c", "--command") and (usage := _behind_dashes(error.ctx)) is not None:
-        return click.UsageError(f"no such option {error.option_name!r}; a command for the shell is {usage}", error.ctx)
-    if error.possibilities:
-        return error
-    text = error.format_message().removesuffix(".")
-    if not any(isinstance(each, click.Argument) for each in error.ctx.command.params):
-        return error
-    return click.UsageError(f"{text}; put -- before a value that begins with -", error.ctx)  # set celsius -5
-
-
-def _behind_dashes(context: click.Context) -> str | None:
-    """How ``statestore lock NAME -c '…'`` is written here, for those who know flock. None if it runs no commands."""
-    from statestore_client.cli.user_commands import CommandBehindDashes, CommandLast  # most commands do without
-
-    name = {CommandLast: "NAME", CommandBehindDashes: "KEY"}.get(type(context.command))
-    return None if name is None else f"{context.command_path} {name} -- sh -c '…'"
-
-
-def _belongs_after(option: str, context: click.Context) -> click.ClickException | None:
-    """The error about an option that some command has, and the group has not."""
-    commands = [cli.get_command(context, name) for name in cli.list_commands(context)]
-    if any(option in parameter.opts for command in commands if command is not None for parameter in command.params):
-        return click.UsageError(f"{option} belongs after the command: statestore COMMAND {option}", context)
-    return None
+    run_command_line("statestore", cli, StateStoreError, _exit_code)
 
 
 def _exit_code(error: StateStoreError) -> int:

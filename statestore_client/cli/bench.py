@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -16,11 +15,11 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from raft_client._common import event_loops
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import print_json
+from raft_client._common.measuring import Round, decimals, medians, timed
 from statestore_client.aio.client import AsyncStateStoreClient
-from statestore_client.cli import exits
-from statestore_client.cli.connection import optional_connection
-from statestore_client.cli.io import print_json
+from statestore_client.cli.options import optional_connection
 from statestore_client.errors import StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
@@ -73,30 +72,18 @@ class Measurement:
     p99_ms: float | None = None
 
 
-@attrs.frozen
-class _Round:
-    seconds: float
-    cpu_seconds: float
-    operations: int
-    latencies: list[float]
-
-    @property
-    def rate(self) -> float:
-        return self.operations / self.seconds
-
-
 _Way: TypeAlias = "tuple[Client, int]"
 
 
 def measure(settings: ConnectionSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
     """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
     workloads = _workloads(settings, plan)
-    results: dict[_Way, list[_Round]] = {way: [] for way in workloads}
+    results: dict[_Way, list[Round]] = {way: [] for way in workloads}
     for number in range(plan.rounds):
         for (client, in_flight), run in workloads.items():
             progress(f"round {number + 1} of {plan.rounds}: {client}, {in_flight} in flight")
             results[client, in_flight].append(run())
-    return [_summary(way, rounds) for way, rounds in results.items()]
+    return [Measurement(way[0], way[1], *medians(rounds)) for way, rounds in results.items()]
 
 
 @contextmanager
@@ -120,9 +107,9 @@ def served(*options: str) -> Iterator[str]:
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], _Round]]:
+def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], Round]]:
     """In the order of the table: one at a time, then each window."""
-    works: dict[_Way, Callable[[], _Round]] = {}
+    works: dict[_Way, Callable[[], Round]] = {}
     for in_flight in (1, *plan.in_flight):
         for driver in plan.drivers:
             window = in_flight if in_flight > 1 else settings.max_in_flight
@@ -132,64 +119,38 @@ def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, C
     return works
 
 
-def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
+def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Round:
     return event_loops.run(_aio_one_by_one(settings, plan) if in_flight == 1 else _aio_many(settings, plan))
 
 
-async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
+async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> Round:
     async with AsyncStateStoreClient(settings) as store:
-        with _timed(plan.operations) as (latencies, done):
+        with timed() as timer:
             for key, value in plan.pairs():
                 started = time.perf_counter()
                 await store.set(key, value, expiry=_EXPIRY_S)
-                latencies.append(time.perf_counter() - started)
-        return done()
+                timer.latencies_s.append(time.perf_counter() - started)
+        return timer.round(plan.operations)
 
 
-async def _aio_many(settings: ConnectionSettings, plan: BenchPlan) -> _Round:
+async def _aio_many(settings: ConnectionSettings, plan: BenchPlan) -> Round:
     pairs = plan.pairs(_PIPELINE_FACTOR)
     async with AsyncStateStoreClient(settings) as store:
-        with _timed(len(pairs)) as (_, done):
+        with timed() as timer:
             await store.set_many(pairs, expiry=_EXPIRY_S)
-        return done()
+        return timer.round(len(pairs))
 
 
-def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> _Round:
+def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Round:
+    pairs = plan.pairs(1 if in_flight == 1 else _PIPELINE_FACTOR)
     with StateStoreClient(settings) as store:
-        if in_flight == 1:
-            return _one_by_one(plan, lambda key, value: store.set(key, value, expiry=_EXPIRY_S))
-        pairs = plan.pairs(_PIPELINE_FACTOR)
-        with _timed(len(pairs)) as (_, done):
-            store.set_many(pairs, expiry=_EXPIRY_S)
-        return done()
-
-
-def _one_by_one(plan: BenchPlan, operation: Callable[[bytes, bytes], object]) -> _Round:
-    with _timed(plan.operations) as (latencies, done):
-        for key, value in plan.pairs():
-            started = time.perf_counter()
-            operation(key, value)
-            latencies.append(time.perf_counter() - started)
-    return done()
-
-
-@contextmanager
-def _timed(operations: int) -> Iterator[tuple[list[float], Callable[[], _Round]]]:
-    latencies: list[float] = []
-    finished: list[_Round] = []
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield latencies, lambda: finished[0]
-    finished.append(_Round(time.perf_counter() - wall, time.process_time() - cpu, operations, latencies))
-
-
-def _summary(way: _Way, rounds: list[_Round]) -> Measurement:
-    latencies = sorted(1000 * seconds for r in rounds for seconds in r.latencies)
-    return Measurement(
-        *way,
-        statistics.median(r.rate for r in rounds),
-        statistics.median(1e6 * r.cpu_seconds / r.operations for r in rounds),
-        *(latencies[len(latencies) * percent // 100] if latencies else None for percent in (50, 90, 99)),
-    )
+        with timed() as timer:
+            if in_flight == 1:
+                for key, value in pairs:
+                    timer.lap(partial(store.set, key, value, expiry=_EXPIRY_S))
+            else:
+                store.set_many(pairs, expiry=_EXPIRY_S)
+        return timer.round(len(pairs))
 
 
 @click.command("bench")
@@ -263,11 +224,7 @@ def _bench_table(results: list[Measurement]) -> Table:
             str(result.client),
             f"{result.operations_per_s:,.0f}",
             f"{result.cpu_us_per_operation:.0f}",
-            *map(_decimals, (result.p50_ms, result.p90_ms, result.p99_ms)),
+            *map(decimals, (result.p50_ms, result.p90_ms, result.p99_ms)),
         )
         in_flight = result.in_flight
     return table
-
-
-def _decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

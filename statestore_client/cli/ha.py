@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from raft_client._common import event_loops
-from statestore_client.cli import exits
-from statestore_client.cli.io import counted, print_line
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import print_line
 from statestore_client.cli.log_options import log_of, log_options
+from statestore_client.cli.options import counted
 from statestore_client.errors import (
     ConnectionLostError,
     InvalidArgumentError,

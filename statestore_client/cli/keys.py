@@ -7,18 +7,15 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from raft_client._common import exits
+from raft_client._common.command_line import Seconds, argument_bytes, as_json, print_json, print_line, write
 from raft_client._common.standard_streams import shown
-from statestore_client.cli import exits
-from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.io import (
-    Seconds,
-    argument_bytes,
-    as_json,
+from statestore_client.cli.options import (
+    as_version,
+    connection_options,
     fencing_token_option,
-    print_json,
-    print_line,
+    open_client,
     value_argument,
-    write_value,
 )
 from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BatchError
@@ -50,10 +47,10 @@ def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: Conn
             print_json(
                 as_json("key", name),
                 as_json("value", None if item is None else item.value),
-                version=None if item is None else item.version,
+                as_version(None if item is None else item.version),
             )
         elif item is not None:
-            write_value(item.value if raw else shown(item.value + b"\n", lines=True))
+            write(item.value if raw else shown(item.value + b"\n", lines=True))
         elif len(names) > 1:
             _say_missing(name)
     return exits.NEGATIVE if None in items else exits.DONE
@@ -103,7 +100,7 @@ def set_key(
             persist=persist,
         )
     if json_output:
-        print_json(as_json("key", name), {"applied": done.applied}, version=done.version)
+        print_json(as_json("key", name), {"applied": done.applied}, as_version(done.version))
     elif done.applied:
         print_line(str(done.version))
     return exits.DONE if done.applied else exits.NEGATIVE
@@ -189,5 +186,5 @@ def _say_missing(key: bytes) -> None:
 def _report_deletion(key: bytes, done: DeleteResult, json_output: bool) -> int:
     if json_output:
         counted: dict[str, Any] = {"count": done.count, "matched": done.matched}
-        print_json(as_json("key", key), counted, version=done.version)
+        print_json(as_json("key", key), counted, as_version(done.version))
     return exits.DONE if done.count else exits.NEGATIVE

@@ -14,13 +14,11 @@ from typing import Any, BinaryIO, Final
 
 import attrs
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from raft_client._common import exits
+from raft_client._common.command_line import Seconds, print_json, print_line, progress_bar, warn
 from raft_client._common.standard_streams import standard_input
-from statestore_client.cli import exits
-from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.io import Seconds, counted, fencing_token_option, print_json, print_line
+from statestore_client.cli.options import connection_options, counted, fencing_token_option, open_client
 from statestore_client.core.arguments import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
@@ -59,7 +57,7 @@ def load(
     others are stored. When the state store refuses or does not answer, it stops, and says how far it came.
     """
     sources = files or (_STDIN,)
-    with open_client(settings) as store, _progress_bar() as bar:
+    with open_client(settings) as store, progress_bar(has_count=False) as bar:
         task = bar.add_task("loading", total=_total_bytes(sources))
         loading = _Loading(store, expiry, fencing_token, persist)
         for name in sources:
@@ -107,7 +105,7 @@ class _Loading:
         except KeyboardInterrupt:
             self._count(name, unusable)
             doubt = f"of its lines {min(items, default=0)} to {self.line}, any may be, too"
-            _say(f"interrupted in {_called(name)}: stored for certain are {counted(self.stored, 'keys')}; {doubt}")
+            warn(f"interrupted in {_called(name)}: stored for certain are {counted(self.stored, 'keys')}; {doubt}")
             raise
         self._count(name, unusable | dict(zip(items, results, strict=True)))
 
@@ -119,18 +117,18 @@ class _Loading:
                 self._refuse(name, number, result)
             elif isinstance(result, StateStoreError):
                 if lost is None:
-                    _say(f"{_called(name)}, line {number}: {result}")
+                    warn(f"{_called(name)}, line {number}: {result}")
                 lost = lost or result
             else:
                 self.stored += 1
         if lost is not None:
             place = f"stopped before line {self.line + 1} of {_called(name)}"
-            _say(f"{place}; stored {counted(self.stored, 'keys')} until then")
+            warn(f"{place}; stored {counted(self.stored, 'keys')} until then")
             raise lost
 
     def _refuse(self, name: str, number: int, error: Exception) -> None:
         self.refused += 1
-        _say(f"{_called(name)}, line {number}: {error}")
+        warn(f"{_called(name)}, line {number}: {error}")
 
 
 def _item(line: bytes) -> SetItem:
@@ -194,19 +192,3 @@ def _total_bytes(files: Sequence[str]) -> int | None:
     except OSError:  # standard input that is not a file at all
         return None
     return sum(f.st_size for f in found) if all(stat.S_ISREG(f.st_mode) for f in found) else None
-
-
-def _progress_bar() -> Progress:
-    """On standard error, and only for people who look at it."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _say(message: str) -> None:
-    click.echo(f"statestore: {message}", err=True)

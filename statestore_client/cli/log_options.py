@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raft_client._common.command_line import option_group
 from raft_client._common.hosts import is_local
 from statestore_client.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from raft_client import RaftSettings
     from statestore_client.server.runtime.replication.settings import LogKeys, ReplicaSettings
 
@@ -27,7 +26,7 @@ curve_keys_option: Final = click.option(
     "then: ID=tcp://HOST:PORT,…",
 )
 
-_OPTIONS: Final = (
+log_options = option_group(
     click.option("--log", metavar="URLS", help="The peers of the log, tcp://HOST:PORT,…, as servers have them."),
     click.option(
         "--cluster", metavar="NODES", help="In place of --log: the servers with peers of their own, ID=HOST[:PORT],…"
@@ -42,13 +41,6 @@ _OPTIONS: Final = (
         help="Of --cluster: the secret that the servers have.",
     ),
 )
-
-
-def log_options(command: Callable[..., int]) -> Callable[..., int]:
-    """See :func:`log_of`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def log_of(options: dict[str, Any]) -> RaftSettings:
@@ -84,7 +76,7 @@ def urls_and_keys(log: str, folder: Path | None, own: str) -> tuple[tuple[str, .
     return tuple(peers.values()), LogKeys.read(folder, own, peers)
 
 
-_REPLICA_OPTIONS: Final = (
+replica_options = option_group(
     click.option(
         "--log",
         metavar="URLS",
@@ -143,13 +135,6 @@ _REPLICA_OPTIONS: Final = (
         help="Of --log and --cluster: a secret that all these servers have. Needed if other machines reach them.",
     ),
 )
-
-
-def replica_options(command: Callable[..., int]) -> Callable[..., int]:
-    """See :func:`replica_of`."""
-    for option in reversed(_REPLICA_OPTIONS):
-        command = option(command)
-    return command
 
 
 def replica_of(options: dict[str, Any], data: str | None) -> ReplicaSettings | None:

@@ -10,10 +10,9 @@ from typing import BinaryIO, Final
 
 import click
 
-from raft_client._common import event_loops
-from raft_client._common.signals import handle_signals
-from statestore_client.cli import exits
-from statestore_client.cli.io import AddressError, Seconds, print_line
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import AddressError, Seconds, print_line
+from raft_client._common.process import handle_signals
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import InvalidArgumentError, TransportError
 from statestore_client.server.runtime.monitor.pages import MOST_BYTES, ReplayPages

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from raft_client._common import exits
 from raft_client._common.standard_streams import standard_input
-from statestore_client.cli import exits
 from statestore_client.server.runtime.security.passwords import check_user, remove_user, set_password
 
 

@@ -8,10 +8,9 @@ from typing import Final
 
 import click
 
-from statestore_client.cli import exits
-from statestore_client.cli.client_log import client_log
-from statestore_client.cli.connection import connection_options
-from statestore_client.cli.io import Seconds, print_json, print_line
+from raft_client._common import exits
+from raft_client._common.command_line import Seconds, print_json, print_line
+from statestore_client.cli.options import client_log, connection_options
 from statestore_client.errors import NotAuthorizedError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient

@@ -1,4 +1,6 @@
-"""``statestore serve``."""
+"""``statestore serve``: its options, what they come to (endpoints, certificates, limits, a site of the KvStore), and
+the process of the server. The options about a replicated log are in :mod:`.log_options`.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +10,429 @@ import errno
 import logging
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
+from click.core import ParameterSource
 
-from raft_client._common import event_loops
-from raft_client._common.signals import handle_signals
+from raft_client._common import event_loops, exits
+from raft_client._common.command_line import AddressError, Seconds, option_group, print_line
+from raft_client._common.hosts import is_local
+from raft_client._common.process import handle_signals, raise_file_limit
 from raft_client._common.standard_streams import OutputError
-from statestore_client.cli import exits
-from statestore_client.cli.io import AddressError, print_line
 from statestore_client.cli.log_options import replica_of, replica_options
-from statestore_client.cli.serve_options import (
-    access_options,
-    broker_limits_of,
-    check_anonymous,
-    check_exposure,
-    data_option,
-    endpoint_options,
-    endpoints_of,
-    limit_options,
-    persistence_of,
-    site_of,
-    site_options,
-    store_limits_of,
-    tls_of,
-)
-from statestore_client.errors import SettingsError
+from statestore_client.cli.options import nonempty_path
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
+from statestore_client.server.broker import WHEN_FULL, BrokerLimits
+from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.runtime.observability.logs import JsonLines
-from statestore_client.server.runtime.process import memory_given_back, raise_file_limit, short_pauses
+from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.transport.listeners import Endpoints, origin_problem
+from statestore_client.server.runtime.transport.tls import ServerTls
+from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Callable
 
+_FILE: Final = click.Path(exists=True, dir_okay=False)
+_PORT: Final = click.IntRange(0, 65535)
+_COUNT: Final = click.IntRange(min=1)
+#: The size of a CONNECT with a short client identifier. Only tests of clients need so small a limit.
+_SHORTEST_LIMIT: Final = 20
+_FOR_EVER: Final = 0xFFFF_FFFF  # MQTT 5.0, 3.1.2.11.2
+
+
+def _host(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """An empty one, mostly a variable that is not set, would be all interfaces."""
+    del context, parameter
+    if not value:
+        raise click.BadParameter("it is empty; 0.0.0.0 and :: are all addresses")
+    return value
+
+
+def _origins(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """One that no browser sends would let nobody in."""
+    del context, parameter
+    for value in values:
+        if (problem := origin_problem(value)) is not None:
+            raise click.BadParameter(problem)
+    return values
+
+
+#: Option, type, help, and the field of the limits that it sets.
+_BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
+    ("--max-packet-size", click.IntRange(_SHORTEST_LIMIT, MAX_VARIABLE), "Largest MQTT packet, bytes.", "packet_bytes"),
+    ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
+    ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
+    ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),
+    ("--max-bytes-per-second", _COUNT, "What one client may send; the rest is read later.", "received_bytes_per_s"),
+    ("--max-messages-per-second", _COUNT, "The same in messages.", "received_messages_per_s"),
+    ("--receive-maximum", click.IntRange(1, 65535), "QoS 2 messages from one client at a time.", "receive_maximum"),
+    ("--max-inflight", click.IntRange(1, 65535), "Unacknowledged messages to one client.", "in_flight"),
+    ("--max-inflight-bytes", _COUNT, "The same in bytes; one message always goes.", "in_flight_bytes"),
+    ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
+    ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
+    ("--max-held-bytes", _COUNT, "The same of all clients together, with wills.", "held_bytes"),
+    ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
+    ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
+    ("--max-sessions-per-user", _COUNT, "Those of one user.", "sessions_per_user"),
+    ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
+    ("--max-subscriptions", _COUNT, "Subscriptions of one client.", "subscriptions_per_session"),
+    ("--max-retained-messages", _COUNT, "Retained messages.", "retained_messages"),
+    ("--max-retained-bytes", _COUNT, "The same in bytes.", "retained_bytes"),
+    ("--max-keep-alive", click.IntRange(0, 65535), "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
+    ("--max-qos", click.IntRange(0, 2), "Highest QoS that clients may use.", "maximum_qos"),
+    ("--sys-interval", Seconds(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
+)
+_STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
+    ("--max-keys", _COUNT, "Quota of the state store.", "max_keys"),
+    ("--max-bytes", _COUNT, "The same in bytes: keys, values and overhead.", "max_bytes"),
+    ("--max-keys-per-user", _COUNT, "Keys that one user wrote last.", "max_keys_per_user"),
+    ("--max-bytes-per-user", _COUNT, "The same in bytes.", "max_bytes_per_user"),
+    ("--max-observations", _COUNT, "Keys that are watched, each once for each client.", "max_observations"),
+    ("--max-observations-per-user", _COUNT, "Those of one user.", "max_observations_per_user"),
+    ("--max-observations-per-client", _COUNT, "Those of one client.", "max_observations_per_client"),
+    ("--max-observation-bytes-per-client", _COUNT, "Those of one client.", "max_observation_bytes_per_client"),
+    ("--max-observation-bytes", _COUNT, "Bytes of watched keys, and overhead.", "max_observation_bytes"),
+    ("--max-observation-bytes-per-user", _COUNT, "Those of one user.", "max_observation_bytes_per_user"),
+)
+#: What holds without these options, and what no number says that they take.
+_IN_WORDS: Final = {
+    "--max-connections-per-user": "all of them",
+    "--max-connections-per-address": "all of them",
+    "--max-sessions-per-user": "all of them",
+    "--max-keys-per-user": "all of them",
+    "--max-bytes-per-user": "all of them",
+    "--max-observations-per-user": "all of them",
+    "--max-observation-bytes-per-user": "all of them",
+    "--max-bytes-per-second": "any number",
+    "--max-messages-per-second": "any number",
+    "--receive-maximum": "20, and up to 1024 for clients that take as many themselves",
+}
+
+#: What ``--without`` says, and the field that is switched off.
+_FEATURES: Final = {
+    "retain": "retain_available",
+    "wildcards": "wildcards_available",
+    "shared": "shared_subscriptions_available",
+    "subscription-ids": "subscription_ids_available",
+}
+
+_ENDPOINTS: Final = (
+    click.option(
+        "--host",
+        default="127.0.0.1",
+        show_default=True,
+        callback=_host,
+        help="Address to listen on. Beyond this machine, clients need --password-file or --tls-ca-file, or --insecure.",
+    ),
+    click.option("--port", type=_PORT, default=1883, show_default=True, help="0 takes a free port, here and below."),
+    click.option("--tls-port", type=_PORT, help="A port with TLS; --port is without it then."),
+    click.option("--ws-port", type=_PORT, help="A port for MQTT over WebSocket, path /mqtt."),
+    click.option("--wss-port", type=_PORT, help="A port for MQTT over WebSocket with TLS."),
+    click.option(
+        "--ws-origin",
+        multiple=True,
+        callback=_origins,
+        help="Web pages from there may come in over WebSocket: https://host, or * for all. Those of the same host may.",
+    ),
+    click.option(
+        "--unix-socket",
+        type=click.Path(dir_okay=False),
+        callback=nonempty_path,
+        help="Listen on this Unix socket, too.",
+    ),
+    click.option(
+        "--metrics-port", type=_PORT, help="A port for Prometheus, path /metrics, and for probes: /health and /ready."
+    ),
+    click.option(
+        "--metrics-host", default="127.0.0.1", show_default=True, callback=_host, help="Address of the metrics port."
+    ),
+    click.option("--monitor-port", type=_PORT, help="A port for people: a page that shows what is going on."),
+    click.option(
+        "--monitor-host",
+        default="127.0.0.1",
+        show_default=True,
+        callback=_host,
+        help="Address of the monitor. Beyond this machine, and with users or certificates, it needs --password-file.",
+    ),
+    click.option(
+        "--monitor-actions",
+        is_flag=True,
+        help="Let people that see the monitor end sessions and delete keys. With users, it needs --acl-file.",
+    ),
+)
+_ACCESS: Final = (
+    click.option(
+        "--tls-cert-file", type=_FILE, help="TLS, with this certificate (PEM, with the intermediate certificates)."
+    ),
+    click.option("--tls-key-file", type=_FILE, help="The certificate's key, unless it is in the same file."),
+    click.option("--tls-key-password-file", type=_FILE, help="The password of an encrypted key."),
+    click.option(
+        "--tls-ca-file", type=_FILE, help="Clients must show a certificate that one of these authorities issued."
+    ),
+    click.option(
+        "--tls-crl-file",
+        type=_FILE,
+        help="Certificates that the authorities have revoked (PEM). A list of each authority.",
+    ),
+    click.option(
+        "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
+    ),
+    click.option(
+        "--allow-anonymous", is_flag=True, help="With --password-file: also let in clients without a user name."
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Listen beyond this machine and let everybody in, without a password or certificate.",
+    ),
+    click.option("--acl-file", type=_FILE, help="Access rules: what no line allows is forbidden."),
+)
+
+
+def limit_options(command: Callable[..., int]) -> Callable[..., int]:
+    """See :func:`broker_limits_of` and :func:`store_limits_of`."""
+    command = click.option(
+        "--without",
+        type=click.Choice(tuple(_FEATURES)),
+        multiple=True,
+        help="Do not offer this to clients. Can be repeated.",
+    )(command)
+    for table, usual in ((_BROKER_LIMITS, BrokerLimits()), (_STORE_LIMITS, StoreLimits())):
+        for name, kind, text, field in reversed(table):
+            words = _IN_WORDS.get(name)
+            default = None if words else getattr(usual, field)
+            command = click.option(name, type=kind, default=default, show_default=words or True, help=text)(command)
+    return command
+
+
+def data_option(command: Callable[..., int]) -> Callable[..., int]:
+    """A directory that may not be there yet, and what is kept in it; see :func:`persistence_of`."""
+    command = click.option(
+        "--persist",
+        multiple=True,
+        metavar="all|asked|none|PATTERN",
+        help="Of --data: keep all keys, those that clients ask for, none, or those that match. Can be repeated. "
+        "Default: all.",
+    )(command)
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, readable=False),  # the server itself says what is wrong with it
+        callback=nonempty_path,
+        help="Keep keys, sessions, QoS 1 and 2 messages and retained messages in this directory.",
+    )(command)
+
+
+def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
+    """Which keys are kept. Raises click's UsageError for words without a directory, and for what is not a pattern."""
+    if words and data is None:
+        raise click.UsageError("--persist says which keys are kept in --data DIR; give both")
+    try:
+        return Persistence.of(words or "all")
+    except InvalidArgumentError as error:
+        raise click.UsageError(f"--persist: {error}") from None
+
+
+def endpoints_of(options: dict[str, Any]) -> Endpoints:
+    """What the endpoint options say. Raises click's UsageError for an option that means nothing without another."""
+    context = click.get_current_context()
+    for what in ("metrics", "monitor"):
+        is_given = context.get_parameter_source(f"{what}_host") is not ParameterSource.DEFAULT
+        if options[f"{what}_port"] is None and is_given:
+            raise click.UsageError(f"--{what}-host needs --{what}-port")
+    if options["monitor_actions"] and options["monitor_port"] is None:
+        raise click.UsageError("--monitor-actions needs --monitor-port")
+    if options["ws_origin"] and options["ws_port"] is options["wss_port"] is None:
+        raise click.UsageError("--ws-origin needs --ws-port or --wss-port")
+    clients = ("host", "port", "tls_port", "ws_port", "wss_port", "unix_socket")
+    names = (*clients, "metrics_host", "metrics_port", "monitor_host", "monitor_port")
+    return Endpoints(ws_origins=options["ws_origin"], **{name: options[name] for name in names})
+
+
+def check_exposure(options: dict[str, Any]) -> None:
+    """Raises click's UsageError for a server that lets everybody in and can be reached from other machines."""
+    host = options["host"]
+    if options["insecure"] or is_local(host):
+        return
+    if options["allow_anonymous"] and not options["password_file"] is options["tls_ca_file"] is None:
+        raise click.UsageError(
+            f"everybody who can reach {host} would be let in, since --allow-anonymous asks nobody who he is: leave it "
+            "out, or say --insecure if that is meant"
+        )
+    if options["password_file"] is not None:
+        return
+    has_plain_endpoint = options["tls_port"] is not None or options["ws_port"] is not None  # then --port is without TLS
+    if options["tls_ca_file"] is None or has_plain_endpoint:
+        raise click.UsageError(
+            f"everybody who can reach {host} would be let in. Ask for passwords with --password-file (statestore "
+            "passwd writes one), or for certificates with --tls-ca-file and no endpoint without TLS; or say "
+            "--insecure if that is meant"
+        )
+
+
+def check_anonymous(options: dict[str, Any]) -> None:
+    """Raises click's UsageError for --allow-anonymous where nobody is asked who he is: more was meant than it does."""
+    if options["allow_anonymous"] and options["password_file"] is options["tls_ca_file"] is None:
+        raise click.UsageError(
+            "--allow-anonymous is for a server that asks who its clients are, and without --password-file everybody is "
+            "let in already: give --password-file, or leave it out"
+        )
+
+
+def broker_limits_of(options: dict[str, Any]) -> BrokerLimits:
+    """The defaults, and what was given."""
+    given: dict[str, Any] = dict.fromkeys((_FEATURES[name] for name in options["without"]), False)
+    if options["receive_maximum"] is not None:
+        given["usual_receive_maximum"] = options["receive_maximum"]
+    return attrs.evolve(BrokerLimits(), **_given(_BROKER_LIMITS, options), **given)
+
+
+def store_limits_of(options: dict[str, Any]) -> StoreLimits:
+    """The same for the state store."""
+    return attrs.evolve(StoreLimits(), **_given(_STORE_LIMITS, options))
+
+
+def _given(limits: tuple[tuple[str, Any, str, str], ...], options: dict[str, Any]) -> dict[str, Any]:
+    values = {field: options[name.removeprefix("--").replace("-", "_")] for name, _, _, field in limits}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def tls_of(options: dict[str, Any]) -> ServerTls | None:
+    """Raises click's UsageError for half of what TLS needs."""
+    cert, key = options["tls_cert_file"], options["tls_key_file"]
+    key_password_file, ca, crl = options["tls_key_password_file"], options["tls_ca_file"], options["tls_crl_file"]
+    if crl is not None and ca is None:
+        raise click.UsageError("--tls-crl-file needs --tls-ca-file")
+    if cert is not None:
+        return ServerTls(cert_file=cert, key_file=key, ca_file=ca, key_password_file=key_password_file, crl_file=crl)
+    if any(given is not None for given in (key, key_password_file, ca)):
+        raise click.UsageError("TLS needs --tls-cert-file")
+    if options["tls_port"] is not None or options["wss_port"] is not None:
+        raise click.UsageError("--tls-port and --wss-port need --tls-cert-file")
+    return None
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--site", metavar="NAME", help="Be a site of the KvStore, with this name: every site has another one."
+    ),
+    click.option(
+        "--site-listen",
+        metavar="URL",
+        help="Other sites come in here: tcp://HOST:PORT, * for a free port, or ipc://PATH. Nobody is asked who he is, "
+        "unless there are --curve-keys.",
+    ),
+    click.option(
+        "--peer",
+        multiple=True,
+        metavar="[NAME=]URL",
+        help="A site to dial; with --curve-keys also its name, whose key is expected there. Can be repeated.",
+    ),
+    click.option(
+        "--area",
+        multiple=True,
+        metavar="NAME",
+        help=f"What is exchanged with sites that have it, too. Can be repeated. Default: {DEFAULT_AREA}.",
+    ),
+    click.option(
+        "--curve-keys",
+        type=click.Path(path_type=Path),
+        metavar="DIRECTORY",
+        help="Encrypt, and let nobody in whose key is not here: NAME.key_secret of this site, NAME.key of the others, "
+        "clients/*.key.",
+    ),
+    click.option(
+        "--site-export",
+        multiple=True,
+        metavar="PREFIX",
+        help="Keys of the state store that begin so can be read at other sites, as sites/NAME/KEY. Can be repeated.",
+    ),
+    click.option(
+        "--site-import",
+        is_flag=True,
+        help="What other sites export can be read here.",
+    ),
+    click.option(
+        "--site-key-ttl",
+        type=Seconds(min=2),
+        help="How long other sites have what this one has said after it died or was cut off. Default: 300.",
+    ),
+    click.option(
+        "--site-flood-rate",
+        type=int,
+        metavar="N",
+        help="Updates in a second that leave each area; more of them are merged. Default: no limit.",
+    ),
+    click.option(
+        "--site-max-keys",
+        type=int,
+        metavar="N",
+        help=f"Keys of each area; what is said under more of them is refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
+    ),
+    click.option(
+        "--site-max-bytes",
+        type=int,
+        metavar="N",
+        help=f"The same for the bytes of keys, originators and values together. Default: {DEFAULT_LIMITS.max_bytes:,}.",
+    ),
+)
+
+
+#: Options that have a default elsewhere, and what they are called there.
+_LIMITS: Final = {
+    "site_key_ttl": "key_ttl_s",
+    "site_flood_rate": "flood_rate",
+    "site_max_keys": "max_keys",
+    "site_max_bytes": "max_bytes",
+}
+
+
+def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
+    """None for a server that is not a site. Raises click's UsageError."""
+    name, listen = options["site"], options["site_listen"]
+    if name is None:
+        for option in ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import", *_LIMITS):
+            if options[option]:
+                raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
+        return None
+    is_open = options["curve_keys"] is None and not options["insecure"]
+    if listen is not None and is_open and not _is_local(listen):
+        raise click.UsageError(
+            f"everybody who can reach {listen} could write to the KvStore: give keys to those who may with "
+            "--curve-keys, or say --insecure if that is meant"
+        )
+    try:
+        return SiteEndpoints(
+            name=name,
+            listen=listen,
+            peers=options["peer"],
+            areas=options["area"] or (DEFAULT_AREA,),
+            exports=options["site_export"],
+            imports=options["site_import"],
+            curve_keys=options["curve_keys"],
+            **{name: options[option] for option, name in _LIMITS.items() if options[option] is not None},
+        )
+    except InvalidArgumentError as error:
+        named = next((option for option, name in _LIMITS.items() if str(error).startswith(f"{name} ")), "site")
+        raise click.UsageError(f"--{named.replace('_', '-')}: {error}") from None
+
+
+def _is_local(url: str) -> bool:
+    """Whether only this machine reaches it. What is not an address is refused later, with the reason."""
+    scheme, _, address = url.partition("://")
+    host = address.rpartition(":")[0]
+    return scheme != "tcp" or not host or is_local(host)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 #: The thread that writes to the disk waits this long for a busy event loop, several times for each batch. Python's 5 ms
 #: would be longer than the commit itself.
@@ -53,7 +443,7 @@ _NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.
 
 
 @click.command("serve")
-@endpoint_options
+@option_group(*_ENDPOINTS)
 @click.option(
     "--dialect",
     type=click.Choice([d.value for d in Dialect]),
@@ -63,9 +453,9 @@ _NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.
 )
 @data_option
 @replica_options
-@access_options
+@option_group(*_ACCESS)
 @limit_options
-@site_options
+@option_group(*_OPTIONS)
 @click.option(
     "--verbose",
     is_flag=True,

@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
+from raft_client._common import exits
+from raft_client._common.command_line import print_json
 from raft_client._common.standard_streams import ends_with_reader
-from statestore_client.cli import exits
-from statestore_client.cli.io import print_json
 from statestore_client.cli.monitor_feed import Message, MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import TransportError
 

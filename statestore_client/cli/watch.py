@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import queue
-import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,11 +12,19 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from raft_client._common import exits
+from raft_client._common.command_line import (
+    CommandBehindDashes,
+    Seconds,
+    argument_bytes,
+    as_json,
+    key_variable,
+    print_json,
+    print_line,
+    run_command,
+)
 from raft_client._common.standard_streams import ends_with_reader
-from statestore_client.cli import exits
-from statestore_client.cli.connection import connection_options, open_client
-from statestore_client.cli.io import Seconds, argument_bytes, as_json, print_json, print_line
-from statestore_client.cli.user_commands import CommandBehindDashes, started
+from statestore_client.cli.options import as_version, connection_options, open_client
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.arguments import DEFAULT_MAX_KEYS, DEFAULT_RESCAN_S
 from statestore_client.errors import ClosedError, StateStoreError
@@ -140,19 +146,9 @@ def _run(command: Sequence[str], event: WatchEvent) -> None:
     environment = os.environ | {
         "STATESTORE_EVENT": event.kind.value,
         "STATESTORE_VERSION": str(event.version or ""),
-        **_key_variable(event.key),
+        **key_variable("STATESTORE_KEY", event.key),
     }
-    process = started(command, environment, stdin=subprocess.PIPE)
-    process.communicate(event.value or b"")
-    if process.returncode:
-        click.echo(f"statestore: {command[0]} ended with {process.returncode}", err=True)
-
-
-def _key_variable(key: bytes) -> dict[str, str]:
-    """In Base64 and under another name if it cannot be in an environment."""
-    if b"\0" in key:
-        return {"STATESTORE_KEY_BASE64": base64.b64encode(key).decode()}
-    return {"STATESTORE_KEY": os.fsdecode(key)}
+    run_command(command, environment, event.value or b"")
 
 
 def _print_event(event: WatchEvent, json_output: bool, *, with_key: bool) -> None:
@@ -162,7 +158,7 @@ def _print_event(event: WatchEvent, json_output: bool, *, with_key: bool) -> Non
             as_json("key", event.key),
             as_json("value", event.value),
             {"missed": event.missed},
-            version=event.version,
+            as_version(event.version),
         )
         return
     version = f"{event.version or '-'}{'*' if event.missed else ''}"

@@ -15,7 +15,7 @@ from support.ports import reserved_port
 from support.sites import SiteThread
 from support.waiting import eventually
 
-from statestore_client.cli.kv_graph import Mesh, drawn, walk
+from statestore_client.cli.kv import Mesh, drawn, walk
 from statestore_client.errors import NotMergedError, RequestTimeoutError
 from statestore_client.kvstore import PeerInfo, PeersReply, SiteClient, Value
 from statestore_client.server.kvstore.area_store import AreaLimits

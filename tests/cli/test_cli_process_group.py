@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
+from raft_client._common.command_line import start_command
 from statestore_client import StateStoreClient
-from statestore_client.cli.user_commands import caught_signals, run_group, started
+from statestore_client.cli.lock import caught_signals, run_group
 from statestore_client.server import EmbeddedServer
 
 #: A child that says who it is and outlives SIGTERM, as a server that is about to shut down does.
@@ -80,7 +81,7 @@ def test_the_exit_code_is_known_where_the_end_of_children_is_ignored() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with caught_signals() as arrived:
-            process = started(["sh", "-c", "exit 3"], os.environ, own_group=True)
+            process = start_command(["sh", "-c", "exit 3"], os.environ, own_group=True)
             assert run_group(lambda: True, process, 1.0, arrived) == 3
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     finally:

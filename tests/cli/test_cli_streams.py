@@ -18,9 +18,7 @@ from support.scripted_peers import ScriptedCluster
 from support.sites import SiteThread
 
 from raft_client._common import standard_streams as streams
-from raft_client.cli import exits as raft_exits
 from statestore_client import StateStoreClient
-from statestore_client.cli import exits
 from statestore_client.server import EmbeddedServer
 
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
@@ -214,13 +212,6 @@ def test_what_follows_ends_when_its_reader_has_gone(
 
 
 # -- what both tools have in common ------------------------------------------------------------------------------------
-
-
-def test_both_tools_have_the_same_exit_codes() -> None:
-    """Each exit code has one name and one number in both tools."""
-    ours, theirs = ({name: code for name, code in vars(each).items() if name.isupper()} for each in (exits, raft_exits))
-    assert ours | theirs == theirs | ours
-    assert len({*(ours | theirs).values()}) == len(ours | theirs)
 
 
 @pytest.mark.parametrize(("tool", "variable"), [("statestore_client", "_STATESTORE"), ("raft_client", "_ZMQRAFT")])

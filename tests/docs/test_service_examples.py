@@ -16,8 +16,8 @@ import pytest
 import yaml
 from support.ports import reserved_port
 
+from raft_client._common import exits
 from statestore_client import ConnectionSettings, StateStoreClient
-from statestore_client.cli import exits
 from statestore_client.server.runtime.security.passwords import set_password
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-as-a-service.md"

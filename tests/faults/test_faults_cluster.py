@@ -16,8 +16,8 @@ import pytest
 from support.schedules import SCALE
 from support.server_processes import ReplicatedServers
 
+from raft_client._common import exits
 from statestore_client import AsyncStateStoreClient
-from statestore_client.cli import exits
 
 pytestmark = pytest.mark.scaled
 

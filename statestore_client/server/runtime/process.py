@@ -9,7 +9,7 @@ import asyncio
 import ctypes
 import gc
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.clocks import monotonic
@@ -26,18 +26,6 @@ def file_limit() -> int | None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def raise_file_limit() -> None:
-    """Take as many as the system allows without asking. The usual 1,024 are for programs that use select()."""
-    try:
-        import resource
-    except ImportError:  # not a Unix system
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):  # macOS knows a lower limit that it does not tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # -- garbage collection ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from support.server_processes import ReplicatedServer
 from support.waiting import until
 
 from raft_client import AsyncRaftClient, CompactionError
-from statestore_client.cli import exits
+from raft_client._common import exits
 from statestore_client.server.cluster import entries, fence
 from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.cluster.roles import Role

@@ -20,9 +20,9 @@ from support.waiting import until
 
 from raft_client import AsyncRaftClient, RaftSettings
 from raft_client import errors as raft_errors
+from raft_client._common import exits
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ReplicatedLogError, StateStoreClient
-from statestore_client.cli import exits
 from statestore_client.server import EmbeddedServer, ReplicaSettings
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication.importing import import_directory

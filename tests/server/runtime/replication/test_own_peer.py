@@ -20,6 +20,7 @@ from support.waiting import eventually
 from zmq.utils import z85
 
 from raft_client import RaftClient, RaftError, RaftSettings
+from raft_client._common import exits
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster, EmbeddedPeer
 from statestore_client import (
     DataDamagedError,
@@ -29,7 +30,6 @@ from statestore_client import (
     SettingsError,
     StateStoreClient,
 )
-from statestore_client.cli import exits
 from statestore_client.curve_keys import KeyPair
 from statestore_client.server import ClusterKeys, EmbeddedServer, LogKeys, ReplicaSettings
 from statestore_client.server.runtime import server_thread

@@ -1,12 +1,11 @@
-"""Signals that end a server, or tell it to read its files again, on any platform."""
+"""What a process that is a server does first, on any platform: handle signals, and take as many files as it may."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
-
-__all__ = ["handle_signals"]
+from contextlib import suppress
 
 
 def handle_signals(handlers: Mapping[str, Callable[[], object]]) -> None:
@@ -27,3 +26,18 @@ def handle_signals(handlers: Mapping[str, Callable[[], object]]) -> None:
             loop.add_signal_handler(number, handler)
         except (AttributeError, NotImplementedError):
             signal.signal(number, hand_on(handler))
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as the system allows without asking: every connection is one.
+
+    The usual 1,024 are for programs that use select().
+    """
+    try:
+        import resource
+    except ImportError:  # not a Unix system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # macOS knows a lower limit that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -19,11 +19,10 @@ import attrs
 import click
 import pytest
 from click.testing import CliRunner
-from statestore_client.cli.serve import broker_limits_of, limit_options, store_limits_of
 from support.websocket_wire import RawWebSocket
 
 from statestore_client import QuotaExceededError, StateStoreClient
-from statestore_client.cli.serve import serve
+from statestore_client.cli.serve import broker_limits_of, limit_options, serve, store_limits_of
 from statestore_client.mqtt.packets import Connack
 from statestore_client.server import BrokerLimits, StoreLimits
 from statestore_client.server.broker import WHEN_FULL

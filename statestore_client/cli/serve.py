@@ -30,9 +30,8 @@ from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.runtime.observability.logs import JsonLines
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
-from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.settings import DEFAULT_AREA, ServerSettings, SiteEndpoints
 from statestore_client.server.runtime.transport.listeners import Endpoints, origin_problem
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
@@ -215,7 +214,7 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def data_option(command: Callable[..., int]) -> Callable[..., int]:
-    """A directory that may not be there yet, and what is kept in it; see :func:`persistence_of`."""
+    """A directory that may not be there yet, and what is kept in it; see :func:`check_persist`."""
     command = click.option(
         "--persist",
         multiple=True,
@@ -231,12 +230,12 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
     )(command)
 
 
-def persistence_of(data: str | None, words: tuple[str, ...]) -> Persistence:
-    """Which keys are kept. Raises click's UsageError for words without a directory, and for what is not a pattern."""
+def check_persist(data: str | None, words: tuple[str, ...]) -> None:
+    """Raises click's UsageError for words without a directory, and for what is not a pattern."""
     if words and data is None:
         raise click.UsageError("--persist says which keys are kept in --data DIR; give both")
     try:
-        return Persistence.of(words or "all")
+        Persistence.of(words or "all")
     except InvalidArgumentError as error:
         raise click.UsageError(f"--persist: {error}") from None
 
@@ -480,20 +479,23 @@ def serve(
     log = replica_of(options, data)
     if log is not None and persist:
         raise click.UsageError("--persist is of a server that is alone: servers of a log keep all keys")
+    check_persist(data, persist)
     server = Server(
-        endpoints=endpoints_of(options),
-        dialect=dialect,
-        data=data if log is None else None,
-        persistence=persistence_of(data, persist),
-        broker_limits=broker_limits_of(options),
-        store_limits=store_limits_of(options),
-        tls=tls_of(options),
-        security=Security.of(
-            passwords=options["password_file"], acl=options["acl_file"], allow_anonymous=options["allow_anonymous"]
-        ),
-        site=site_of(options),
-        log=log,
-        monitor_actions=options["monitor_actions"],
+        ServerSettings(
+            endpoints=endpoints_of(options),
+            dialect=dialect,
+            data=data if log is None else None,
+            persist=persist or "all",
+            broker_limits=broker_limits_of(options),
+            store_limits=store_limits_of(options),
+            tls=tls_of(options),
+            passwords=options["password_file"],
+            acl=options["acl_file"],
+            allow_anonymous=options["allow_anonymous"],
+            site=site_of(options),
+            log=log,
+            monitor_actions=options["monitor_actions"],
+        )
     )
     if data is not None or log is not None:
         sys.setswitchinterval(_SWITCH_S)

@@ -12,7 +12,7 @@ from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.server.broker import BrokerLimits, Counters, SessionView
 from statestore_client.server.runtime.replication.settings import ClusterKeys, LogKeys, PeerSettings, ReplicaSettings
 from statestore_client.server.runtime.security.files import AccessRules
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import SiteEndpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.keyspace import ScanLimits

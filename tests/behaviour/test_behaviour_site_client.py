@@ -32,7 +32,7 @@ from statestore_client.errors import (
 from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient, Value
 from statestore_client.kvstore.calls import pattern_of
 from statestore_client.server.kvstore.patterns import KeyFilter
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import SiteEndpoints
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Failure, Found, Message, SetResult
 from statestore_client.wire.kvstore.value import hash_of

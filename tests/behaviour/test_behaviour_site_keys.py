@@ -19,7 +19,7 @@ from support.waiting import eventually, until
 
 from statestore_client.errors import InvalidArgumentError, RequestTimeoutError, SettingsError
 from statestore_client.kvstore import ClientKeys
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import PROTOCOL_VERSION, CompareRanges, Hello, Refusal, RefusalReason

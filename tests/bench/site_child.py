@@ -24,7 +24,7 @@ from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.process import short_pauses
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.site_endpoints import DEFAULT_AREA, SiteEndpoints
+from statestore_client.server.runtime.settings import DEFAULT_AREA, ServerSettings, SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.wire.kvstore import codec
@@ -199,7 +199,7 @@ async def serve(name: str, steps: Steps) -> None:
     """Until there are no more commands."""
     loop = asyncio.get_running_loop()
     site = SiteEndpoints(name=name, listen="tcp://127.0.0.1:*")
-    server = Server(endpoints=Endpoints(host="127.0.0.1", port=0), site=site)
+    server = Server(ServerSettings(endpoints=Endpoints(host="127.0.0.1", port=0), site=site))
     await server.start()
     with short_pauses(loop):
         assert server.site is not None

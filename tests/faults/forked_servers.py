@@ -29,6 +29,7 @@ from statestore_client.server.runtime.replication.log_link import LogLink, LogRe
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 from statestore_client.server.runtime.transport.listeners import Endpoints
 
 __all__ = ["ForkedServer"]
@@ -76,7 +77,7 @@ def _break(defect: str) -> None:
 
 
 async def _serve(port: int, settings: ReplicaSettings, ready: Connection) -> None:
-    server = Server(endpoints=Endpoints(port=port, metrics_port=0), log=settings)
+    server = Server(ServerSettings(endpoints=Endpoints(port=port, metrics_port=0), log=settings))
     await server.start()
     assert server.replication is not None
     ready.send((server.endpoints.metrics_port, int(server.replication.url.rpartition(":")[2])))

@@ -15,7 +15,7 @@ import attrs
 import zmq
 
 from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, SiteClient, Value
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.wire.kvstore.codec import decode
 from support.ports import reserved_port

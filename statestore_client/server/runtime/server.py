@@ -11,37 +11,33 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.errors import DataDirectoryError, SettingsError, StateStoreError
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.bridge.names import RESERVED_BYTES
-from statestore_client.server.broker import Broker, BrokerLimits
+from statestore_client.server.broker import Broker
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
 from statestore_client.server.runtime.observability.logs import LOGGER, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
+from statestore_client.server.runtime.settings import ServerSettings
 from statestore_client.server.runtime.site_bridge import SiteBridge
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
-from statestore_client.server.runtime.transport.tls import ServerTls, TlsFiles
+from statestore_client.server.runtime.transport.tls import TlsFiles
 from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, Authorizer, StateStoreService
-from statestore_client.server.store import KEEP_ALL, Persistence, SiteStore, StateStore, StoreLimits
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.store import SiteStore, StateStore, StoreLimits
 from statestore_client.thread_locks import Mutex
 from statestore_client.wire.hlc import HybridLogicalClock
-from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
-    import os
-    import ssl
-
     from statestore_client.server.broker import BrokerEvents, Counters
     from statestore_client.server.journal import Journal
     from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
-    from statestore_client.server.runtime.site_endpoints import SiteEndpoints
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
 
@@ -64,50 +60,35 @@ class Server:
 
     def __init__(
         self,
+        settings: ServerSettings | None = None,
         *,
-        endpoints: Endpoints | None = None,
-        dialect: Dialect | str = Dialect.SERVICE,
-        broker_limits: BrokerLimits | None = None,
-        store_limits: StoreLimits | None = None,
-        authorize: Authorizer | None = None,
-        tls: ServerTls | ssl.SSLContext | None = None,
-        security: Security | None = None,
         clock: Clock = system_clock,
         random: Random | None = None,
-        data: str | os.PathLike[str] | None = None,
-        persistence: Persistence = KEEP_ALL,
         events: BrokerEvents | None = None,
-        site: SiteEndpoints | None = None,
-        log: ReplicaSettings | None = None,
-        monitor_actions: bool = False,
     ) -> None:
-        """``endpoints``: where to listen; :attr:`endpoints` tells after the start which ports the system chose.
-        ``clock``, ``random`` and ``events`` are for tests. ``data`` is a directory for what is to survive; without,
-        nothing does. With it, ``persistence`` says which keys are among that. ``site`` makes it a site of the KvStore,
-        too. With a ``log`` the data is there, and this server is active or stands by; ``clock`` is not used then. With
-        ``monitor_actions`` the monitor does not only look.
+        """:attr:`endpoints` tells after the start which ports the system chose. ``clock``, ``random`` and ``events``
+        are for tests; with a log, ``clock`` is not used.
 
-        ``security`` without a value admits everybody. Raises SettingsError for files of ``tls`` that cannot be used,
-        and for endpoints that need them.
+        Raises SettingsError for files that cannot be used, and for endpoints that need certificates without ``tls``.
         """
-        self._endpoints = endpoints or Endpoints()
-        self._endpoints.check(has_tls=tls is not None)
-        self._dialect = Dialect(dialect)
-        self.replication: Lives | None = None if log is None else _lives(log, self)
+        settings = self._settings = settings or ServerSettings()
+        self._endpoints = settings.endpoints
+        self._endpoints.check(has_tls=settings.tls is not None)
+        self.replication: Lives | None = None if settings.log is None else _lives(settings.log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
         # Keys and names that are made of it must not repeat from one process to the next, or be guessed.
         self._random = random or SystemRandom()
-        self._tls = None if tls is None else TlsFiles(tls)
-        self._security = security or Security()
-        self._authorize = authorize
-        self._monitor = self._new_monitor(events, has_actions=monitor_actions)
+        self._tls = None if settings.tls is None else TlsFiles(settings.tls)
+        self._security = Security.of(
+            passwords=settings.passwords,
+            acl=settings.acl,
+            token_verifier=settings.token_verifier,
+            allow_anonymous=settings.allow_anonymous,
+        )
+        self._monitor = self._new_monitor(events, has_actions=settings.monitor_actions)
         self._tap = None if self._monitor is None else self._monitor.tap
         self._events = self._tap or events
-        self._broker_limits = broker_limits
-        self._store_limits = store_limits or StoreLimits()
-        self._disk = None if data is None else Disk(data, self._clock, self._fail)
-        self._persistence = persistence
-        self._site_endpoints = site
+        self._disk = None if settings.data is None else Disk(settings.data, self._clock, self._fail)
         #: While it runs; None for a server that is not a site.
         self.site: SitePeering | None = None
         self._bridge: SiteBridge | None = None
@@ -120,33 +101,33 @@ class Server:
 
     def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
         """An empty broker with an empty store inside, which write into the journal."""
-        has_bridge = self._site_endpoints is not None and self._site_endpoints.has_bridge
+        has_bridge = self._settings.site is not None and self._settings.site.has_bridge
         store = self._store = (SiteStore if has_bridge else StateStore)(
             clock=HybridLogicalClock(_NODE_ID, guard=Mutex()),
-            limits=self._store_limits,
-            dialect=self._dialect,
+            limits=self._settings.store_limits or StoreLimits(),
+            dialect=self._settings.dialect,
             journal=journal,
-            persistence=self._persistence,
+            persistence=self._settings.persistence,
             observer=None if self._tap is None else self._tap.observe,
         )
         has_rules = self._security.has_rules
         service = StateStoreService(
             store,
             token_key=self._random.randbytes(TOKEN_KEY_BYTES),
-            dialect=self._dialect,
-            authorize=self._may_run if has_rules else None if self._authorize is None else self._asks,
+            dialect=self._settings.dialect,
+            authorize=self._may_run if has_rules else None if self._settings.authorize is None else self._asks,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
             user_of=lambda client_id: self._broker.user(client_id),
             largest_packet=lambda client_id: self._broker.largest_packet(client_id),
             journal=journal,
-            keeps_all=journal is None or self._persistence.keeps_all,
+            keeps_all=journal is None or self._settings.persistence.keeps_all,
             read_only=RESERVED_BYTES if has_bridge else None,
         )
         administration = Administration(service, self._obstacle)
         broker = Broker(
             random=self._random,
             application=administration if self._tap is None else self._tap.timed(administration),
-            limits=self._broker_limits,
+            limits=self._settings.broker_limits,
             gatekeeper=self._security,
             journal=journal,
             events=self._events,
@@ -199,7 +180,8 @@ class Server:
             driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge, replication
         )
         if self._monitor is not None:
-            about = {"is_durable": self._disk is not None or replication is not None, "dialect": str(self._dialect)}
+            is_durable, dialect = self._disk is not None or replication is not None, str(self._settings.dialect)
+            about = {"is_durable": is_durable, "dialect": dialect}
             self._monitor.open(metrics, self._clock, lambda: self._store, lambda: about | {"urls": self.urls})
         listeners = Listeners(
             driver,
@@ -219,7 +201,7 @@ class Server:
         self._endpoints = await listeners.open(self._endpoints)
         self._listeners = listeners
         self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
-        log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._dialect))
+        log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._settings.dialect))
         driver.flush()  # what was due while the server was away
 
     @property
@@ -229,8 +211,8 @@ class Server:
 
     def _open_site(self) -> None:
         """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
-        if self._site_endpoints is not None:
-            self.site = SitePeering.of(self._site_endpoints, self._random, self._clock().wall_ms, self._served)
+        if self._settings.site is not None:
+            self.site = SitePeering.of(self._settings.site, self._random, self._clock().wall_ms, self._served)
 
     def _close_site(self) -> None:
         if self._bridge is not None:
@@ -244,7 +226,7 @@ class Server:
         """To the present store. What the site exports is published again from it."""
         if self._bridge is not None:
             self._bridge.close()
-        endpoints, site, store = self._site_endpoints, self.site, self._store
+        endpoints, site, store = self._settings.site, self.site, self._store
         if endpoints is not None and site is not None and isinstance(store, SiteStore):
             self._bridge = SiteBridge(store, self._service, driver, site, endpoints, self._clock)
 
@@ -303,7 +285,7 @@ class Server:
 
     def _asks(self, client_id: str, command: Command) -> bool:
         """The program's own function, if there is one. What is not a bool permits nothing: a coroutine, for example."""
-        verdict: object = True if self._authorize is None else self._authorize(client_id, command)
+        verdict: object = True if self._settings.authorize is None else self._settings.authorize(client_id, command)
         if not isinstance(verdict, bool) and self._driver is not None:
             returned = type(verdict).__name__
             self._driver.refusals.line("authorize returned no bool", None, level=logging.ERROR, returned=returned)
@@ -319,7 +301,7 @@ class Server:
         """
         if not self._security.has_rules:
             knows_clients = self._security.requires_identity or (self._tls is not None and self._tls.requires_identity)
-            is_open = self._endpoints.is_local and not knows_clients and self._authorize is None
+            is_open = self._endpoints.is_local and not knows_clients and self._settings.authorize is None
             return None if is_open else "the server has no access rules (--acl-file) that name who may do this"
         permissions = self._broker.permissions(client_id)
         if not isinstance(permissions, ClientPermissions):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statestore_client.server.bridge.bridge import BridgeEvent
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.clock import Clock
-    from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+    from statestore_client.server.runtime.settings import SiteEndpoints
     from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
     from statestore_client.server.store import SiteStore

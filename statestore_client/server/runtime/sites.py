@@ -29,7 +29,7 @@ from statestore_client.server.kvstore.peers import (
 from statestore_client.server.kvstore.replica import FloodRate
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.security.site_keys import SiteKeys
-from statestore_client.server.runtime.site_endpoints import MAX_DIALLED
+from statestore_client.server.runtime.settings import MAX_DIALLED
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
 from statestore_client.wire.kvstore.messages import Failure, FailureReason, RefusalReason, SetResult
 from statestore_client.wire.kvstore.value import NoMergeReason
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.kvstore.own_keys import OwnEvent
     from statestore_client.server.kvstore.peers import SiteEvent
-    from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+    from statestore_client.server.runtime.settings import SiteEndpoints
 
 __all__ = ["SitePeering"]
 

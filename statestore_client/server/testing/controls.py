@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.broker import Broker, SessionView
+    from statestore_client.server.runtime.settings import ServerSettings
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.server.runtime.transport.connection import ServerConnection
 
@@ -333,19 +334,18 @@ class ControlledServer(Server):
 
     def __init__(
         self,
+        settings: ServerSettings,
         *,
         virtual_clock: VirtualClock,
         dispatcher: EventDispatcher,
         injection: FaultInjection | None = None,
-        **options: Any,
     ) -> None:
-        """``options`` are those of :class:`Server`."""
         self._injection = injection
         self._virtual_clock = virtual_clock
         self._dispatcher = dispatcher
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
-        super().__init__(clock=virtual_clock, events=dispatcher, **options)
+        super().__init__(settings, clock=virtual_clock, events=dispatcher)
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop, group_commit: GroupCommit | None) -> ControlledDriver:
         self._loop = loop

@@ -18,18 +18,17 @@ from os import fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, TypedDict
 
-from statestore_client.errors import InvalidArgumentError
+import attrs
+
 from statestore_client.server.broker import BrokerLimits
-from statestore_client.server.checks import check_flag, check_function, check_kind, check_path
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.security.files import AccessRules
-from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.server_thread import ServerThread
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import ServerSettings, SiteEndpoints
 from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
-from statestore_client.server.store import Persistence, StoreLimits
+from statestore_client.server.store import StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls
 from statestore_client.wire.protocol import Dialect
 
@@ -122,48 +121,33 @@ class EmbeddedServer(Controls):
         log: ReplicaSettings | None = None,
     ) -> None:
         super().__init__(record_messages=record_messages, hooks=hooks, faults=faults)
-        check_kind("broker_limits", broker_limits, BrokerLimits)
-        check_kind("store_limits", store_limits, StoreLimits)
-        check_kind("tls", tls, ServerTls, ssl.SSLContext)
-        check_function("authorize", authorize)
-        check_function("token_verifier", token_verifier)
-        check_kind("passwords", passwords, str, os.PathLike, Mapping, wanted="a path or a dictionary")
-        check_kind("acl", acl, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
-        check_flag("allow_anonymous", allow_anonymous)
-        check_flag("monitor_actions", monitor_actions)
-        check_path("data", data)
-        self._persistence = Persistence.of(persist)
-        if data is None and persist != "all":
-            raise InvalidArgumentError(f"persist={persist!r} says what data keeps; give a directory as data, too")
-        check_path("unix_socket", unix_socket)
-        check_kind("site", site, SiteEndpoints)
-        check_kind("log", log, ReplicaSettings)
-        if log is not None and data is not None:
-            raise InvalidArgumentError("with a log everything is in the log: give no data")
-        self._endpoints = Endpoints(
-            host=host,
-            port=port,
-            tls_port=tls_port,
-            ws_port=ws_port,
-            wss_port=wss_port,
-            unix_socket=None if unix_socket is None else fspath(unix_socket),
-            ws_origins=ws_origins,
-            metrics_port=metrics_port,
-            monitor_port=monitor_port,
+        self._settings = ServerSettings(
+            endpoints=Endpoints(
+                host=host,
+                port=port,
+                tls_port=tls_port,
+                ws_port=ws_port,
+                wss_port=wss_port,
+                unix_socket=None if unix_socket is None else fspath(unix_socket),
+                ws_origins=ws_origins,
+                metrics_port=metrics_port,
+                monitor_port=monitor_port,
+            ),
+            dialect=dialect,
+            broker_limits=broker_limits,
+            store_limits=store_limits,
+            authorize=authorize,
+            tls=tls,
+            passwords=passwords,
+            acl=acl,
+            token_verifier=token_verifier,
+            allow_anonymous=allow_anonymous,
+            data=data,
+            persist=persist,
+            site=site,
+            log=log,
+            monitor_actions=monitor_actions,
         )
-        self._dialect = _dialect_of(dialect)
-        self._broker_limits = broker_limits
-        self._store_limits = store_limits
-        self._authorize = authorize
-        self._tls = tls
-        self._passwords = passwords
-        self._acl = acl
-        self._token_verifier = token_verifier
-        self._allow_anonymous = allow_anonymous
-        self._data = data
-        self._site = site
-        self._log = log
-        self._monitor_actions = monitor_actions
         self._server: ControlledServer | None = None
         self._thread: ServerThread | None = None
 
@@ -175,12 +159,12 @@ class EmbeddedServer(Controls):
 
     @property
     def host(self) -> str:
-        return self._endpoints.host
+        return self._settings.endpoints.host
 
     @property
     def port(self) -> int:
         """The port it listens on. 0 before the start, if it is to choose one."""
-        return self._endpoints.port if self._server is None else self._server.endpoints.port
+        return self._settings.endpoints.port if self._server is None else self._server.endpoints.port
 
     @property
     def url(self) -> str:
@@ -194,7 +178,7 @@ class EmbeddedServer(Controls):
                 "call start()"
             )
         host = f"[{self.host}]" if ":" in self.host else self.host
-        is_plain = self._tls is None or self._endpoints.tls_port is not None
+        is_plain = self._settings.tls is None or self._settings.endpoints.tls_port is not None
         return f"{'mqtt' if is_plain else 'mqtts'}://{host}:{self.port}"
 
     @property
@@ -205,10 +189,11 @@ class EmbeddedServer(Controls):
         ``tls``, to trust. Passwords of a file, tokens and certificates of clients are not known here.
         """
         options: AccessOptions = {}
-        if isinstance(self._passwords, Mapping) and self._passwords and not self._allow_anonymous:
-            options["username"], options["password"] = next(iter(self._passwords.items()))
-        if isinstance(self._tls, ServerTls) and self._endpoints.tls_port is None:
-            options["tls_ca_file"] = self._tls.cert_file
+        passwords, tls = self._settings.passwords, self._settings.tls
+        if isinstance(passwords, Mapping) and passwords and not self._settings.allow_anonymous:
+            options["username"], options["password"] = next(iter(passwords.items()))
+        if isinstance(tls, ServerTls) and self._settings.endpoints.tls_port is None:
+            options["tls_ca_file"] = tls.cert_file
         return options
 
     @property
@@ -247,7 +232,7 @@ class EmbeddedServer(Controls):
     def start(self) -> Self:
         """Start in a new thread; when this returns, clients can connect. Returns the server itself."""
         self._begin()
-        self._start(self._endpoints)
+        self._start(self._settings.endpoints)
         return self
 
     def _start(self, endpoints: Endpoints) -> None:
@@ -279,7 +264,7 @@ class EmbeddedServer(Controls):
 
     async def __aenter__(self) -> Self:
         self._begin()
-        self._server = server = self._new_server(self._endpoints)
+        self._server = server = self._new_server(self._settings.endpoints)
         try:
             await server.start()
         except BaseException:
@@ -297,14 +282,14 @@ class EmbeddedServer(Controls):
                 raise server.failure
 
     def _reopen(self, *, erase: bool) -> bool:
-        if self._data is None:
+        if self._settings.data is None:
             return False
         if self._thread is None or self._running().is_here:
             raise RuntimeError("a server with data cannot be restarted here: leave it, and enter it again")
         endpoints = self._running().endpoints
         self.stop()
         if erase:
-            erase_data(self._data)
+            erase_data(self._settings.data)
         self._start(endpoints)
         return True
 
@@ -316,37 +301,13 @@ class EmbeddedServer(Controls):
 
     def _new_server(self, endpoints: Endpoints) -> ControlledServer:
         return ControlledServer(
-            endpoints=endpoints,
-            dialect=self._dialect,
-            broker_limits=self._broker_limits,
-            store_limits=self._store_limits,
-            authorize=self._authorize,
-            tls=self._tls,
+            attrs.evolve(self._settings, endpoints=endpoints),
             virtual_clock=self._virtual_clock,
             dispatcher=self._dispatcher,
             injection=self._injection,
-            security=Security.of(
-                passwords=self._passwords,
-                acl=self._acl,
-                token_verifier=self._token_verifier,
-                allow_anonymous=self._allow_anonymous,
-            ),
-            data=self._data,
-            persistence=self._persistence,
-            site=self._site,
-            log=self._log,
-            monitor_actions=self._monitor_actions,
         )
 
     def _running(self) -> ControlledServer:
         if self._server is None:
             raise RuntimeError("this server is not running")
         return self._server
-
-
-def _dialect_of(name: Dialect | str) -> Dialect:
-    try:
-        return Dialect(name)
-    except ValueError:
-        known = " or ".join(repr(dialect.value) for dialect in Dialect)
-        raise InvalidArgumentError(f"dialect must be {known}, not {name!r}") from None

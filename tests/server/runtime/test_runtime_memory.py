@@ -24,6 +24,7 @@ from statestore_client.server import ServerTls
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.sockets import SocketTransport
 
@@ -119,7 +120,7 @@ async def assert_nothing_is_left(server: Server, kinds: tuple[type, ...], sent: 
 @pytest.mark.ci
 async def test_a_connection_leaves_nothing_to_collect(sent: bytes) -> None:
     """What belongs to a connection goes with it, without the collector: others come and go thousands of times."""
-    server = Server(broker_limits=BrokerLimits(connect_timeout_s=0.01))
+    server = Server(ServerSettings(broker_limits=BrokerLimits(connect_timeout_s=0.01)))
     await assert_nothing_is_left(server, (ServerConnection, SocketTransport), sent)
 
 
@@ -129,7 +130,7 @@ async def test_a_failed_handshake_leaves_no_buffers_to_collect(sent: bytes, tmp_
     """The 300 kB of a TLS handshake go with it: strangers can let any number of handshakes fail."""
     certificates = Certificates(tmp_path)
     tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
-    await assert_nothing_is_left(Server(tls=tls), (SSLProtocol,), sent)
+    await assert_nothing_is_left(Server(ServerSettings(tls=tls)), (SSLProtocol,), sent)
 
 
 @pytest.mark.ci

@@ -35,7 +35,7 @@ from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.security import site_keys
 from statestore_client.server.runtime.security.site_keys import SiteKeys
-from statestore_client.server.runtime.site_endpoints import SiteEndpoints
+from statestore_client.server.runtime.settings import SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
 from statestore_client.server.runtime.transport.site_sockets import Came, ConnectionChanged, SiteSockets
 from statestore_client.wire.kvstore.codec import decode, encode

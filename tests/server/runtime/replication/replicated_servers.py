@@ -15,6 +15,7 @@ from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 
 __all__ = ["KEY", "Servers", "replication", "servers", "value_of"]
 
@@ -23,7 +24,7 @@ KEY = b"a key that all of them have"
 
 @attrs.define(eq=False)
 class Servers:
-    """By id. ``options`` are those of :class:`Server`."""
+    """By id. ``options`` are those of :class:`ServerSettings`."""
 
     cluster: AsyncEmbeddedCluster
     closing: AsyncExitStack
@@ -31,7 +32,8 @@ class Servers:
 
     async def start(self, server_id: str, *, key: bytes = KEY, **options: Any) -> Server:
         """Returns when it is ready to take over, or active."""
-        server = Server(log=ReplicaSettings(log=self.cluster.seeds, id=server_id, key=key), **options)
+        log = ReplicaSettings(log=self.cluster.seeds, id=server_id, key=key)
+        server = Server(ServerSettings(log=log, **options))
         await server.start()
         self.closing.push_async_callback(server.stop)
         self.by_id[server_id] = server

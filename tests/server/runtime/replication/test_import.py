@@ -27,6 +27,7 @@ from statestore_client.server import EmbeddedServer, ReplicaSettings
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.replication.importing import import_directory
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 
 _SHORT_S = 0.5
 _LARGE = bytes(range(256)) * 8192  # 2 MiB: two entries of the log have no room for it
@@ -42,7 +43,10 @@ async def empty_log() -> AsyncIterator[AsyncEmbeddedCluster]:
 @asynccontextmanager
 async def waiting_servers(cluster: AsyncEmbeddedCluster, *ids: str) -> AsyncIterator[list[Server]]:
     """Servers that do not begin with an empty log."""
-    found = [Server(log=ReplicaSettings(log=cluster.seeds, id=each, key=KEY, awaits_import=True)) for each in ids]
+    found = [
+        Server(ServerSettings(log=ReplicaSettings(log=cluster.seeds, id=each, key=KEY, awaits_import=True)))
+        for each in ids
+    ]
     try:
         for each in found:
             await each.start()
@@ -156,7 +160,7 @@ async def test_an_import_that_ends_early_leaves_nothing_to_go_on_from(
         code, output = await _import(tmp_path, "--log", cluster.url)
         assert code == exits.DATA
         assert "did not come to its end" in output
-        server = Server(log=ReplicaSettings(log=cluster.seeds, id="a", key=KEY))
+        server = Server(ServerSettings(log=ReplicaSettings(log=cluster.seeds, id="a", key=KEY)))
         await server.start()
         try:
             assert replication(server).commands.status()["awaits_import"]

@@ -26,6 +26,7 @@ from statestore_client.server import ReplicaSettings
 from statestore_client.server.runtime.replication.internal import MAGIC, ClusterSecret, Hello, dial
 from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 
 SECRET = ClusterSecret(KEY)
 
@@ -156,7 +157,7 @@ async def test_who_is_in_between_learns_nothing() -> None:
         settings = ReplicaSettings(
             log=pair.cluster.seeds, id="a", key=KEY, internal_port=internal, internal_address=f"127.0.0.1:{between}"
         )
-        pair.by_id["a"] = active = Server(log=settings)
+        pair.by_id["a"] = active = Server(ServerSettings(log=settings))
         await active.start()
         pair.closing.push_async_callback(active.stop)
         await pair.active()

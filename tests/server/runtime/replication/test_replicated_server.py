@@ -25,6 +25,7 @@ from statestore_client.server.runtime.replication.internal import ClusterSecret
 from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 
@@ -205,7 +206,7 @@ async def test_a_server_listens_when_it_knows_who_is_active() -> None:
     async with servers("a") as pair:
         await pair.active()
         await pair.cluster.kill("1")
-        late = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="b", key=KEY))
+        late = Server(ServerSettings(log=ReplicaSettings(log=pair.cluster.seeds, id="b", key=KEY)))
         starting = asyncio.ensure_future(late.start())
         pair.closing.push_async_callback(late.stop)
         await asyncio.wait([starting], timeout=0.3)
@@ -333,7 +334,7 @@ async def test_two_servers_with_one_id(caplog: pytest.LogCaptureFixture) -> None
     """Only one is active, and its log says so once."""
     async with servers("a") as pair:
         active = await pair.active()
-        other = Server(log=ReplicaSettings(log=pair.cluster.seeds, id="a", key=KEY))
+        other = Server(ServerSettings(log=ReplicaSettings(log=pair.cluster.seeds, id="a", key=KEY)))
         await other.start()
         pair.closing.push_async_callback(other.stop)
         await until(lambda: "give each of them an id of its own" in caplog.text, "the operator is told")
@@ -368,7 +369,7 @@ async def test_a_log_of_something_else_stops_the_server(data: bytes, why: str) -
     """Nothing is written into it."""
     async with AsyncEmbeddedCluster(1, machine=BroadcastStateMachine) as cluster, AsyncRaftClient(cluster.url) as log:
         index = await log.append(data)
-        server = Server(log=ReplicaSettings(log=cluster.seeds, id="a"))
+        server = Server(ServerSettings(log=ReplicaSettings(log=cluster.seeds, id="a")))
         with pytest.raises(ReplicatedLogError, match=why):
             await server.start()
         assert (await log.log_info()).last_applied == index

@@ -21,6 +21,7 @@ from statestore_client.mqtt.packets import Will
 from statestore_client.server import SiteEndpoints
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 
 _LEASE_S = 1.0
 
@@ -179,7 +180,7 @@ async def test_a_site_stays_one_site() -> None:
         for server_id, url in urls.items():
             await pair.start(server_id, site=SiteEndpoints(name="rome", listen=url, exports=("line/",)))
             await pair.active()
-        oslo = Server(site=SiteEndpoints(name="oslo", peers=tuple(urls.values()), imports=True))
+        oslo = Server(ServerSettings(site=SiteEndpoints(name="oslo", peers=tuple(urls.values()), imports=True)))
         await oslo.start()
         try:
             async with pair.client(await pair.active()) as at_rome, pair.client(oslo) as at_oslo:

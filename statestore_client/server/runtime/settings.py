@@ -1,19 +1,43 @@
-"""A site of the KvStore as its operator knows it."""
+"""What a server is to be, as values that are checked once: where they are given, and not where they are used."""
 
 from __future__ import annotations
 
+import os
+import ssl
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.checks import check_flag, check_kind, check_number, check_seconds, check_text, check_tuple
+from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.checks import (
+    check_flag,
+    check_kind,
+    check_number,
+    check_seconds,
+    check_text,
+    check_tuple,
+    flag,
+    function,
+    kind,
+    path,
+    required,
+)
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
+from statestore_client.server.runtime.security.files import AccessRules
+from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.transport.tls import ServerTls
+from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.wire.kvstore.value import MAX_ORIGINATOR_BYTES, MAX_TTL_MS, RESERVED
+from statestore_client.wire.protocol import Dialect
 
-__all__ = ["DEFAULT_AREA", "MAX_DIALLED", "SiteEndpoints"]
+if TYPE_CHECKING:
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+    from statestore_client.server.runtime.security.security import TokenVerifier
+    from statestore_client.server.service.service import Authorizer
 
 DEFAULT_AREA: Final = "default"
 #: Addresses that a site dials; each of them is tried for ever.
@@ -102,3 +126,67 @@ class SiteEndpoints:
     def has_bridge(self) -> bool:
         """Whether keys of the state store cross, in either direction."""
         return bool(self.exports) or self.imports
+
+
+def _as_dialect(name: Dialect | str) -> Dialect:
+    try:
+        return Dialect(name)
+    except ValueError:
+        known = " or ".join(repr(dialect.value) for dialect in Dialect)
+        raise InvalidArgumentError(f"dialect must be {known}, not {name!r}") from None
+
+
+def _passwords(_settings: object, field: attrs.Attribute[Any], value: object) -> None:
+    check_kind(field.name, value, str, os.PathLike, Mapping, wanted="a path or a dictionary")
+
+
+def _rules(_settings: object, field: attrs.Attribute[Any], value: object) -> None:
+    check_kind(field.name, value, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
+
+
+def _log(_settings: object, field: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:  # the client of the log takes a while to import, and most servers do without
+        from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+        check_kind(field.name, value, ReplicaSettings)
+
+
+@attrs.frozen(kw_only=True)
+class ServerSettings:
+    """A server: of the command, of a program, and of tests. Raises InvalidArgumentError for what cannot be used.
+
+    ``data`` is a directory for what is to survive; without, nothing does. With it, ``persist`` says which keys are
+    among that. ``site`` makes it a site of the KvStore, too. With a ``log`` the data is there, and this server is
+    active or stands by. ``passwords``, ``acl`` and ``tls`` may name files: they are read when the server is made. With
+    ``monitor_actions`` the monitor does not only look.
+    """
+
+    endpoints: Endpoints = attrs.field(factory=Endpoints, validator=required(kind(Endpoints)))
+    dialect: Dialect = attrs.field(default=Dialect.SERVICE, converter=_as_dialect)
+    broker_limits: BrokerLimits | None = attrs.field(default=None, validator=kind(BrokerLimits))
+    store_limits: StoreLimits | None = attrs.field(default=None, validator=kind(StoreLimits))
+    authorize: Authorizer | None = attrs.field(default=None, validator=function)
+    tls: ServerTls | ssl.SSLContext | None = attrs.field(default=None, validator=kind(ServerTls, ssl.SSLContext))
+    passwords: str | os.PathLike[str] | Mapping[str, str] | None = attrs.field(
+        default=None, validator=_passwords, repr=False
+    )
+    acl: str | os.PathLike[str] | AccessRules | None = attrs.field(default=None, validator=_rules)
+    token_verifier: TokenVerifier | None = attrs.field(default=None, validator=function)
+    allow_anonymous: bool = attrs.field(default=False, validator=flag)
+    data: str | os.PathLike[str] | None = attrs.field(default=None, validator=path)
+    persist: str | Collection[str] = "all"
+    site: SiteEndpoints | None = attrs.field(default=None, validator=kind(SiteEndpoints))
+    log: ReplicaSettings | None = attrs.field(default=None, validator=_log)
+    monitor_actions: bool = attrs.field(default=False, validator=flag)
+    #: What ``persist`` says.
+    persistence: Persistence = attrs.field(init=False)
+
+    @persistence.default
+    def _persistence(self) -> Persistence:
+        return Persistence.of(self.persist)
+
+    def __attrs_post_init__(self) -> None:
+        if self.data is None and self.persist != "all":
+            raise InvalidArgumentError(f"persist={self.persist!r} says what data keeps; give a directory as data, too")
+        if self.log is not None and self.data is not None:
+            raise InvalidArgumentError("with a log everything is in the log: give no data")

@@ -4,6 +4,12 @@ Each character that the patterns of a filter can take is a *position*, a bit. Th
 positions can be first, which can follow each other, and which can be the last. All that is still possible after some
 characters is one integer; nothing is tried twice, so there is nothing that a hostile pattern could make slow.
 
+Why an engine of its own: patterns come from other sites and from clients, and Python's ``re`` tries again and again.
+No limit on lengths helps: ``(.*)*,(.*)*;$``, 13 characters that no rule here was made for, takes ``re`` 2.5 s for a key
+of 20 characters and a minute for one of 24, and holds the interpreter's lock meanwhile; here they take 40 µs, and a key
+of 1,000 takes 0.3 ms. With RE2 as an optional dependency, sites of one mesh would answer the same filter or not,
+depending on what is installed.
+
 Source: facts §6.2; ``docs/decisions/0044-patterns-of-keys.md``.
 """
 

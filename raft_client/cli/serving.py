@@ -22,11 +22,11 @@ from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
-from raft_client.server.runtime.peer import RaftPeer, check_first_start
-from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.peer_options import PeerOptions, open_peer
+from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers, host_of
 
@@ -142,28 +142,31 @@ def serve(
     if curve_keys is None and not insecure:
         _check_exposure(url, publish)
     raise_file_limit()
-    keys = CurveKeys.of_member(curve_keys, peer_id, peers)
     try:
-        read = NodeSettings.changes_in(changes)
-        settings = NodeSettings(peer_id=peer_id, ident=cluster.encode(), trim_forgets_ids=trim_forgets_ids, **read)
+        options = PeerOptions(
+            cluster=cluster,
+            machine=_MACHINES[machine],
+            fsync=Fsync(fsync),
+            curve_keys=curve_keys,
+            compact_bytes=compact_bytes,
+            trim_forgets_ids=trim_forgets_ids,
+            settings=NodeSettings.changes_in(changes),
+        )
     except InvalidArgumentError as error:
         raise click.UsageError(f"--setting: {error}") from None
     try:
-        check_first_start(data, url, publish)
+        peer = open_peer(
+            options,
+            peer_id,
+            peers,
+            data,
+            url=url,
+            publisher_url=publish or _any_port(url),
+            public_host=None if own is None or publish else host_of(own),
+            make_node=RaftNode if trace is None else traced_into(trace),
+        )
     except TransportError as error:
         raise AddressError(str(error)) from error
-    log = DiskLog.open(data, peer_id=peer_id, ident=cluster.encode(), peers=peers, fsync=Fsync(fsync))
-    peer = RaftPeer(
-        settings,
-        log,
-        _MACHINES[machine](),
-        url=url,
-        publisher_url=publish or _any_port(url),
-        public_host=None if own is None or publish else host_of(own),
-        keys=keys,
-        compact_bytes=compact_bytes,
-        make_node=RaftNode if trace is None else traced_into(trace),
-    )
     return event_loops.run(_serve(peer, None if metrics_port is None else (metrics_host, metrics_port)))
 
 

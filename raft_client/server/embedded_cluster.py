@@ -26,10 +26,8 @@ from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportErr
 from raft_client.server.embedded_peer import LoopThread
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.ready import Role
-from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.compaction import check_compact_bytes
-from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.peer_options import PeerOptions, open_peer
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.thread_locks import Flag
 from raft_client.wire.configuration import Peer, Peers, is_ipc_url
@@ -172,14 +170,16 @@ class AsyncEmbeddedCluster:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MOST_PEERS:
             raise InvalidArgumentError(f"size is a number of peers from 1 to {_MOST_PEERS}, not {size!r}")
         self._size = size
-        self._ident = cluster.encode()
         self._transport = check_transport(transport)
-        self._machine = machine
-        self._fsync = fsync
-        self._changes = settings or {}
-        self._curve_keys = curve_keys
-        self._compact_bytes, self._limits = check_compact_bytes(compact_bytes), limits
-        self._settings_of("1")  # raises now what would be raised later
+        self._options = PeerOptions(
+            cluster=cluster,
+            machine=machine,
+            fsync=fsync,
+            limits=limits,
+            curve_keys=curve_keys,
+            compact_bytes=compact_bytes,
+            settings=settings or {},
+        )
         self._folder = Path()
         self._running: dict[str, RaftPeer] = {}
         self._logs: dict[str, SlowableLog] = {}
@@ -192,7 +192,7 @@ class AsyncEmbeddedCluster:
     @property
     def cluster(self) -> str:
         """Its name, which clients have to give as well."""
-        return self._ident.decode()
+        return self._options.cluster
 
     @property
     def seeds(self) -> tuple[str, ...]:
@@ -301,28 +301,23 @@ class AsyncEmbeddedCluster:
                 return
 
     async def _start(self, peer: Peer) -> None:
-        keys = CurveKeys.of_member(self._curve_keys, peer.id, self.peers)
-        log = SlowableLog.open(
+        running = open_peer(
+            self._options,
+            peer.id,
+            self.peers,
             self._folder / peer.id,
-            peer_id=peer.id,
-            ident=self._ident,
-            peers=self.peers,
-            fsync=self._fsync,
-            limits=self._limits,
-        )
-        running = RaftPeer(
-            self._settings_of(peer.id),
-            log,
-            self._machine(),
             url=peer.url,
             publisher_url=publisher_url(peer),
-            keys=keys,
-            compact_bytes=self._compact_bytes,
+            open_log=self._open_log,
             on_role=lambda _status: self._changed.set(),
         )
         await running.start()
-        self._running[peer.id], self._logs[peer.id] = running, log
+        self._running[peer.id] = running
         self._cut_off(peer.id)
+
+    def _open_log(self, path: Path, *, peer_id: str, **more: Any) -> SlowableLog:
+        log = self._logs[peer_id] = SlowableLog.open(path, peer_id=peer_id, **more)
+        return log
 
     async def _close(self, peer_id: str) -> None:
         self._logs.pop(peer_id).slow_down(0)  # closing waits for the disk
@@ -331,12 +326,6 @@ class AsyncEmbeddedCluster:
     async def _close_all(self) -> None:
         for peer_id in self.running:
             await self._close(peer_id)
-
-    def _settings_of(self, peer_id: str) -> NodeSettings:
-        try:
-            return NodeSettings(**{"peer_id": peer_id, "ident": self._ident, **self._changes})
-        except TypeError as error:
-            raise InvalidArgumentError(f"settings cannot be used: {error}") from None
 
 
 class EmbeddedCluster:

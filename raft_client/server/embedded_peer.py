@@ -22,12 +22,10 @@ from raft_client import thread_locks
 from raft_client.errors import BusyError, InvalidArgumentError
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.ready import Role
-from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.compaction import check_compact_bytes
-from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.peer import RaftPeer, check_first_start
-from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync
+from raft_client.server.runtime.peer import RaftPeer
+from raft_client.server.runtime.peer_options import PeerOptions, open_peer
+from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.wire.configuration import Peer, host_of, is_tcp_url, with_host
 
 if TYPE_CHECKING:
@@ -129,20 +127,22 @@ class EmbeddedPeer:
             raise InvalidArgumentError(f"peers are ids with different URLs, tcp://host:port; not {wrong or peers!r}")
         if peer_id not in peers:
             raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}")
-        own = {"peer_id": peer_id, "ident": cluster.encode(), "trim_forgets_ids": trim_forgets_ids}
-        try:
-            self._settings = NodeSettings(**{**own, **(settings or {})})
-        except TypeError as error:
-            raise InvalidArgumentError(f"settings cannot be used: {error}") from None
+        self._options = PeerOptions(
+            cluster=cluster,
+            machine=machine,
+            fsync=fsync,
+            curve_keys=curve_keys,
+            compact_bytes=compact_bytes,
+            trim_forgets_ids=trim_forgets_ids,
+            settings=settings or {},
+        )
+        self._peer_id = peer_id
         self._peers = tuple(Peer(*each) for each in peers.items())
         self._data = Path(data)
-        self._machine = machine
         #: Where clients and other peers find it.
         self.url: str = peers[peer_id]
         self._host = host
         self._publisher_port = publisher_port
-        self._fsync, self._curve_keys = fsync, curve_keys
-        self._compact_bytes = check_compact_bytes(compact_bytes)
         self._on_failure = on_failure
         self._role_changed = asyncio.Event()
         self._closing = ExitStack()
@@ -177,24 +177,16 @@ class EmbeddedPeer:
     # -- in its thread -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> RaftPeer:
-        peer_id = self._settings.peer_id
-        keys = CurveKeys.of_member(self._curve_keys, peer_id, self._peers)
         own_host = host_of(self.url)
         url = with_host(self.url, self._host or own_host)
-        publisher_url = f"tcp://{host_of(url)}:{self._publisher_port or '*'}"
-        check_first_start(self._data, url, publisher_url)
-        log = DiskLog.open(
-            self._data, peer_id=peer_id, ident=self._settings.ident, peers=self._peers, fsync=self._fsync
-        )
-        peer = RaftPeer(
-            self._settings,
-            log,
-            self._machine(),
+        peer = open_peer(
+            self._options,
+            self._peer_id,
+            self._peers,
+            self._data,
             url=url,
-            publisher_url=publisher_url,
+            publisher_url=f"tcp://{host_of(url)}:{self._publisher_port or '*'}",
             public_host=own_host,
-            keys=keys,
-            compact_bytes=self._compact_bytes,
             on_role=lambda _status: self._role_changed.set(),
         )
         await peer.start()

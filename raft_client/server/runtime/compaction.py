@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from raft_client.errors import InvalidArgumentError, StorageError
+from raft_client.errors import StorageError
 from raft_client.reports import on_one_line
 from raft_client.server.node.ready import Role, SnapshotMeta
 from raft_client.wire.client_requests import Outcome, TakeSnapshotReply, Trim, TrimReply
@@ -125,13 +125,6 @@ _FACTOR: Final = 4
 _ASK_S: Final = 1.0
 #: Clients that wait for a snapshot. For one more, the first one hears nothing, and asks again.
 _MOST_ASKED: Final = 1_000
-
-
-def check_compact_bytes(value: object) -> int | None:
-    """How much of the log is applied between two snapshots. Raises InvalidArgumentError."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidArgumentError(f"compact_bytes is a number of bytes, at least 1, or None, not {value!r}")
-    return value
 
 
 class Compaction:

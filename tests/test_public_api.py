@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import get_type_hints
 
 import attrs
 import pytest
 from support.shells import Shell
 
+import raft_client
 import statestore_client
 from statestore_client import (
     DEFAULT_TIMEOUT,
@@ -26,14 +28,15 @@ from statestore_client import (
 from statestore_client.server import EmbeddedServer
 
 
-def test_everything_public_is_there() -> None:
+@pytest.mark.parametrize("package", [statestore_client, raft_client])
+def test_everything_public_is_there(package: ModuleType) -> None:
     """Each name of ``__all__`` exists and stands there once; an unknown name is an AttributeError."""
-    names = statestore_client.__all__
+    names = package.__all__
     assert len(names) == len(set(names))
     for name in names:
-        assert getattr(statestore_client, name) is not None
+        assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        statestore_client.Nonsense  # noqa: B018 - reading it is the test
+        package.Nonsense  # noqa: B018 - reading it is the test
 
 
 @pytest.mark.parametrize(
@@ -41,11 +44,30 @@ def test_everything_public_is_there() -> None:
     [
         (
             "import statestore_client",
-            "pyspark click rich paho asyncio ssl statestore_client.server statestore_client.sync",
+            "pyspark click rich paho asyncio ssl raft_client statestore_client.server statestore_client.sync",
         ),
-        ("from statestore_client import StateStoreClient", "pyspark click rich paho asyncio statestore_client.server"),
-        ("from statestore_client import AsyncStateStoreClient", "pyspark click rich paho statestore_client.server"),
-        ("from statestore_client import *", "pyspark click rich paho statestore_client.server"),
+        (
+            "from statestore_client import StateStoreClient",
+            "pyspark click rich paho asyncio raft_client statestore_client.server",
+        ),
+        (
+            "from statestore_client import AsyncStateStoreClient",
+            "pyspark click rich paho raft_client statestore_client.server",
+        ),
+        ("from statestore_client import *", "pyspark click rich paho raft_client statestore_client.server"),
+        (
+            "import raft_client",
+            "pyspark click rich zmq asyncio attr statestore_client raft_client.core raft_client.wire",
+        ),
+        (
+            "from raft_client import RaftSettings, RequestId",
+            "pyspark click rich zmq asyncio statestore_client raft_client.core",
+        ),
+        (
+            "from raft_client import RaftClient",
+            "pyspark click rich asyncio statestore_client paho raft_client.wire.peer_messages",
+        ),
+        ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
     ],
 )
 def test_importing_is_lean(statement: str, forbidden: str) -> None:

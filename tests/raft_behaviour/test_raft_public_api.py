@@ -35,41 +35,6 @@ from raft_client.errors import (
 )
 
 
-def test_everything_public_is_there() -> None:
-    """Each name of ``__all__`` exists and stands there once; an unknown name is an AttributeError."""
-    names = raft_client.__all__
-    assert len(names) == len(set(names))
-    for name in names:
-        assert getattr(raft_client, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        raft_client.Nonsense  # noqa: B018 - reading it is the test
-
-
-@pytest.mark.parametrize(
-    ("statement", "forbidden"),
-    [
-        (
-            "import raft_client",
-            "pyspark click rich zmq asyncio attr statestore_client raft_client.core raft_client.wire",
-        ),
-        (
-            "from raft_client import RaftSettings, RequestId",
-            "pyspark click rich zmq asyncio statestore_client raft_client.core",
-        ),
-        (
-            "from raft_client import RaftClient",
-            "pyspark click rich asyncio statestore_client paho raft_client.wire.peer_messages",
-        ),
-        ("from raft_client import AsyncRaftClient", "pyspark click rich statestore_client paho raft_client.sync"),
-    ],
-)
-def test_importing_is_lean(statement: str, forbidden: str) -> None:
-    """Importing the package in a fresh interpreter loads no heavy module: each task of a Spark worker imports it."""
-    code = f"import sys; {statement}; print(*(m for m in {forbidden.split()!r} if m in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == []
-
-
 def test_a_client_is_called_as_it_is_imported() -> None:
     """A client shows the name it is imported by, in its repr and in Python's warning about a coroutine never
     awaited."""

@@ -17,12 +17,6 @@ from statestore_client.sync.watch import Watch
 
 __all__ = ["SHELLS", "Blocking", "Shell"]
 
-#: These neither wait nor are coroutines in the asyncio shell.
-_PLAIN = frozenset({"watch", "watch_prefix", "lock", "check", "election", "guarded", "observe", "on_lost"})
-#: What clients make, and what that makes: its calls are driven from threads, too.
-_MADE = (Watch, Lock, Lease, LockObservation, Election, GuardedStore)
-#: What these return may be entered instead of awaited.
-_ENTERED = frozenset({"acquire", "campaign"})
 _END = object()
 
 
@@ -42,12 +36,12 @@ class Shell:
         options.setdefault("driver", self.driver)
         if self.is_aio:
             return statestore_client.AsyncStateStoreClient(settings, **options)
-        return Blocking(statestore_client.StateStoreClient(settings, **options), self._executor)
+        return _Blocking(statestore_client.StateStoreClient(settings, **options), self._executor)
 
     def over(self, paho_client: Any, **options: Any) -> Any:
         if self.is_aio:
             return statestore_client.AsyncStateStoreClient.over(paho_client, **options)
-        return Blocking(statestore_client.StateStoreClient.over(paho_client, **options), self._executor)
+        return _Blocking(statestore_client.StateStoreClient.over(paho_client, **options), self._executor)
 
 
 #: Name and driver of each kind of client.
@@ -55,7 +49,12 @@ SHELLS = (("sync", "paho"), ("aio", "paho"), ("sync", "native"), ("aio", "native
 
 
 class Blocking:
-    """An object of the blocking shell with the methods of its asyncio twin."""
+    """An object of a blocking shell with the methods of its asyncio twin."""
+
+    #: Methods that neither wait nor are coroutines in the asyncio shell.
+    plain: frozenset[str] = frozenset()
+    #: What clients make, and what that makes: its calls are driven from threads, too.
+    made: tuple[type, ...] = ()
 
     def __init__(self, target: Any, executor: ThreadPoolExecutor) -> None:
         self.target = target
@@ -63,14 +62,10 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.target, name)
-        if name == "scan":
-            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))  # which complains at the call
         if not inspect.ismethod(value):
             return self._wrap(value)
-        if name in _PLAIN:
+        if name in self.plain:
             return lambda *args, **kwargs: self._wrap(value(*(getattr(a, "target", a) for a in args), **kwargs))
-        if name in _ENTERED:
-            return lambda *args, **kwargs: Acquisition(self._run(lambda: value(*args, **kwargs)))
         return lambda *args, **kwargs: self._run(lambda: value(*args, **kwargs))
 
     async def _run(self, call: Callable[[], Any]) -> Any:
@@ -79,7 +74,7 @@ class Blocking:
     def _wrap(self, value: Any) -> Any:
         if value is self.target:
             return self
-        return Blocking(value, self._executor) if isinstance(value, _MADE) else value
+        return type(self)(value, self._executor) if isinstance(value, self.made) else value
 
     async def _iterate(self, iterator: Any) -> AsyncIterator[Any]:
         while (item := await self._run(lambda: next(iterator, _END))) is not _END:
@@ -102,3 +97,16 @@ class Blocking:
 
     def __repr__(self) -> str:
         return repr(self.target)
+
+
+class _Blocking(Blocking):
+    plain = frozenset({"watch", "watch_prefix", "lock", "check", "election", "guarded", "observe", "on_lost"})
+    made = (Watch, Lock, Lease, LockObservation, Election, GuardedStore)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.target, name)
+        if name == "scan":
+            return lambda *args, **kwargs: self._iterate(value(*args, **kwargs))  # which complains at the call
+        if name in ("acquire", "campaign") and inspect.ismethod(value):  # may be entered instead of awaited
+            return lambda *args, **kwargs: Acquisition(self._run(lambda: value(*args, **kwargs)))
+        return super().__getattr__(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -12,11 +13,11 @@ import click
 
 from raft_client._common import event_loops, exits
 from raft_client._common.command_line import AddressError, Seconds, print_line
+from raft_client._common.http_server import HttpEndpoint
 from raft_client._common.process import handle_signals
 from statestore_client.cli.monitor_feed import MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import InvalidArgumentError, TransportError
 from statestore_client.server.runtime.monitor.pages import MOST_BYTES, ReplayPages
-from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint
 
 #: Between attempts to reach a server that has gone: what became of it belongs to the recording.
 _AGAIN_S: Final = 1.0
@@ -95,7 +96,7 @@ async def _replay(path: Path, port: int) -> None:
         raise click.UsageError(f"--replay {path}: {error}") from error
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set})
-    endpoint = HttpEndpoint(pages.respond, connections=_CONNECTIONS)
+    endpoint = HttpEndpoint(pages.respond, logging.getLogger("statestore_client"), connections=_CONNECTIONS)
     try:
         server = await loop.create_server(endpoint, "127.0.0.1", port)
     except OSError as error:

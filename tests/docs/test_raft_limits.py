@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 import raft_client
+from raft_client._common import http_server
 from raft_client.server import embedded_cluster
 from raft_client.server.machines import broadcast, key_value, watch_server
 from raft_client.server.machines.watch_server import WatchServerLimits
@@ -85,12 +86,12 @@ FIXED: Final[dict[str, Any]] = {
     "silence of whom a newcomer copies from": learner._SILENCE_S,
     "an answer that does not help a newcomer": learner._GRACE_S,
     "a snapshot that waits for request ids to expire": compaction._ASK_S,
-    "a request for the page of figures": metrics_page._TIMEOUT_S,
+    "a request for the page of figures": http_server._TIMEOUT_S,
     "what is taken from one socket at once": sockets._MOST_AT_ONCE_BYTES,
     "a segment of the log": StorageLimits().segment_bytes,
     "a piece of a snapshot of the own state machine": compaction._PIECE_BYTES,
     "a page of `kv.range`": key_value._PAGE_BYTES,
-    "a request for the page of figures, in bytes": metrics_page._MAX_REQUEST,
+    "a request for the page of figures, in bytes": http_server._MAX_REQUEST,
     "entries of a segment": StorageLimits().segment_entries,
     "files of old segments that are open": recovery._OPEN_FILES,
     "old segments whose offsets are in memory": recovery._LOADED_OFFSETS,

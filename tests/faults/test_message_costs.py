@@ -17,7 +17,7 @@ import msgpack
 import pytest
 from support.schedules import SEED, scaled
 
-from raft_client._common.http_requests import RequestReader
+from raft_client._common.http_server import RequestReader
 from raft_client.errors import RaftError
 from raft_client.wire.configuration import decode_config
 from raft_client.wire.frames import decode_json

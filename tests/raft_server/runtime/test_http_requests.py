@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft_client._common.hosts import host_of
-from raft_client._common.http_requests import HttpRequest, RequestReader
+from raft_client._common.http_server import HttpRequest, RequestReader
 
 MOST = 1000
 

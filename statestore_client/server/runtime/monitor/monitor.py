@@ -16,18 +16,18 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from raft_client._common.http_server import HttpResponse
 from statestore_client.server.monitor.locks import without_holders
-from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 from statestore_client.server.runtime.observability.logs import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from raft_client._common.http_server import HttpStream
     from statestore_client.server.monitor.samples import Latencies
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.monitor.tap import Tap
-    from statestore_client.server.runtime.observability.http_endpoint import HttpStream
 
 __all__ = ["Monitor"]
 

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from raft_client._common.http_requests import HttpRequest
+from raft_client._common.http_server import HttpRequest, HttpResponse
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.runtime.monitor.access import MonitorAccess, Viewer
-from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 from statestore_client.server.runtime.security.security import Security
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def page_files() -> dict[str, HttpResponse]:
 
 
 class MonitorPages:
-    """Answers requests; see :class:`~statestore_client.server.runtime.observability.http_endpoint.HttpEndpoint`."""
+    """Answers requests; see :class:`~raft_client._common.http_server.HttpEndpoint`."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ _KINDS: Final = ("hello", "tick")
 
 @attrs.frozen(eq=False)
 class ReplayPages:
-    """Answers requests; see :class:`~statestore_client.server.runtime.observability.http_endpoint.HttpEndpoint`."""
+    """Answers requests; see :class:`~raft_client._common.http_server.HttpEndpoint`."""
 
     _recording: bytes
     _files: dict[str, HttpResponse] = attrs.field(factory=page_files)

@@ -14,10 +14,9 @@ from statestore_client.server.runtime.monitor.tap import Tap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from raft_client._common.http_requests import HttpRequest
+    from raft_client._common.http_server import HttpRequest, HttpResponse
     from statestore_client.server.broker import BrokerEvents
     from statestore_client.server.runtime.clock import Clock
-    from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
     from statestore_client.server.runtime.observability.metrics import Metrics
     from statestore_client.server.runtime.security.security import Security
     from statestore_client.server.runtime.transport.tls import TlsFiles

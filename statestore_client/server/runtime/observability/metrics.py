@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.http_server import HttpResponse
 from statestore_client.clocks import monotonic
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.kvstore.peers import PeerState
 from statestore_client.server.kvstore.site import figures_of
-from statestore_client.server.runtime.observability.http_endpoint import HttpResponse
 from statestore_client.server.shares import PER_USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from raft_client._common.http_requests import HttpRequest
+    from raft_client._common.http_server import HttpRequest
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.site_bridge import SiteBridge

@@ -17,9 +17,11 @@ import attrs
 
 from raft_client._common import event_loops
 from raft_client._common.hosts import is_local
+from raft_client._common.http_server import HttpEndpoint, Respond
 from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.checks import check_number, check_text, number, path
-from statestore_client.server.runtime.observability.http_endpoint import HttpEndpoint, Respond
+from statestore_client.server.runtime.observability.logs import LOGGER
 from statestore_client.server.runtime.observability.metrics import MetricsPages
 from statestore_client.server.runtime.transport.sockets import Acceptor, take_over
 from statestore_client.server.runtime.transport.tls import TlsAcceptor, TlsFiles
@@ -194,7 +196,9 @@ class Listeners:
     def _add_pages(
         self, respond: Respond, connections: int, methods: tuple[str, ...] = ("GET", "HEAD")
     ) -> HttpEndpoint:
-        self._pages.append(HttpEndpoint(respond, connections=connections, methods=methods))
+        self._pages.append(
+            HttpEndpoint(respond, LOGGER, connections=connections, methods=methods, network_of=network_of)
+        )
         return self._pages[-1]
 
     async def _monitor_if(self, endpoints: Endpoints) -> int | None:

@@ -19,6 +19,7 @@ import pytest
 from support.keys import Certificates
 from support.waiting import eventually, until
 
+from raft_client._common.http_server import _MOST_BEHIND
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenRequiredError, FencingTokenTooOldError, StateStoreClient
 from statestore_client.errors import SettingsError
@@ -26,7 +27,6 @@ from statestore_client.server import AccessRules, EmbeddedServer, ReplicaSetting
 from statestore_client.server.runtime.monitor import monitor
 from statestore_client.server.runtime.monitor.pages import page_files
 from statestore_client.server.runtime.monitor.tap import Tap
-from statestore_client.server.runtime.observability.http_endpoint import _MOST_BEHIND
 from statestore_client.wire.instant import Instant
 
 

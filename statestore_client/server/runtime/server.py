@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,6 @@ from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import SiteStore, StateStore, StoreLimits
-from statestore_client.thread_locks import Mutex
 from statestore_client.wire.hlc import HybridLogicalClock
 
 if TYPE_CHECKING:
@@ -102,8 +102,9 @@ class Server:
     def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
         """An empty broker with an empty store inside, which write into the journal."""
         has_bridge = self._settings.site is not None and self._settings.site.has_bridge
+        guard = threading.RLock()  # noqa: TID251 - of one thread, which never waits for it
         store = self._store = (SiteStore if has_bridge else StateStore)(
-            clock=HybridLogicalClock(_NODE_ID, guard=Mutex()),
+            clock=HybridLogicalClock(_NODE_ID, guard=guard),
             limits=self._settings.store_limits or StoreLimits(),
             dialect=self._settings.dialect,
             journal=journal,

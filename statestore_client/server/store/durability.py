@@ -246,7 +246,10 @@ class Mark:
 class Survival:
     """Writes down what is to survive. Without a journal, nothing does, and every call is without effect."""
 
-    __slots__ = ("_clock", "_journal", "_keys", "_local_clock", "_policy", "_reserved", "is_kept", "keeps_all", "marks")
+    __slots__ = (
+        "_clock", "_journal", "_keys", "_local_clock", "_policy", "_reserved", "_versions", "is_durable", "is_kept",
+        "keeps_all", "marks",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -260,6 +263,9 @@ class Survival:
         self._local_clock = local_clock
         self._policy = policy
         self._keys = None if journal is None else journal[Stream.KEYS]
+        self._versions = None if journal is None else journal[Stream.CLOCK]
+        #: Whether anything is written down.
+        self.is_durable: Final = journal is not None
         #: Whether every SET is written down.
         self.keeps_all: Final = policy.keeps_all
         self._reserved: HlcTimestamp | None = None
@@ -270,11 +276,15 @@ class Survival:
 
     def set(self, command: Set, entry: Entry | None, record: KeyRecord) -> Kept:
         """A SET is applied; ``entry`` is as it was before. Returns what the disk has of the key from now on."""
-        journal, keys = self._journal, self._keys
-        if journal is None or keys is None:
+        journal, keys, versions = self._journal, self._keys, self._versions
+        if journal is None or keys is None or versions is None:
             return _NOTHING
         key = command.key
-        if self.keeps_all or self._policy.keeps(command):
+        if self.keeps_all:
+            keys.put(key, record, len(command.value))
+            versions.put(b"", ClockRecord(record.version, self._local_clock.ahead_ms))  # the greatest so far
+            return _VALUE
+        if self._policy.keeps(command):
             keys.put(key, record, len(command.value))
             self.is_kept = True
             self._note_version(journal, is_urgent=True)

@@ -292,7 +292,8 @@ class Keyspace:
     def replace_value(self, key: bytes, entry: Entry, value: bytes, user: str | None) -> None:
         """Give a stored entry another value, of this user. The index, and so the number of keys, is not involved."""
         if entry.user == user:
-            self.bytes.add(user, len(value) - len(entry.value))
+            if more := len(value) - len(entry.value):
+                self.bytes.add(user, more)
         else:
             self._give_back(key, entry)
             self.keys.add(user, 1)

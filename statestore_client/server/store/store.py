@@ -119,6 +119,9 @@ EXPIRIES_PER_SET: Final = 4_000
 CHANGES_AT_ONCE: Final = 5_000
 
 _DELETED: Final = Notification(Operation.DELETE)
+
+#: Looking a member up in its enumeration takes as long as a call.
+_NOT_KEPT: Final = Kept.NOTHING
 _DEFAULT_LIMITS: Final = StoreLimits()
 
 
@@ -269,21 +272,30 @@ class StateStore:
 
     def _set(self, command: Set, request: RequestContext) -> Answer:
         """ "SET options", "Use the fencing tokens on SET requests"."""
-        key, now = command.key, request.now
-        entry = self._live_or_expire(key, now)
-        mark = self._survival.mark_of(key, now.monotonic) if entry is None else entry.fence
-        fence = pass_fence(mark, request.fencing_token)
+        key, value, user, now = command.key, command.value, request.user, request.now
+        survival, keyspace = self._survival, self._keyspace
+        entry = keyspace.get(key)
+        if entry is not None and entry.expires_at is not None and entry.expires_at <= now.monotonic:
+            self._expire_before_set(key, now)
+            entry = None
+        fence = survival.mark_of(key, now.monotonic) if entry is None else entry.fence
+        if fence is not None or request.fencing_token is not None:
+            fence = pass_fence(fence, request.fencing_token)
         if entry is not None and command.condition is not None and not _condition_holds(command, entry):
             return NOT_APPLIED, entry.version
-        self._check_quota(command, entry, request.user, now)
-        version = self._next_version(request)
+        if entry is None or entry.user != user or len(value) > len(entry.value):  # no quota refuses any other
+            self._check_quota(command, entry, user, now)
+        timestamp, clock = request.timestamp, self._clock
+        version = clock.tick(now.wall_ms) if timestamp is None else clock.advance_past(timestamp, now.wall_ms)
         expires_at = None if command.expiry_ms is None else now.monotonic + command.expiry_ms / 1000
-        kept = self._survival.set(command, entry, KeyRecord(command.value, version, fence, expires_at, request.user))
+        kept = _NOT_KEPT
+        if survival.is_durable:
+            kept = survival.set(command, entry, KeyRecord(value, version, fence, expires_at, user))
         if entry is None:
-            replaced = self._survival.take_mark(key, kept)
-            self._keyspace.add(key, Entry(command.value, version, fence, expires_at, kept, request.user))
+            replaced = survival.take_mark(key, kept)
+            keyspace.add(key, Entry(value, version, fence, expires_at, kept, user))
         else:
-            self._keyspace.replace_value(key, entry, command.value, request.user)
+            keyspace.replace_value(key, entry, value, user)
             entry.version, entry.fence, entry.kept = version, fence, kept
             replaced, entry.expires_at = entry.expires_at, expires_at
         if replaced is not expires_at and replaced != expires_at:  # otherwise its item in the queue still holds
@@ -363,14 +375,10 @@ class StateStore:
             return entry
         return None
 
-    def _live_or_expire(self, key: bytes, now: Instant) -> Entry | None:
-        """The same for a SET: the key whose time has come goes now, and its observers hear of that before the SET."""
-        entry = self._keyspace.get(key)
-        if entry is None or entry.expires_at is None or entry.expires_at > now.monotonic:
-            return entry
+    def _expire_before_set(self, key: bytes, now: Instant) -> None:
+        """The key of a SET whose time has come goes now, and its observers hear of that before the SET."""
         self._expire(key, now)
         self._expiries.forget_one()
-        return None
 
     def _next_version(self, request: RequestContext) -> HlcTimestamp:
         """Greater than the request's timestamp and all versions before. ("Versions as Hybrid Logical Clocks")"""
@@ -382,7 +390,7 @@ class StateStore:
         """Expired keys make room before a SET is refused."""
         steps = 0
         while (quota := self._keyspace.lacking(command.key, command.value, entry, user)) is not None:
-            # Invariant: the key of the command is not among them; _live_or_expire() has seen to it.
+            # Invariant: the key of the command is not among them; _expire_before_set() has seen to it.
             if steps == EXPIRIES_PER_SET or not self._expire_one(now):
                 raise self._exceeded(quota)
             steps += 1

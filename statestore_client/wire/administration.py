@@ -32,6 +32,9 @@ from statestore_client.errors import UnexpectedReplyError
 #: Where requests are published.
 CONTROL_TOPIC: Final = "$CONTROL/broker/v1"
 
+#: What all topics of the server's alone begin with.
+CONTROL_PREFIX: Final = "$CONTROL/"
+
 #: Values of ``error``.
 BAD_REQUEST: Final = "bad request"
 NOT_AUTHORIZED: Final = "not authorized"
@@ -39,7 +42,7 @@ NOT_AUTHORIZED: Final = "not authorized"
 
 def is_control_topic(topic: str) -> bool:
     """Whether it is the server's alone: nothing that is published there is routed or retained."""
-    return topic.startswith("$CONTROL/")
+    return topic.startswith(CONTROL_PREFIX)
 
 
 def control_response_topic(client_id: str) -> str:

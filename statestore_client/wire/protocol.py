@@ -45,7 +45,7 @@ MAX_PACKET_SIZE: Final = 268_435_460
 FIRST_ERROR: Final = 0x80
 
 _SERVICE: Final = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8"
-_NOTIFICATIONS: Final = f"clients/{_SERVICE}"
+NOTIFICATIONS: Final = f"clients/{_SERVICE}"
 
 #: Where every request is published.
 COMMAND_TOPIC: Final = f"{_SERVICE}/command/invoke"
@@ -54,7 +54,7 @@ COMMAND_TOPIC: Final = f"{_SERVICE}/command/invoke"
 QOS: Final = 1
 
 _NOTIFICATION_TOPIC: Final = re.compile(
-    rf"{_NOTIFICATIONS}/((?:[0-9A-Fa-f]{{2}})+)/command/notify/((?:[0-9A-Fa-f]{{2}})+)"
+    rf"{NOTIFICATIONS}/((?:[0-9A-Fa-f]{{2}})+)/command/notify/((?:[0-9A-Fa-f]{{2}})+)"
 )
 
 
@@ -65,12 +65,12 @@ def response_topic(client_id: str) -> str:
 
 def notification_topic(client_id: str, key: bytes) -> str:
     """Where this client hears of changes of ``key``."""
-    return f"{_NOTIFICATIONS}/{client_id.encode().hex().upper()}/command/notify/{key.hex().upper()}"
+    return f"{NOTIFICATIONS}/{client_id.encode().hex().upper()}/command/notify/{key.hex().upper()}"
 
 
 def notification_filter(client_id: str) -> str:
     """The subscription for the notifications of all keys that this client observes."""
-    return f"{_NOTIFICATIONS}/{client_id.encode().hex().upper()}/command/notify/+"
+    return f"{NOTIFICATIONS}/{client_id.encode().hex().upper()}/command/notify/+"
 
 
 def parse_notification_topic(topic: str) -> tuple[str, bytes] | None:
@@ -91,4 +91,4 @@ def is_state_store_topic(topic: str) -> bool:
     Clients publish requests on the first and nothing on the others. No request may name one as its response topic: the
     answer would be a request to the state store itself, or a counterfeit notification.
     """
-    return topic == COMMAND_TOPIC or topic.startswith(_NOTIFICATIONS)
+    return topic == COMMAND_TOPIC or topic.startswith(NOTIFICATIONS)

@@ -183,8 +183,8 @@ def notifications(report: Report, seconds: float, rounds: int, in_flight: int = 
 class _Echo:
     """The cheapest possible application: the reply is the request's payload."""
 
-    def handles(self, topic: str) -> bool:
-        return topic == COMMAND_TOPIC
+    topics = (COMMAND_TOPIC,)
+    prefixes = ()
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> tuple[Route, ...]:
         properties = message.properties
@@ -203,7 +203,7 @@ class _Echo:
 def broker_only(rounds: int = 50_000) -> None:
     """Decoded packets in, encoded bytes out, no socket; includes encoding and the application above."""
     now = Instant(1.0, 1)
-    broker = Broker(random=random.Random(1), application=_Echo())
+    broker = Broker(random=random.Random(1), applications=(_Echo(),))
     connection = broker.connection_opened(now)
     broker.receive(connection, PacketDecoder(version=None, max_packet_size=9999).feed(_hello("bench")), now)
     decoder = PacketDecoder(version=5, max_packet_size=9999)

@@ -65,7 +65,7 @@ class _World:
         store = StateStore(clock=clock, journal=self._journal, persistence=KEEP_ALL)
         service = StateStoreService(store, token_key=bytes(TOKEN_KEY_BYTES), journal=self._journal, keeps_all=True)
         limits = BrokerLimits(connections=clients + 10, sessions=clients + 10)
-        self._broker = Broker(random=random.Random(1), application=service, limits=limits, journal=self._journal)
+        self._broker = Broker(random=random.Random(1), applications=(service,), limits=limits, journal=self._journal)
         self._standby = Standby(self._journal, service, self._broker, _BEGIN)
         self._clients = clients
         self.now = _BEGIN

@@ -56,7 +56,7 @@ class SimulatedServer(Host):
         self.store.audit = self._audit
         token_key = Random(self.incarnation).randbytes(TOKEN_KEY_BYTES)  # another one, as all that it knew is gone
         service = CarelessService(self.world, self.store, token_key=token_key, cache_limits=self._cache_limits)
-        self.broker = Broker(random=Random(1), application=service)
+        self.broker = Broker(random=Random(1), applications=(service,))
         self._connections: dict[Link, tuple[Connection, PacketDecoder]] = {}
         self._links: dict[Connection, Link] = {}
         self._armed = float("inf")

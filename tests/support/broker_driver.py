@@ -63,8 +63,8 @@ class Desk(Application):
         self.gone: list[str] = []
         self.deadline: float | None = None
 
-    def handles(self, topic: str) -> bool:
-        return topic == "desk"
+    topics = ("desk",)
+    prefixes = ()
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         if self.error is not None:
@@ -99,7 +99,7 @@ class World:
         limits.setdefault("flapping_hold_s", 0)  # tests take sessions over as often as they like
         self.broker = Broker(
             random=random.Random(7),
-            application=application,
+            applications=() if application is None else (application,),
             limits=BrokerLimits(**{"keep_alive_s": 0, **limits}),  # silent clients, unless a test wants it otherwise
             gatekeeper=gatekeeper,
             events=events,

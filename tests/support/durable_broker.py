@@ -91,7 +91,7 @@ class DurableWorld(World):
         self.limits = limits  # of the next life
         self._make = lambda journal: Broker(
             random=random.Random(7),
-            application=application,
+            applications=() if application is None else (application,),
             limits=BrokerLimits(**{"keep_alive_s": 0, **self.limits}),
             gatekeeper=gatekeeper,
             journal=journal,

@@ -65,7 +65,7 @@ class ServedWorld(DurableWorld):
             cache_limits=self.answers,
         )
         limits = BrokerLimits(**{"keep_alive_s": 0, "flapping_hold_s": 0, **self.limits})
-        return service, Broker(random=random.Random(7), application=service, limits=limits, journal=journal)
+        return service, Broker(random=random.Random(7), applications=(service,), limits=limits, journal=journal)
 
     def crash(self, away_s: float = 0.0, *, boot: int = BOOT) -> None:
         self.monotonic += away_s

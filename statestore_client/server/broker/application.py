@@ -14,12 +14,10 @@ import attrs
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from statestore_client.mqtt.packets import Publish
     from statestore_client.wire.instant import Instant
-
-__all__ = ["Application", "Deliver", "Deny", "Drop", "Effect", "Kick", "Route", "Series"]
 
 
 @hot_value
@@ -91,10 +89,15 @@ Effect: TypeAlias = "Route | Deliver | Deny | Drop | Kick | Series"
 
 
 class Application(Protocol):
-    """A service inside the broker. Messages that it handles are not routed to subscribers and not retained."""
+    """A service inside the broker. Messages on its topics are not routed to subscribers and not retained."""
 
-    def handles(self, topic: str) -> bool:
-        """Whether messages on this topic are requests to the application. Called for every PUBLISH: must be quick."""
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics of its requests."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """All topics that begin with one of these are its own as well."""
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out one request of a client and say what follows. ``message.topic`` is always the full topic.
@@ -109,4 +112,44 @@ class Application(Protocol):
         """Do what is due."""
 
     def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do (monotonic seconds), None for never."""
+        """When :meth:`tick` has something to do (monotonic seconds), None for never. An application that does nothing
+        by itself has the function :func:`never` here, which is not asked.
+        """
+
+
+def never() -> None:
+    """The ``next_deadline`` of an application that does nothing by itself."""
+
+
+@attrs.define(eq=False)
+class Applications:
+    """The applications of one broker, found by topic. Invariant: no two of them have a topic in common."""
+
+    all: tuple[Application, ...] = ()
+    by_topic: dict[str, Application] = attrs.Factory(dict)
+    prefixes: tuple[str, ...] = ()
+    #: Those that do something by themselves.
+    timed: tuple[Application, ...] = ()
+
+    def add(self, application: Application) -> None:
+        self.all = (*self.all, application)
+        self.by_topic |= dict.fromkeys(application.topics, application)
+        self.prefixes = (*self.prefixes, *application.prefixes)
+        if application.next_deadline is not never:
+            self.timed = (*self.timed, application)
+
+    def find(self, topic: str) -> Application | None:
+        """Whose topic it is; None for a topic that messages are routed on."""
+        found = self.by_topic.get(topic)
+        if found is None and topic.startswith(self.prefixes):
+            found = next(each for each in self.all if topic.startswith(each.prefixes))
+        return found
+
+    def next_deadline(self) -> float | None:
+        """When one of them has something to do (monotonic seconds), None for never."""
+        earliest = None
+        for application in self.timed:
+            deadline = application.next_deadline()
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        return earliest

@@ -93,7 +93,7 @@ class Broker:
         self,
         *,
         random: Random,
-        application: Application | None = None,
+        applications: Iterable[Application] = (),
         limits: BrokerLimits | None = None,
         gatekeeper: Gatekeeper | None = None,
         journal: Journal | None = None,
@@ -102,7 +102,6 @@ class Broker:
         """``random`` makes the client identifiers that the server assigns; seed it for repeatable runs. Without a
         ``gatekeeper`` everybody may do everything. ``journal`` takes what must survive, ``events`` hears of clients.
         """
-        self._application = application
         self._journal = journal
         self._state = state = State.empty(limits or BrokerLimits(), journal)
         self.limits: Final = state.limits
@@ -111,7 +110,8 @@ class Broker:
         self.reports: Final = state.reports
         #: CONNECTs that were refused, by the name of the quota.
         self.quota_refusals: Final[Mapping[str, int]] = state.quota_refusals
-        state.application, state.gatekeeper, state.events = application, gatekeeper, events
+        state.gatekeeper, state.events = gatekeeper, events
+        self.install(*applications)
         overflow = OverflowPolicy(state)
         self._router = Router(state, overflow)
         self._effects = EffectRunner(state, self._router)
@@ -136,6 +136,11 @@ class Broker:
             Disconnect: lifecycle.disconnect,
             Auth: self._connect_handler.renew,
         }
+
+    def install(self, *applications: Application) -> None:
+        """Have these answer what is published on their topics, before anything is."""
+        for application in applications:
+            self._state.applications.add(application)
 
     # -- what the runtime looks at ------------------------------------------------------------------------------------
 
@@ -204,9 +209,8 @@ class Broker:
         """Fill it with what its journal wrote in an earlier life, or was not absorbed. Raises DamagedRecordError."""
         self._recovery.run(storage, now, is_warm=is_warm)
         self._sys_topics.restored(now)
-        if self._application is not None:
-            # An earlier release may have taken them for messages.
-            self._state.retained.discard_where(self._application.handles)
+        # An earlier release may have taken requests for messages.
+        self._state.retained.discard_where(lambda topic: self._state.applications.find(topic) is not None)
         self._run_disconnects(now)
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -415,17 +419,10 @@ class Broker:
         finally:  # what they caused, also if one of them failed: nobody else would do it
             self._run_disconnects(now)
             self._release_held(now)
-        if self._application is None or self.is_busy:
-            return
-        due = self._application.next_deadline()
-        if due is None or due > now.monotonic:
-            return
-        try:
-            effects = self._application.tick(now)
-        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
-            self._state.reports.note_fault(error)
-            return
-        self._effects.perform(effects, now)
+        for application in self._state.applications.timed:
+            due = application.next_deadline()
+            if due is not None and due <= now.monotonic and not self.is_busy:
+                self._effects.tick(application, now)
         self._run_disconnects(now)
 
     def _release_held(self, now: Instant) -> None:
@@ -438,7 +435,7 @@ class Broker:
     def next_deadline(self) -> float | None:
         """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""
         own = self._state.timers.next_deadline()
-        other = None if self._application is None else self._application.next_deadline()
+        other = self._state.applications.next_deadline()
         if own is None or other is None:
             return other if own is None else own
         return min(own, other)

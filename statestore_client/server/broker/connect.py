@@ -244,8 +244,7 @@ class ConnectHandler:
 
     def _may_leave(self, topic: str, permissions: Permissions) -> bool:
         """Whether a will may have this topic. What it asks of the application is checked when it is sent."""
-        application = self._state.application
-        return (application is not None and application.handles(topic)) or permissions.may_publish(topic)
+        return self._state.applications.find(topic) is not None or permissions.may_publish(topic)
 
     def _refusal(self, packet: Connect, now: Instant) -> Refusal | None:
         limits = self._state.limits

@@ -138,12 +138,21 @@ class EffectRunner:
             self._state.reports.note_fault(error)
             return None
 
+    def tick(self, application: Application, now: Instant) -> None:
+        """Have done what an application does by itself."""
+        try:
+            effects = application.tick(now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.reports.note_fault(error)
+            return
+        self.perform(effects, now)
+
     # -- wills --------------------------------------------------------------------------------------------------------
 
     def publish_will(self, packet: Publish, client_id: str, now: Instant) -> None:
         """A will is an ordinary message of its client, but nobody waits for its acknowledgement."""
-        application = self._state.application
-        if application is not None and application.handles(packet.topic):
+        application = self._state.applications.find(packet.topic)
+        if application is not None:
             effects = self.handled(application, client_id, packet, now)
             if effects is not None:
                 self.perform(effects, now)

@@ -94,8 +94,8 @@ class SessionLifecycle:
         session.outbound.suspend()
         if session.shares:
             session_changed(session)
-        if self._state.application is not None:
-            self._tell_application(self._state.application, session.client_id, now)
+        for application in self._state.applications.all:
+            self._tell_application(application, session.client_id, now)
         if not with_will:
             self.put_will(session, None)
         for topic_filter in [name for name, cursor in session.cursors.items() if not cursor.qos]:

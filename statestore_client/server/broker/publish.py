@@ -84,8 +84,11 @@ class PublishHandler:
             return
         if packet.qos == 2 and not self._take_over(connection, session, packet, now):
             return
-        application = state.application
-        if application is not None and application.handles(topic):
+        applications = state.applications
+        application = applications.by_topic.get(topic)
+        if application is None and topic.startswith(applications.prefixes):
+            application = applications.find(topic)
+        if application is not None:
             if self._backpressure.has_to_wait(session):
                 state.counters.received_messages -= 1
                 self.wait(connection, packet, now)

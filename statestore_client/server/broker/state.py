@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from statestore_client.server.broker.admission import Capabilities
+from statestore_client.server.broker.application import Applications
 from statestore_client.server.broker.journal_writer import BrokerPersistence
 from statestore_client.server.broker.memory import MemoryBudget
 from statestore_client.server.broker.message import will_bytes
@@ -22,7 +23,6 @@ from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper, Verdict
-    from statestore_client.server.broker.application import Application
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.records import WillRecord
     from statestore_client.server.broker.reports import BrokerEvents
@@ -88,7 +88,7 @@ class State:
     version: Callable[[], str] = str  # of the program
     dirty: list[Connection] = attrs.Factory(list)
     pending_disconnects: list[PendingDisconnect] = attrs.Factory(list)
-    application: Application | None = None
+    applications: Applications = attrs.Factory(Applications)
     gatekeeper: Gatekeeper | None = None  # None: everybody may do everything
     events: BrokerEvents | None = None
     released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with

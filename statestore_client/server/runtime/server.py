@@ -111,6 +111,13 @@ class Server:
             persistence=self._settings.persistence,
             observer=None if self._tap is None else self._tap.observe,
         )
+        broker = Broker(
+            random=self._random,
+            limits=self._settings.broker_limits,
+            gatekeeper=self._security,
+            journal=journal,
+            events=self._events,
+        )
         has_rules = self._security.has_rules
         service = StateStoreService(
             store,
@@ -118,22 +125,15 @@ class Server:
             dialect=self._settings.dialect,
             authorize=self._may_run if has_rules else None if self._settings.authorize is None else self._asks,
             may_be_answered_on=self._may_be_answered_on if has_rules else None,
-            user_of=lambda client_id: self._broker.user(client_id),
-            largest_packet=lambda client_id: self._broker.largest_packet(client_id),
+            user_of=broker.user,
+            largest_packet=broker.largest_packet,
             journal=journal,
             keeps_all=journal is None or self._settings.persistence.keeps_all,
             read_only=RESERVED_BYTES if has_bridge else None,
         )
-        administration = Administration(service, self._obstacle)
-        broker = Broker(
-            random=self._random,
-            application=administration if self._tap is None else self._tap.timed(administration),
-            limits=self._settings.broker_limits,
-            gatekeeper=self._security,
-            journal=journal,
-            events=self._events,
-        )
-        administration.bind(broker.control)
+        administration = Administration(broker.control, self._obstacle)
+        for application in (service, administration):
+            broker.install(application if self._tap is None else self._tap.timed(application))
         return service, broker
 
     @property

@@ -24,22 +24,22 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, ReasonCode, topic_filter_problem
-from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick
+from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, never
 from statestore_client.server.broker.control import PAYLOAD_BYTES
 from statestore_client.server.service.service import NO_RESPONSE_TOPIC, refuse_response_topic
 from statestore_client.wire.administration import (
     BAD_REQUEST,
+    CONTROL_PREFIX,
     CONTROL_TOPIC,
     NOT_AUTHORIZED,
     encode_json,
-    is_control_topic,
 )
 from statestore_client.wire.protocol import QOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from statestore_client.server.broker.application import Application, Effect
+    from statestore_client.server.broker.application import Effect
     from statestore_client.server.broker.control import Control
     from statestore_client.server.broker.message import Message
     from statestore_client.wire.instant import Instant
@@ -58,37 +58,26 @@ _JSON: Final = "application/json"
 
 
 class Administration:
-    """Serves requests for administration, and hands all others to the ``application`` that it stands in front of."""
+    """Answers requests for administration, as an application of the broker that ``control`` belongs to."""
 
-    def __init__(self, application: Application, obstacle: Obstacle) -> None:
-        """Call :meth:`bind` before anything comes."""
-        self._application = application
-        self._obstacle = obstacle
-        self._control: Control | None = None
-        self._reading: dict[str, Message] = {}  # by client: a large message that it takes in parts
-        self.tick: Callable[[Instant], Sequence[Effect]] = application.tick
-        self.next_deadline: Callable[[], float | None] = application.next_deadline
+    topics: Final = (CONTROL_TOPIC,)
+    prefixes: Final = (CONTROL_PREFIX,)
+    next_deadline = staticmethod(never)
 
-    def bind(self, control: Control) -> None:
-        """The broker in which this is."""
+    def __init__(self, control: Control, obstacle: Obstacle) -> None:
         self._control = control
+        self._obstacle = obstacle
+        self._reading: dict[str, Message] = {}  # by client: a large message that it takes in parts
 
     # -- Application --------------------------------------------------------------------------------------------------
 
-    def handles(self, topic: str) -> bool:
-        """Whether it is one of these requests."""
-        return self._application.handles(topic) or is_control_topic(topic)
-
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request."""
-        topic = message.topic
-        if topic[:1] != "$" or not is_control_topic(topic):
-            return self._application.handle(client_id, message, now)
         control = self._control
-        if topic != CONTROL_TOPIC:
+        if message.topic != CONTROL_TOPIC:
             return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this topic belongs to the server"),)
         response_topic = message.properties.response_topic
-        if control is None or not control.is_here(client_id):
+        if not control.is_here(client_id):
             return ()
         if response_topic is None:
             return (Drop(client_id, NO_RESPONSE_TOPIC),)
@@ -104,8 +93,13 @@ class Administration:
 
     def client_disconnected(self, client_id: str, now: Instant) -> None:
         """Nobody takes the rest of a message."""
+        del now
         self._reading.pop(client_id, None)
-        self._application.client_disconnected(client_id, now)
+
+    def tick(self, now: Instant) -> Sequence[Effect]:
+        """Do nothing: no time comes for anything here."""
+        del now
+        return ()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ from statestore_client.wire.protocol import (
     CONTENT_TYPE,
     FENCING_TOKEN,
     MAX_PACKET_SIZE,
+    NOTIFICATIONS,
     PERSIST,
     PERSISTED,
     PROTOCOL_VERSION,
@@ -411,8 +412,10 @@ class StateStoreService:
 
     # -- Application --------------------------------------------------------------------------------------------------
 
-    #: Whether this is the state store's system topic, or a topic on which it alone may speak.
-    handles = staticmethod(is_state_store_topic)
+    #: Where requests come, and the topics on which the store alone may speak: together what
+    #: :func:`.is_state_store_topic` names.
+    topics: Final = (COMMAND_TOPIC,)
+    prefixes: Final = (NOTIFICATIONS,)
 
     def handle(self, client_id: str, message: Publish, now: Instant) -> Sequence[Effect]:
         """Carry out a request: the response first, then the notifications that it caused."""

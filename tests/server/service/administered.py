@@ -29,9 +29,9 @@ class Administered(World):
         service = StateStoreService(
             StateStore(clock=HybridLogicalClock("n", guard=threading.Lock())), token_key=bytes(TOKEN_KEY_BYTES)
         )
-        self.application = Administration(service, lambda _: self.obstacle)
-        super().__init__(application=self.application, **limits)
-        self.application.bind(self.broker.control)
+        super().__init__(application=service, **limits)
+        self.application = Administration(self.broker.control, lambda _: self.obstacle)
+        self.broker.install(self.application)
         self.admin = self.client("admin")
 
     def ask_raw(self, payload: bytes, qos: int = 1, **properties: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from support.durable_broker import DurableWorld
 
 from statestore_client.mqtt.packets import Disconnect, Publish, PublishProperties, ReasonCode, Will
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.server.broker.application import Application, Drop, Kick, Route
+from statestore_client.server.broker.application import Applications, Drop, Kick, Route
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.commands import Get, Scan
 from statestore_client.wire.protocol import Dialect, notification_topic
@@ -55,10 +55,11 @@ def document() -> Server:
 
 def test_it_is_an_application(server: Server) -> None:
     """The state store is the application of its request topic and no other."""
-    application: Application = server.service
-    assert application.handles(COMMAND_TOPIC)
-    assert not application.handles(COMMAND_TOPIC + "/response")
-    assert not application.handles(COMMAND_TOPIC.lower())
+    applications = Applications()
+    applications.add(server.service)
+    assert applications.find(COMMAND_TOPIC) is server.service
+    assert applications.find(COMMAND_TOPIC + "/response") is None
+    assert applications.find(COMMAND_TOPIC.lower()) is None
 
 
 def test_the_response_in_the_services_dialect(server: Server) -> None:

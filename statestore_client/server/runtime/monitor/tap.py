@@ -164,7 +164,8 @@ class _TimedApplication:
     def __init__(self, application: Application, latencies: Latencies) -> None:
         self._application = application
         self._latencies = latencies
-        self.handles = application.handles
+        self.topics = application.topics
+        self.prefixes = application.prefixes
         self.tick = application.tick
         self.next_deadline = application.next_deadline
         self.client_disconnected = application.client_disconnected

@@ -173,7 +173,7 @@ def _fill_machines(storage: StreamStorage) -> None:
     )
     journal.resume(storage, now)
     service.restore(storage, journal.timeline)
-    Broker(random=SystemRandom(), application=service, journal=journal).restore(storage, now)
+    Broker(random=SystemRandom(), applications=(service,), journal=journal).restore(storage, now)
 
 
 class _Survey:

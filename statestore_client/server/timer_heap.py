@@ -84,8 +84,10 @@ class TimerHeap(Generic[Item]):
 
     def next_deadline(self) -> float | None:
         """The earliest deadline that still counts. Behind many stale ones, one of them, which is earlier."""
-        heap = self._heap
-        if heap and not self._old_heap and self._holds(heap[0]):  # as it mostly is
+        heap, old_heap = self._heap, self._old_heap
+        if not heap and not old_heap:
+            return None
+        if heap and not old_heap and self._holds(heap[0]):  # as it mostly is
             deadline: float = heap[0][0]
             return deadline
         first = self.first()

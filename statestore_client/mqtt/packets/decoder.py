@@ -96,7 +96,6 @@ class _Decoder(Generic[P]):
     """
 
     __slots__ = (
-        "_buffered",
         "_context",
         "_error",
         "_max_connect_size",
@@ -106,6 +105,7 @@ class _Decoder(Generic[P]):
         "_pieces",
         "_seeks_header",
         "_taken",
+        "buffered",
     )
 
     #: Whether messages come out as :class:`IncomingMessage` where that is enough.
@@ -130,7 +130,8 @@ class _Decoder(Generic[P]):
         self._max_packet_size = max_packet_size
         self._max_connect_size = max_packet_size if max_connect_size is None else min(max_connect_size, max_packet_size)
         self._pieces: list[bytes] = []  # of an unfinished packet
-        self._buffered = 0  # their bytes
+        #: How many bytes of an unfinished packet wait for the rest: those. To be looked at only.
+        self.buffered: int = 0
         self._needed = 0  # do not look at them before there are this many bytes
         self._seeks_header = False  # these are not the whole packet, but what stands before the payload
         self._taken: list[P] = []
@@ -140,11 +141,6 @@ class _Decoder(Generic[P]):
     def version(self) -> int | None:
         """None until a CONNECT told. It is set before the rest of the CONNECT is read, so a refusal can speak it."""
         return self._context.version
-
-    @property
-    def buffered(self) -> int:
-        """How many bytes of an unfinished packet wait for the rest."""
-        return self._buffered
 
     def take(self) -> list[P]:
         """After an error: the packets of that :meth:`feed` that came before the bad one. Empty the second time."""
@@ -161,17 +157,17 @@ class _Decoder(Generic[P]):
         if self._error is not None:
             raise self._error.with_traceback(None)
         chunk = data if type(data) is bytes else bytes(data)
-        if not self._buffered:
+        if not self.buffered:
             return self._parse(chunk)
         pieces = self._pieces
         if len(chunk) < _SMALLEST_PIECE and len(pieces[-1]) < _SMALLEST_PIECE:
             pieces[-1] += chunk
         else:
             pieces.append(chunk)
-        self._buffered += len(chunk)
-        if self._buffered < self._needed:
+        self.buffered += len(chunk)
+        if self.buffered < self._needed:
             return []
-        self._pieces, self._buffered = [], 0
+        self._pieces, self.buffered = [], 0
         if self._needed >= _LARGE and pieces[0][0] & 0xF0 == _PUBLISH and not self._seeks_header:
             return self._parse_large(pieces, self._needed)
         self._seeks_header = False
@@ -227,7 +223,7 @@ class _Decoder(Generic[P]):
             raise self._broken(error, packets, pos) from None
         if pos < size:
             self._pieces = [chunk[pos:]]
-            self._buffered = size - pos
+            self.buffered = size - pos
         return packets
 
     def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:  # noqa: ARG002 - a subclass looks into it
@@ -310,28 +306,28 @@ class MessageDecoder(_Decoder[Packet | IncomingMessage]):
 
         None while no such packet is unfinished.
         """
-        if self._needed < _LARGE or not self._buffered or self._seeks_header:
+        if self._needed < _LARGE or not self.buffered or self._seeks_header:
             return None
         whole = self._whole
         if whole is None:
             if self._pieces[0][0] & 0xF0 != _PUBLISH:
                 return None
             whole = self._whole = memoryview(bytearray(min(self._needed, _AT_ONCE)))
-            whole[: self._buffered] = b"".join(self._pieces)
+            whole[: self.buffered] = b"".join(self._pieces)
             self._pieces = []
-        elif self._buffered == len(whole):
+        elif self.buffered == len(whole):
             filled = whole
             whole = self._whole = memoryview(bytearray(min(self._needed, 2 * len(filled))))
             whole[: len(filled)] = filled
-        return whole[self._buffered :]
+        return whole[self.buffered :]
 
     def received(self, count: int) -> list[Packet | IncomingMessage]:
         """The packet that ``count`` bytes in :meth:`room` complete, as :meth:`feed`. Its payload is a view."""
-        self._buffered += count
+        self.buffered += count
         whole = self._whole
-        if whole is None or self._buffered < self._needed:
+        if whole is None or self.buffered < self._needed:
             return []
-        self._whole, self._buffered = None, 0
+        self._whole, self.buffered = None, 0
         packet = self._beginning(bytes(whole[:_SMALLEST_PIECE]))
         if not isinstance(packet, IncomingMessage):
             return self._parse(bytes(whole))  # QoS 2, malformed, or with properties that go on and on

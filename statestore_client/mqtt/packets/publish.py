@@ -275,6 +275,11 @@ def _topic_alias(number: int) -> bytes:
 
 _NO_TEXT: Final = encode_text("")
 
+#: Lengths of correlation data and of the value in an answer that are written without a call each.
+_SHORT: Final = 64
+_SHORT_LENGTHS: Final = tuple(length.to_bytes(2, "big") for length in range(_SHORT + 1))
+_SHORT_CORRELATION_DATA: Final = tuple(_CORRELATION_DATA + length for length in _SHORT_LENGTHS)
+
 
 class AnswerTemplate:
     """The properties of answers, written but for the correlation data and the value of the last user property.
@@ -302,6 +307,21 @@ class AnswerTemplate:
         """
         users = (*self._users, (self._name, value))
         properties = PublishProperties(None, self._expiry, self._content_type, None, correlation_data, users)
+        if len(correlation_data) <= _SHORT and len(value) <= _SHORT and value.isascii() and value.isprintable():
+            # As below, where nothing has to be looked for that MQTT does not allow.
+            leading, trailing, text = self._leading, self._trailing, value.encode()
+            size = len(leading) + len(correlation_data) + len(trailing) + len(text) + 5
+            return properties, b"".join(
+                (
+                    encode_variable(size),
+                    leading,
+                    _SHORT_CORRELATION_DATA[len(correlation_data)],
+                    correlation_data,
+                    trailing,
+                    _SHORT_LENGTHS[len(text)],
+                    text,
+                )
+            )
         return properties, property_block(self._leading, correlation_data, self._trailing + encode_text(value))
 
 

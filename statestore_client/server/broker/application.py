@@ -144,12 +144,3 @@ class Applications:
         if found is None and topic.startswith(self.prefixes):
             found = next(each for each in self.all if topic.startswith(each.prefixes))
         return found
-
-    def next_deadline(self) -> float | None:
-        """When one of them has something to do (monotonic seconds), None for never."""
-        earliest = None
-        for application in self.timed:
-            deadline = application.next_deadline()
-            if deadline is not None and (earliest is None or deadline < earliest):
-                earliest = deadline
-        return earliest

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from statestore_client.mqtt.packets import Publish
 from statestore_client.server.broker.memory import DELIVERY_BYTES, UNRELEASED_BYTES
-from statestore_client.server.broker.message import LARGE_BYTES, will_bytes
+from statestore_client.server.broker.message import LARGE_BYTES, message_of, will_bytes
 from statestore_client.server.broker.overflow import waiting_bytes
+from statestore_client.server.broker.router import MergedCopies, copies
 from statestore_client.server.broker.session import name_bytes
 from statestore_client.server.broker.subscriptions import subscription_cost
+from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
 
-__all__ = ["violations"]
+_ANY_TIME: Final = Instant(0.0, 0)
 
 
 def violations(state: State) -> Iterator[str]:
@@ -111,6 +114,14 @@ def _of_subscriptions(state: State, sessions: Iterable[Session]) -> Iterator[str
                 yield f"{session.client_id!r} is not found at {topic_filter!r}"
     yield from _equal("subscription bytes", subscriptions.bytes, sum(costs.values()))
     yield from _equal("subscriptions", subscriptions.count, sum(len(session.subscriptions) for session in costs))
+    for topic, targets in subscriptions.answer_plans.items():
+        matches, answer = subscriptions.match(topic), message_of(Publish(topic, qos=1), "", _ANY_TIME)
+        merged = MergedCopies()
+        for subscribers in matches:
+            for block in subscribers.direct.blocks:
+                merged.add(copies(block, answer))
+        if [*merged.targets()] != [*targets] or any(subscribers.shared for subscribers in matches):
+            yield f"answers on {topic!r} go to those who were subscribed"
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ Source: MQTT 5.0 and MQTT 3.1.1; where the standard leaves a choice, it is the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -108,6 +108,10 @@ class Broker:
         self.counters: Final = state.counters
         self.control: Final = Control(state)
         self.reports: Final = state.reports
+        #: Connections to look at: see :meth:`take_dirty`. To be looked at only.
+        self.dirty: Final[Sequence[Connection]] = state.dirty
+        #: Work that was begun, by its subject; to be looked at only. See :meth:`work`.
+        self.unfinished: Final[Collection[object]] = state.background.queues
         #: CONNECTs that were refused, by the name of the quota.
         self.quota_refusals: Final[Mapping[str, int]] = state.quota_refusals
         state.gatekeeper, state.events = gatekeeper, events
@@ -157,10 +161,6 @@ class Broker:
     def audit(self) -> tuple[str, ...]:
         """Which invariants do not hold, in words. For tests, between two calls: it looks at everything."""
         return tuple(violations(self._state))
-
-    @property
-    def has_dirty(self) -> bool:
-        return bool(self._state.dirty)
 
     def take_dirty(self) -> list[Connection]:
         """The connections with something in their outbox or an ending, each once."""
@@ -434,11 +434,12 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` is due (monotonic seconds), None for never. It may turn out that nothing was."""
-        own = self._state.timers.next_deadline()
-        other = self._state.applications.next_deadline()
-        if own is None or other is None:
-            return other if own is None else own
-        return min(own, other)
+        earliest = self._state.timers.next_deadline()
+        for application in self._state.applications.timed:
+            deadline = application.next_deadline()
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        return earliest
 
     def _run_disconnects(self, now: Instant) -> None:
         """Disconnect those whose time came during the last call; their wills may name more."""

@@ -89,15 +89,23 @@ class EffectRunner:
         is_fleeting: bool = False,
     ) -> None:
         """To subscribers, and to the retained messages: a message whose publisher cannot be refused."""
+        state, router, topic = self._state, self._router, packet.topic
         message = message_of(packet, publisher, now, is_fleeting=is_fleeting)
-        router = self._router
-        matches = self._state.subscriptions.match(message.topic)
-        if router.has_to_wait(matches, message.topic):
+        is_answer = packet.qos == 1 and not (packet.retain or publisher)
+        targets = state.subscriptions.answer_plans.get(topic) if is_answer else None
+        if targets is not None and topic not in state.background.queues:
+            router.deliver(targets, message, now, is_promised=False)
+            return
+        matches = state.subscriptions.match(topic)
+        if router.has_to_wait(matches, topic):
             router.fan_out(matches, message, Acceptance(partial(self._kept, message)), cause)
             return
         if message.retain:
             router.retain(message, now)
-        router.deliver(router.plan(message, matches), message, now, is_promised=False)
+        targets = router.plan(message, matches)
+        if is_answer and not any(subscribers.shared for subscribers in matches):
+            state.subscriptions.remember_plan(topic, targets)
+        router.deliver(targets, message, now, is_promised=False)
 
     def _kept(self, message: Message, now: Instant) -> bool:
         if message.retain:
@@ -131,7 +139,7 @@ class EffectRunner:
     def handled(
         self, application: Application, client_id: str, packet: Publish, now: Instant
     ) -> Sequence[Effect] | None:
-        """What the application wants done; None if it failed."""
+        """What the application wants done after a will; None if it failed."""
         try:
             return application.handle(client_id, packet, now)
         except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down

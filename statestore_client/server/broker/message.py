@@ -25,8 +25,8 @@ __all__ = [
     "Message",
     "MessageDelivery",
     "forwarded_properties",
+    "held_bytes",
     "message_of",
-    "property_bytes",
     "will_bytes",
     "will_packet",
 ]
@@ -46,6 +46,25 @@ OVERHEAD_BYTES: Final = 512
 
 #: The objects of one user property.
 _PAIR_BYTES: Final = 160
+
+
+def held_bytes(message: Message | Publish) -> int:
+    """What a message holds, roughly; its properties twice, as read and as they came."""
+    size = len(message.payload) + len(message.topic) + OVERHEAD_BYTES
+    properties = message.properties
+    if properties is _NO_PROPERTIES:
+        return size
+    if message.block is not None:
+        size += len(message.block)
+    if properties.correlation_data is not None:
+        size += len(properties.correlation_data)
+    if properties.response_topic is not None:
+        size += len(properties.response_topic)
+    if properties.content_type is not None:
+        size += len(properties.content_type)
+    for name, text in properties.user_properties:
+        size += len(name) + len(text) + _PAIR_BYTES
+    return size
 
 
 @attrs.define(eq=False)
@@ -71,15 +90,7 @@ class Message:
     #: How many queues and windows it is in; the budget keeps count.
     holders: int = attrs.field(default=0, repr=False)
     #: Bytes that it holds, roughly.
-    size: int = attrs.field(init=False)
-
-    @size.default
-    def _count(self) -> int:
-        size = len(self.payload) + len(self.topic) + OVERHEAD_BYTES
-        properties = self.properties
-        if properties is _NO_PROPERTIES:
-            return size
-        return size + property_bytes(properties) + (0 if self.block is None else len(self.block))
+    size: int = attrs.field(init=False, default=attrs.Factory(held_bytes, takes_self=True))
 
     @property
     def is_large(self) -> bool:
@@ -94,7 +105,11 @@ class Message:
         :attr:`is_large`.
         """
         expires_at = self.expires_at
-        expiry = None if expires_at is None else remaining_s(expires_at, now)
+        expiry = None
+        if expires_at is not None:
+            expiry = ceil(expires_at - now.monotonic)
+            if not 0 <= expiry <= _LONGEST_EXPIRY_S:
+                expiry = remaining_s(expires_at, now)
         key = (version, qos, retain, ids, expiry)
         encoded = self._encoded
         if encoded is not None and encoded[0] == key:
@@ -103,7 +118,10 @@ class Message:
         if ids or expiry != given.message_expiry:
             given, block = forwarded_properties(given, ids, expiry), None
         flags = qos << 1 | retain
-        frame = self._frame(given, version, flags, packet_id, self.topic, block)
+        if len(self.payload) < LARGE_BYTES:
+            frame = encode_message(self.topic, self.payload, given, version, flags, packet_id, block)
+        else:
+            frame = self._frame(given, version, flags, packet_id, self.topic, block)
         self._encoded = (key, frame)
         return frame
 
@@ -138,20 +156,6 @@ class Message:
         if len(self.payload) < LARGE_BYTES:
             return encode_message(topic, self.payload, properties, version, flags, packet_id, block)
         return _lengthened(encode_message(topic, b"", properties, version, flags, packet_id, block), len(self.payload))
-
-
-def property_bytes(properties: PublishProperties) -> int:
-    """What the properties of a message hold, roughly."""
-    size = 0
-    if properties.correlation_data is not None:
-        size = len(properties.correlation_data)
-    if properties.response_topic is not None:
-        size += len(properties.response_topic)
-    if properties.content_type is not None:
-        size += len(properties.content_type)
-    for name, text in properties.user_properties:
-        size += len(name) + len(text) + _PAIR_BYTES
-    return size
 
 
 def _lengthened(frame: bytes, more: int) -> bytes:
@@ -255,9 +259,5 @@ def will_packet(will: Will) -> Publish:
 
 
 def will_bytes(will: Will | None) -> int:
-    """What a will holds, roughly; its properties twice, as read and as they came."""
-    if will is None:
-        return 0
-    packet = will_packet(will)
-    block = will.block or b""
-    return len(packet.payload) + len(packet.topic) + OVERHEAD_BYTES + property_bytes(packet.properties) + len(block)
+    """What a will holds, roughly."""
+    return 0 if will is None else held_bytes(will_packet(will))

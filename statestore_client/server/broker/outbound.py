@@ -321,12 +321,19 @@ class BoundedOutbound(Outbound[MessageDelivery]):
     budget: MemoryBudget
     max_bytes: int
     persister: SessionPersister | None = attrs.field(default=None, init=False)
-    used: int = attrs.field(default=0, init=False)  # the base class's: this one counts it down, too
+    used: int = attrs.field(default=0, init=False)  # the base class's: this one counts it, too
+    _last_id: int = attrs.field(default=0, init=False)  # likewise
     bytes: int = attrs.field(default=0, init=False)
 
     @property
     def is_open(self) -> bool:
-        return not self.waiting.items and self.has_window
+        return (
+            self.used < self.window
+            and self.bytes < self.max_bytes
+            and not self.waiting.items
+            and not self.resend
+            and len(self.in_flight) < LAST_PACKET_ID
+        )
 
     @property
     def has_window(self) -> bool:
@@ -339,7 +346,13 @@ class BoundedOutbound(Outbound[MessageDelivery]):
         )
 
     def start(self, delivery: MessageDelivery) -> None:
-        Outbound.start(self, delivery)  # super() takes as long as the rest
+        packet_id = self._last_id + 1
+        if packet_id > LAST_PACKET_ID or packet_id in self.in_flight:
+            packet_id = self.next_id()
+        self._last_id = delivery.packet_id = packet_id
+        delivery.is_counted = True
+        self.in_flight[packet_id] = delivery
+        self.used += 1
         message = delivery.message
         self.bytes += message.size
         if message.holders or len(message.payload) >= LARGE_BYTES:

@@ -25,7 +25,7 @@ import attrs
 
 from statestore_client.mqtt.packets import Publish, ReasonCode
 from statestore_client.server.broker.memory import DELIVERY_BYTES
-from statestore_client.server.broker.message import OVERHEAD_BYTES, forwarded_properties, property_bytes
+from statestore_client.server.broker.message import forwarded_properties, held_bytes
 from statestore_client.server.broker.state import PendingDisconnect, State
 
 if TYPE_CHECKING:
@@ -212,11 +212,15 @@ class Backpressure:
 
     _state: State
     _overflow: OverflowPolicy
+    #: Bytes that one request can cause to be held for its client.
+    most: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.most = _MESSAGES * (self._state.limits.packet_bytes + _MESSAGE_BYTES)
 
     def has_to_wait(self, session: Session) -> bool:
         """Whether there may be no room for what one more request causes."""
-        outbound, budget, limits = session.outbound, self._state.budget, self._state.limits
-        most = _MESSAGES * (limits.packet_bytes + _MESSAGE_BYTES)
+        outbound, budget, most = session.outbound, self._state.budget, self.most
         for queue in (outbound.waiting, session.waiting0):
             waiting = len(queue.items)
             if waiting and (
@@ -256,7 +260,7 @@ class Backpressure:
 
 def waiting_bytes(packet: Publish) -> int:
     """What a packet holds while it waits, roughly."""
-    return OVERHEAD_BYTES + len(packet.payload) + len(packet.topic) + property_bytes(packet.properties)
+    return held_bytes(packet) - len(packet.block or b"")
 
 
 def _aged(packet: Publish, seconds: int) -> Publish:

@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from statestore_client.mqtt.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel, ReasonCode
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Puback,
+    Pubcomp,
+    Publish,
+    PublishProperties,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+)
 from statestore_client.mqtt.qos import PUBCOMP, PUBREC, PUBREL
 from statestore_client.server.broker.application import Application, Drop
 from statestore_client.server.broker.effects import is_reserved
 from statestore_client.server.broker.memory import UNRELEASED_BYTES
-from statestore_client.server.broker.message import forwarded_properties, message_of
+from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.outbound import Answer
 from statestore_client.server.broker.reports import DENIALS
 from statestore_client.server.broker.router import Acceptance
@@ -73,10 +82,14 @@ class PublishHandler:
         if properties is not _NO_PROPERTIES and (
             properties.topic_alias is not None or properties.subscription_ids or properties.payload_format
         ):
-            checked = self._checked(connection, packet, now)
-            if checked is None:
-                return
-            packet = checked
+            known = connection.topic_aliases.get(properties.topic_alias or 0)
+            if known and not (packet.topic or properties.subscription_ids or properties.payload_format):
+                packet = _without_alias(packet, known)
+            else:
+                checked = self._checked(connection, packet, now)
+                if checked is None:
+                    return
+                packet = checked
         topic, levels = packet.topic, state.limits.topic_levels
         if len(topic) >= levels and topic.count("/") >= levels:
             self._state.counters.refused_messages += 1
@@ -89,7 +102,11 @@ class PublishHandler:
         if application is None and topic.startswith(applications.prefixes):
             application = applications.find(topic)
         if application is not None:
-            if self._backpressure.has_to_wait(session):
+            # Mostly nothing waits for its client, and there is room for any answer.
+            budget = state.budget
+            is_tight = budget.total + self._backpressure.most > budget.limit
+            has_queue = session.outbound.waiting.items or session.waiting0.items
+            if (is_tight or has_queue) and self._backpressure.has_to_wait(session):
                 state.counters.received_messages -= 1
                 self.wait(connection, packet, now)
             else:
@@ -216,10 +233,7 @@ class PublishHandler:
             if topic != connection.topic_aliases.get(alias) and not self._remember(connection, alias, topic, now):
                 self._lifecycle.expel(connection, ReasonCode.QUOTA_EXCEEDED, "topic aliases hold too many bytes", now)
                 return None
-            # A topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4).
-            forwarded = forwarded_properties(properties, (), properties.message_expiry)
-            qos, retain, dup = packet.qos, packet.retain, packet.dup
-            packet = Publish(topic, packet.payload, qos, retain, dup, packet.packet_id, forwarded)
+            packet = _without_alias(packet, topic)
         if properties.payload_format and not _is_text(packet.payload):
             self._refuse(connection, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, now)
             return None
@@ -254,8 +268,10 @@ class PublishHandler:
     def _serve(
         self, application: Application, connection: Connection, client_id: str, packet: Publish, now: Instant
     ) -> None:
-        effects = self._effects.handled(application, client_id, packet, now)
-        if effects is None:
+        try:
+            effects = application.handle(client_id, packet, now)
+        except Exception as error:  # noqa: BLE001 - a fault of the application must not take the broker down
+            self._state.reports.note_fault(error)
             self._refuse(connection, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, now)
             return
         if packet.qos and connection.version == MQTT_5_0 and effects and type(effects[0]) is Drop:
@@ -298,6 +314,20 @@ class PublishHandler:
             self._router.send_pending(session, now)
         elif answer is Answer.WRONG:
             self._lifecycle.expel(connection, ReasonCode.PROTOCOL_ERROR, "PUBCOMP before PUBREL", now)
+
+
+def _without_alias(packet: Publish, topic: str) -> Publish:
+    """The packet with its topic in full: a topic alias ends at this hop (MQTT 5.0, 3.3.2.3.4)."""
+    given = packet.properties
+    properties = PublishProperties(
+        given.payload_format,
+        given.message_expiry,
+        given.content_type,
+        given.response_topic,
+        given.correlation_data,
+        given.user_properties,
+    )
+    return Publish(topic, packet.payload, packet.qos, packet.retain, packet.dup, packet.packet_id, properties)
 
 
 def _is_text(payload: bytes) -> bool:

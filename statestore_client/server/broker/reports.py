@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import attrs
 
@@ -12,12 +12,14 @@ from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.server.broker.records import DroppedMessagesRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from statestore_client.mqtt.packets import Publish
     from statestore_client.server.broker.session import Connection, Session, Verification
     from statestore_client.server.journal import JournalStream
     from statestore_client.wire.instant import Instant
+
+T = TypeVar("T")
 
 # -- counters ----------------------------------------------------------------------------------------------------------
 #
@@ -232,11 +234,11 @@ class Reports:
     _denials: list[Denial] = attrs.Factory(list)
     _faults: list[Exception] = attrs.Factory(list)
     _verifications: list[Verification] = attrs.Factory(list)
+    #: All that there is to be taken; to be looked at only.
+    news: tuple[Sequence[object], ...] = attrs.field(init=False)
 
-    @property
-    def has_any(self) -> bool:
-        """Whether there is anything to take."""
-        return bool(self._denials or self._faults or self._verifications or self._dropped_messages.overflows)
+    def __attrs_post_init__(self) -> None:
+        self.news = (self._denials, self._faults, self._verifications, self._dropped_messages.overflows)
 
     def note_denial(self, session: Session, reason_code: int, action: str, what: str) -> None:
         """A client did not get something."""
@@ -257,24 +259,25 @@ class Reports:
 
     def take_denials(self) -> list[Denial]:
         """What clients did not get since the last call: they may not have it, or there was no room."""
-        denials, self._denials = self._denials, []
-        return denials
+        return _taken(self._denials)
 
     def take_overflows(self) -> list[QueueOverflow]:
         """Sessions that lose messages because their queue is full, each one now and then."""
-        dropped = self._dropped_messages
-        overflows, dropped.overflows = dropped.overflows, []
-        return overflows
+        return _taken(self._dropped_messages.overflows)
 
     def take_faults(self) -> list[Exception]:
         """Exceptions that escaped the application."""
-        faults, self._faults = self._faults, []
-        return faults
+        return _taken(self._faults)
 
     def take_verifications(self) -> list[Verification]:
         """Credentials to be verified elsewhere, each once. :meth:`Broker.verified` takes the verdict."""
-        verifications, self._verifications = self._verifications, []
-        return verifications
+        return _taken(self._verifications)
+
+
+def _taken(news: list[T]) -> list[T]:
+    taken = news.copy()
+    news.clear()
+    return taken
 
 
 # -- usage -------------------------------------------------------------------------------------------------------------

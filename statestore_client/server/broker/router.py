@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from statestore_client.server.broker.memory import DELIVERY_BYTES
 from statestore_client.server.broker.message import MessageDelivery
 from statestore_client.server.broker.records import CopiesRecord
-from statestore_client.server.broker.session import Session
-from statestore_client.server.broker.subscriptions import BLOCK, caught_up
+from statestore_client.server.broker.subscriptions import BLOCK, Target, caught_up
 from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.journal_writer import BrokerPersistence
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.overflow import OverflowPolicy
-    from statestore_client.server.broker.session import Connection
+    from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
     from statestore_client.server.broker.subscriptions import Subscribers
     from statestore_client.server.broker.topic_tree import GrantedSubscription
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 # -- copies ------------------------------------------------------------------------------------------------------------
 #
 # Which clients get a message and how: copies for the subscribers of one filter, and of several that overlap.
-
-
-#: Session, QoS, RETAIN flag and subscription identifiers of one copy.
-Target: TypeAlias = tuple[Session, int, bool, tuple[int, ...]]
 
 
 def copies(block: Iterable[tuple[Session, GrantedSubscription]], message: Message) -> list[Target]:

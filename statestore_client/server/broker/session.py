@@ -213,10 +213,14 @@ class Connection:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
         if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=0):
             return True
-        frame = delivery.message.frame(
+        message = delivery.message
+        frame = message.frame(
             self.version, delivery.qos, delivery.retain, delivery.subscription_ids, delivery.packet_id, now
         )
-        return self._put(delivery.message, frame)
+        if len(frame) < LARGE_BYTES > len(message.payload) and len(frame) <= self.maximum_packet_size:
+            self.write(frame)
+            return True
+        return self._put(message, frame)
 
     def publish_again(self, delivery: MessageDelivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
@@ -428,7 +432,9 @@ class OutputCommitConnection(Connection):
     @property
     def is_held(self) -> bool:
         """Also while the disk is behind: whoever goes on sending would fill the memory."""
-        return self.journal.is_full or self.pending > 0 or (self.verification is not None and self.session is None)
+        journal = self.journal
+        is_behind = journal.waiting_bytes >= journal.most_bytes
+        return is_behind or self.pending > 0 or (self.verification is not None and self.session is None)
 
     def write(self, frame: bytes | memoryview) -> None:
         if self.ending is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
@@ -179,6 +179,13 @@ _SHARE_BYTES: Final = 2048
 #: A node of the tree with its dictionary.
 _LEVEL_BYTES: Final = 400
 
+#: Topics of answers whose receivers are remembered, and the longest of these topics.
+_PLANS: Final = 4096
+_LONGEST_PLANNED: Final = 256
+
+#: Session, QoS, RETAIN flag and subscription identifiers of one copy.
+Target: TypeAlias = "tuple[Session, int, bool, tuple[int, ...]]"
+
 
 @attrs.define(eq=False)
 class Subscribers:
@@ -204,6 +211,11 @@ class SubscriptionIndex:
     count: int = 0
     #: Those whose filters match a topic. The tree's own method: every message asks.
     match: Callable[[str], list[Subscribers]] = attrs.field(init=False)
+    #: By topic, the copies of an answer: a message of the server's own with QoS 1 and without RETAIN. An answer goes to
+    #: its client's own topic, again and again, so the plan of the last one holds until a subscription changes.
+    #: Invariant: equal to what :meth:`.Router.plan` gives now. Where a share matches, none is remembered: its members
+    #: take turns.
+    answer_plans: dict[str, Sequence[Target]] = attrs.Factory(dict)
 
     def __attrs_post_init__(self) -> None:
         self.match = self._tree.match
@@ -216,8 +228,16 @@ class SubscriptionIndex:
             session.persister.subscribed(subscription.topic_filter, grant)
         return is_new
 
+    def remember_plan(self, topic: str, targets: Sequence[Target]) -> None:
+        """Remember where an answer on this topic goes."""
+        if len(self.answer_plans) >= _PLANS:
+            self.answer_plans.clear()
+        if len(topic) <= _LONGEST_PLANNED:
+            self.answer_plans[topic] = targets
+
     def put(self, session: Session, topic_filter: str, grant: GrantedSubscription) -> bool:
         """The same, without writing it down."""
+        self.answer_plans.clear()
         share, inner = share_of(topic_filter)
         subscribers = self._tree.get(inner)
         if subscribers is None:
@@ -258,6 +278,7 @@ class SubscriptionIndex:
         """End a subscription; False if there was none."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return False
+        self.answer_plans.clear()
         if session.persister is not None:
             session.persister.unsubscribed(topic_filter)
         self._count(session, -subscription_cost(topic_filter))

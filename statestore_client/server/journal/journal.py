@@ -413,14 +413,17 @@ class JournalStream:
         return subject in self.changes
 
     def cut(self, timeline: Timeline) -> Changes:
-        """Take the changes out."""
+        """Take the changes out, each sealed."""
         puts: list[tuple[Subject, bytes]] = []
         removals: list[Subject] = []
+        named = _STREAMS[self.stream]
         for subject, record in self.changes.items():
             if record is None:
                 removals.append(subject)
-            else:
-                puts.append((subject, seal(self.stream, subject, record.fields(timeline))))
+            else:  # as seal() does
+                packed = _pack(record.fields(timeline))
+                checksum = crc32(packed, crc32(_pack(subject), named))
+                puts.append((subject, checksum.to_bytes(_CHECKSUM_BYTES, "big") + packed))
         self.changes.clear()
         self._new.clear()
         return Changes(self.stream, tuple(puts), tuple(removals))
@@ -433,7 +436,7 @@ _CHANGES: Final = attrgetter("changes")
 class Journal:
     """All streams. A change that must survive is written here, before anybody hears of it."""
 
-    __slots__ = ("_all", "_origin", "_streams", "_timeline", "is_draining", "is_urgent", "waiting_bytes")
+    __slots__ = ("_all", "_origin", "_streams", "_timeline", "is_urgent", "most_bytes", "waiting_bytes")
 
     def __init__(self, origin: int | None = None) -> None:
         """``origin`` names the monotonic clock that ``now`` is read from: in another life of the server, an equal one
@@ -447,8 +450,8 @@ class Journal:
         self.waiting_bytes: int = 0
         #: Whether what is said to clients from now on depends on these records.
         self.is_urgent: bool = False
-        #: Whether clients are not read any longer, so that there comes an end.
-        self.is_draining: bool = False
+        #: Of records that wait: with so many bytes or more, nothing more is taken from clients.
+        self.most_bytes: int = _MOST_BYTES
 
     def __getitem__(self, stream: Stream) -> JournalStream:
         return self._streams[stream]
@@ -460,7 +463,16 @@ class Journal:
     @property
     def is_full(self) -> bool:
         """Whether to take nothing more from clients before the disk has caught up."""
-        return self.is_draining or self.waiting_bytes >= _MOST_BYTES
+        return self.waiting_bytes >= self.most_bytes
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are not read any longer, so that there comes an end."""
+        return not self.most_bytes
+
+    @is_draining.setter
+    def is_draining(self, is_draining: bool) -> None:
+        self.most_bytes = 0 if is_draining else _MOST_BYTES
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

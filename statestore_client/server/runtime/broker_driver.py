@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.session import OutputCommitConnection
+from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe, Throttle, Turns
 from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, log_connected, log_gone, log_reports
 from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
-    from statestore_client.server.runtime.clock import CallAt, Clock, TimerHandle
+    from statestore_client.server.runtime.clock import CallAt, Clock
     from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.storage import GroupCommit
 
 __all__ = ["BrokerDriver", "ClientLink"]
-
-#: A timer that is this early costs one look at the heap; moving it costs more.
-_TIMER_SLACK_S: Final = 0.001
 
 
 class ClientLink(Protocol):
@@ -76,13 +74,13 @@ class BrokerDriver:
         """``verify`` finds the verdicts that take time, in threads. With a ``group_commit`` nothing is sent
         before what it depends on is durable. ``call_at`` goes with a ``clock`` that is not the event loop's.
         """
-        self._broker = broker
+        #: The one that clients are given to now.
+        self.broker: Broker = broker
         self._clock = clock
         self._loop = loop
         self._links: dict[Connection, ClientLink] = {}
         self._former: dict[Connection, ClientLink] = {}  # of brokers that were replaced
-        self._call_at = call_at or loop.call_at
-        self._timer: TimerHandle | None = None
+        self._alarm = Alarm(call_at or loop.call_at, self._tick)
         self.turns: Turns = Turns(loop)
         self._works = False
         self._concurrency = ConcurrencyProbe()
@@ -110,18 +108,14 @@ class BrokerDriver:
     def __len__(self) -> int:
         return len(self._links)
 
-    @property
-    def broker(self) -> Broker:
-        return self._broker
-
     def _bind(self) -> None:
         if self.group_commit is not None:
-            self.group_commit.bind(self._broker, self._send, self._resume_all)
+            self.group_commit.bind(self.broker, self._send, self._resume_all)
 
     def _begin(self) -> None:
         now = self._clock()
         self._started_at = now.monotonic
-        self._broker.started(now, version=package_version)
+        self.broker.started(now, version=package_version)
 
     @property
     def uptime_s(self) -> float:
@@ -148,7 +142,7 @@ class BrokerDriver:
         self, link: ClientLink, peer: str, *, certificate: str | None = None, since: float | None = None
     ) -> Connection:
         """A socket can say CONNECT. It was accepted at ``since``, in monotonic seconds; None for now."""
-        connection = self._broker.connection_opened(self._clock(), peer=peer, certificate=certificate, since=since)
+        connection = self.broker.connection_opened(self._clock(), peer=peer, certificate=certificate, since=since)
         self._links[connection] = link
         self._all_gone.clear()
         self._arm()
@@ -158,7 +152,7 @@ class BrokerDriver:
         """Before a CONNECT is carried out: who said DISCONNECT and is back at once has left, although the socket of
         the old connection comes to be read later. It was not taken over, and leaves no will.
         """
-        earlier = self._broker.connection_of(packet.client_id) if isinstance(packet, Connect) else None
+        earlier = self.broker.connection_of(packet.client_id) if isinstance(packet, Connect) else None
         link = None if earlier is None else self._links.get(earlier)
         if link is not None:
             link.read_now()
@@ -167,7 +161,7 @@ class BrokerDriver:
         """Packets of one connection."""
         now = self._clock()
         try:
-            self._broker.receive(connection, packets, now)
+            self.broker.receive(connection, packets, now)
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         if self.group_commit is None and self._concurrency.is_high(id(connection), now.monotonic):
@@ -178,7 +172,7 @@ class BrokerDriver:
     def broken(self, connection: Connection, error: PacketError, version: int | None) -> None:
         """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
         try:
-            self._broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
+            self.broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         self.flush()
@@ -197,7 +191,7 @@ class BrokerDriver:
         if link is None:
             return
         try:
-            self._broker.verified(verification, verdict, self._clock())
+            self.broker.verified(verification, verdict, self._clock())
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             self._give_up(connection)
         link.resume_reading()
@@ -208,7 +202,7 @@ class BrokerDriver:
 
     def review(self, gone: Collection[str]) -> None:
         """The rules have changed; the users ``gone`` are no longer known."""
-        self._broker.review(self._clock(), gone=gone)
+        self.broker.review(self._clock(), gone=gone)
         self.flush()
 
     def withdrawn(self, problem: Callable[[CertificateId], str | None]) -> None:
@@ -221,10 +215,10 @@ class BrokerDriver:
                 link.drop(PacketError(reason, reason_code=ReasonCode.NOT_AUTHORIZED))
 
     def congested(self, connection: Connection) -> None:
-        self._broker.congested(connection)
+        self.broker.congested(connection)
 
     def drained(self, connection: Connection) -> None:
-        self._broker.drained(connection, self._clock())
+        self.broker.drained(connection, self._clock())
 
     def waited(self, connection: Connection) -> None:
         """It was not read for a while, because it may not send so fast: its silence does not count."""
@@ -243,7 +237,7 @@ class BrokerDriver:
             self._note_end(connection)
             return  # all that the broker holds for its clients ends with it
         try:
-            self._broker.connection_lost(connection, self._clock())
+            self.broker.connection_lost(connection, self._clock())
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed on a lost connection")
         self._note_end(connection)
@@ -260,22 +254,24 @@ class BrokerDriver:
 
     def flush(self) -> None:
         """Write what is to be written, until nothing is: room in a socket lets more messages out of a queue."""
-        broker = self._broker
+        broker = self.broker
         if self.group_commit is not None:
             self.group_commit.flush()
         else:
-            while broker.has_dirty:
+            while broker.dirty:
                 for connection in broker.take_dirty():
                     self._send(connection)
-        if broker.reports.has_any:
+        if any(broker.reports.news):
             self._take_reports()
-        if broker.has_work and not self._works:
+        if broker.unfinished and not self._works:
             self._works = True
             self.turns.add(self._work)
-        self._arm()
+        deadline = broker.next_deadline()
+        if deadline is not None and deadline < self._alarm.latest:
+            self._alarm.set(deadline)
 
     def _take_reports(self) -> None:
-        broker = self._broker
+        broker = self.broker
         if self._verifiers is not None:
             for verification in broker.reports.take_verifications():
                 self._verifiers.start(verification)
@@ -314,7 +310,7 @@ class BrokerDriver:
 
     def _work(self) -> bool:
         """Let the broker go on with what was too much for one call, for a turn."""
-        broker, ends = self._broker, time.monotonic() + TURN_S
+        broker, ends = self.broker, time.monotonic() + TURN_S
         try:
             while broker.has_work and not self._is_closing and time.monotonic() < ends:
                 broker.work(self._clock())
@@ -325,20 +321,13 @@ class BrokerDriver:
         return self._works
 
     def _arm(self) -> None:
-        deadline = self._broker.next_deadline()
-        timer = self._timer
-        if deadline is None:
-            return
-        if timer is not None:
-            if timer.when() <= deadline + _TIMER_SLACK_S:
-                return
-            timer.cancel()
-        self._timer = self._call_at(deadline, self._tick)
+        deadline = self.broker.next_deadline()
+        if deadline is not None:
+            self._alarm.set(deadline)
 
     def _tick(self) -> None:
-        self._timer = None
         try:
-            self._broker.tick(self._clock())
+            self.broker.tick(self._clock())
         except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
             LOGGER.exception("the broker failed in a tick")
         self.flush()
@@ -349,12 +338,10 @@ class BrokerDriver:
         """Go on with another broker, which knows nobody here, when the connections have been ended."""
         self._former |= self._links
         self._links.clear()
-        self._broker = broker
+        self.broker = broker
         self.group_commit = group_commit
         self._bind()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self._begin()
         self._arm()
 
@@ -374,7 +361,7 @@ class BrokerDriver:
             else:
                 link.abort()
         if awaits:
-            self._broker.let_go((connection for connection, _ in links), self._clock())
+            self.broker.let_go((connection for connection, _ in links), self._clock())
 
     def give_up(self) -> None:
         """Nothing can be written any more."""
@@ -383,17 +370,14 @@ class BrokerDriver:
 
     async def close(self, grace_s: float) -> None:
         """Say goodbye to all clients, wait up to ``grace_s`` for them to take it, and close their sockets."""
-        self._broker.shut_down()
+        self.broker.shut_down()
         self._is_closing = True
         self.flush()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         try:
             await asyncio.wait_for(self._all_gone.wait(), grace_s)
         except TimeoutError:
             for link in (*self._links.values(), *self._former.values()):
                 link.abort()
             await self._all_gone.wait()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()

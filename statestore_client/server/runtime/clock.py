@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -32,6 +33,45 @@ class TimerHandle(Protocol):
 
 #: Do something at a time (monotonic seconds of the clock).
 CallAt: TypeAlias = Callable[[float, Callable[[], object]], TimerHandle]
+
+
+#: A timer that is this early costs one look at what is due; moving it costs more.
+_SLACK_S: Final = 0.001
+
+
+class Alarm:
+    """One timer for whatever is due next. Invariant: it rings at the earliest time that it was set to since it rang
+    last, a moment later at most: ``latest`` is where that moment ends. Whoever it calls finds out what is due.
+    """
+
+    __slots__ = ("_call_at", "_ring", "_timer", "latest")
+
+    def __init__(self, call_at: CallAt, ring: Callable[[], object]) -> None:
+        self._call_at = call_at
+        self._ring = ring
+        self._timer: TimerHandle | None = None
+        #: Setting it to this time or a later one changes nothing.
+        self.latest: float = inf
+
+    def set(self, when: float) -> None:
+        """Ring at this time, unless it rings earlier."""
+        if when >= self.latest:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.latest = when - _SLACK_S
+        self._timer = self._call_at(when, self._rings)
+
+    def cancel(self) -> None:
+        """Do not ring before it is set again. Safe to call twice."""
+        self.latest = inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rings(self) -> None:
+        self._timer, self.latest = None, inf
+        self._ring()
 
 
 def system_clock() -> Instant:

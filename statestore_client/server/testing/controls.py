@@ -288,7 +288,7 @@ class ControlledDriver(BrokerDriver):
 
     def catch_up(self) -> None:
         """Do all that is due by now, and all the work that follows from it, in one go."""
-        broker = self._broker
+        broker = self.broker
         while not self._is_closing:
             while broker.has_work:
                 broker.work(self._clock())
@@ -296,14 +296,13 @@ class ControlledDriver(BrokerDriver):
             deadline = broker.next_deadline()
             if deadline is None or deadline > self._clock().monotonic:
                 return
-            if self._timer is not None:
-                self._timer.cancel()
+            self._alarm.cancel()
             self._tick()
 
     def start_anew(self, broker: Broker, *, tell: bool) -> None:
         """Go on with another broker. Connections end, with a DISCONNECT if ``tell``. There must be no group commit."""
         if tell:
-            self._broker.shut_down()
+            self.broker.shut_down()
             self.flush()
         for connection, link in self._links.items():
             if connection.outbox or not tell:

@@ -124,14 +124,16 @@ class GroupCommit:
         """Write and send what there is, now or soon."""
         if self._is_scheduled or self._is_over or self._broker is None or (self._is_writing and self._is_awaited):
             return  # it will be looked at afterwards
-        self._release_free(self._broker)
+        journal, broker = self._journal, self._broker
+        if self._silent or (broker.dirty and not journal.is_urgent):
+            self._release_free(broker)
         if self._is_writing:
             return
-        if self._journal.is_urgent or (self._journal.is_full and self._journal):
+        if journal.is_urgent or (journal.waiting_bytes >= journal.most_bytes and journal):
             # Soon: after what has come in on other connections in the same moment.
             self._is_scheduled = True
             self._loop.call_soon(self._write)
-        elif self._journal and self._timer is None:
+        elif self._timer is None and journal:
             self._timer = self._loop.call_later(_LAZY_WRITE_S, self._write_lazily)
 
     def _write_lazily(self) -> None:
@@ -168,8 +170,9 @@ class GroupCommit:
 
     def _release_free(self, broker: Broker) -> None:
         """Send what depends on nothing that is still to be written."""
-        self._release([], self._silent_since)
-        while broker.has_dirty and not (self._silent or self._journal.is_urgent):
+        if self._silent:
+            self._release([], self._silent_since)
+        while broker.dirty and not (self._silent or self._journal.is_urgent):
             self._release(self._seal(broker), self._right.sent())
 
     def _release(self, connections: list[OutputCommitConnection], since: int) -> None:
@@ -185,7 +188,8 @@ class GroupCommit:
         for connection in connections:
             connection.release()
             self._send(connection)
-        self._wake()
+        if self._resting:
+            self._wake()
 
     def _wake(self) -> None:
         for rest in self._resting:
@@ -235,7 +239,8 @@ class GroupCommit:
         sealed, self._sealed = self._sealed, []
         self._release(sealed, self._sealed_since)
         self.flush()
-        self._wake()
+        if self._resting:
+            self._wake()
 
 
 def _nowhere(connection: Connection) -> None:

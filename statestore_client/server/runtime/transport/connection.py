@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder
+from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, Puback
 from statestore_client.server.runtime.fairness import TURN_S, RateLimiter
 from statestore_client.server.runtime.transport.sockets import SocketTransport, set_options
 from statestore_client.server.runtime.transport.tls import certificate_of, certified_name
@@ -151,10 +151,16 @@ class ServerConnection(asyncio.Protocol):
                 driver.received(connection, self._rate_limiter.count(self._until(ends, connection), time.monotonic()))
             elif len(unserved) == 1:
                 driver.received(connection, (unserved.popleft(),))
+            elif len(unserved) == 2 and type(unserved[0]) is Puback:
+                # Of an answer, with the next request: it causes nothing that this would have to wait for.
+                driver.received(connection, (unserved.popleft(), unserved.popleft()))
             elif unserved:
                 driver.received(connection, self._until(ends, connection))
             if not (unserved or self._chunks) or time.monotonic() >= ends:
                 break
+        is_done = not (unserved or self._chunks or self._error or self._backlog_bytes)
+        if is_done and not (self._is_unread or connection.is_congested or connection.is_held):
+            return  # as it mostly is: the peer is read on
         self._after_turn(connection)
 
     def _decode(self) -> bool:

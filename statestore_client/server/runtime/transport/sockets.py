@@ -199,8 +199,14 @@ class SocketTransport(asyncio.Transport):
         if self._is_lost:
             return
         if not self._buffer:
-            sent = self._send(data)
-            if sent == len(data) or self._is_lost:
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._lose(error)
+                return
+            if sent == len(data):
                 return
             data = memoryview(data)[sent:]
             self._loop.add_writer(self._fd, self._write_more)
@@ -209,19 +215,16 @@ class SocketTransport(asyncio.Transport):
             self._is_full = True
             self._protocol.pause_writing()
 
-    def _send(self, data: bytes | bytearray | memoryview[Any]) -> int:
-        """How many bytes the socket took."""
+    def _write_more(self) -> None:
         try:
-            return self._sock.send(data)
+            sent = self._sock.send(self._buffer)
         except (BlockingIOError, InterruptedError):
-            return 0
+            return
         except OSError as error:
             self._lose(error)
-            return 0
-
-    def _write_more(self) -> None:
-        del self._buffer[: self._send(self._buffer)]
-        if self._buffer or self._is_lost:
+            return
+        del self._buffer[:sent]
+        if self._buffer:
             return
         self._loop.remove_writer(self._fd)
         if self._is_full:

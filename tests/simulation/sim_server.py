@@ -103,7 +103,7 @@ class SimulatedServer(Host):
 
     def _flush(self) -> None:
         broker = self.broker
-        while broker.has_dirty:
+        while broker.dirty:
             for connection in broker.take_dirty():
                 if (link := self._links.get(connection)) is not None:
                     self._write(link, connection)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
-from support.broker_driver import Desk, World
+from random import Random
 
-from statestore_client.mqtt.packets import Disconnect, Puback, Publish, Pubrec, ReasonCode, Will
+import pytest
+from support.broker_driver import Client, Desk, World
+
+from statestore_client.mqtt.packets import (
+    Disconnect,
+    Puback,
+    Publish,
+    Pubrec,
+    ReasonCode,
+    Subscription,
+    Unsubscribe,
+    Will,
+)
 from statestore_client.server.broker import Deliver, Effect, Kick, Route
 from statestore_client.server.broker.router import Router
 
@@ -63,6 +74,62 @@ def test_deliver_reaches_the_owner_without_a_subscription_and_once_with_one(worl
     assert [m.properties.subscription_ids for m in plain.messages()] == [()]
     assert [m.properties.subscription_ids for m in subscribed.messages()] == [(4,)]
     assert spy.messages() == []
+
+
+def test_answers_go_to_who_is_subscribed_now(world: World, desk: Desk) -> None:
+    """An answer goes where a message of its topic would go, however subscriptions change between two answers."""
+    random, clients = Random(4), [world.client(f"c{number}", session_expiry=60) for number in range(4)]
+    filters = ("r/1", "r/+", "r/#", "+/1", "#", "$share/g/r/1", "other")
+    desk.effects = [Route(Publish("r/1", b"answer", 1))]
+    lasting, asks = world.client("lasting"), world.client("asks")
+    lasting.subscribe("r/1", qos=1)
+    for step in range(300):
+        number = random.randrange(4)
+        client, topic_filter = clients[number], random.choice(filters)
+        match random.randrange(5):
+            case 0 if topic_filter.startswith("$"):
+                client.subscribe(topic_filter, qos=1)
+            case 0:
+                asked = Subscription(topic_filter, random.randrange(3), no_local=step % 2 == 0)
+                client.subscribe(asked, identifier=step + 1)
+            case 1:
+                client.send(Unsubscribe(client.next_id(), (topic_filter,)))
+                client.received()
+            case 2:
+                client.lose()
+                clients[number] = world.client(f"c{number}", clean_start=step % 3 == 0, session_expiry=60)
+                clients[number].received()
+            case _:
+                pass
+        asks.publish("desk", b"", 1)
+        got = [_copies(each) for each in clients]
+        asks.publish("r/1", b"answer", 1)  # which is routed without a plan that is remembered
+        expected = [_copies(each) for each in clients]
+        is_shared = any("$share/g/r/1" in view.subscriptions for view in world.broker.sessions())
+        assert is_shared or got == expected
+        assert len(lasting.messages()) == 2
+        assert world.broker.audit() == ()
+
+
+def _copies(client: Client) -> list[tuple[int, bool, tuple[int, ...]]]:
+    """What came, acknowledged."""
+    came = client.messages()
+    client.send(*(Puback(each.packet_id) for each in came if each.qos == 1))
+    return [(each.qos, each.retain, each.properties.subscription_ids) for each in came]
+
+
+def test_answers_take_turns_in_a_share(world: World, desk: Desk) -> None:
+    """Members of a share get every second answer each, also when there are other subscribers of the topic."""
+    members = [world.client(f"m{number}") for number in range(2)]
+    desk.effects = [Route(Publish("r", b"answer", 1))]
+    asks = world.client("asks")
+    asks.subscribe("r", qos=1)
+    asks.publish("desk", b"", 1)
+    for member in members:
+        member.subscribe("$share/g/r", qos=1)
+    for _ in range(10):
+        asks.publish("desk", b"", 1)
+    assert [len(each.messages()) for each in (*members, asks)] == [5, 5, 11]
 
 
 def test_a_delivery_takes_no_turn_of_a_share(world: World, desk: Desk) -> None:

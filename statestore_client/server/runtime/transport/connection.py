@@ -8,6 +8,20 @@ it is bounded by the broker's outbox limit and the write buffer: a large payload
 thousands of subscriptions). When a connection has had its turn, the others get theirs before it goes on; meanwhile it
 is not read. The same while something that it caused is not done yet.
 
+**States.** A connection is in one of these; after each turn, :meth:`ServerConnection._after_turn` decides in which.
+
+=============  =======================================================================================================
+``READING``    the peer is read, and what comes is served at once
+``SERVING``    a turn is going on
+``QUEUED``     a turn is to come: for packets that wait, or for a large outbox; what comes waits for it
+``HELD``       the peer is not read until :meth:`~ServerConnection.flush`, :meth:`~ServerConnection.resume_reading` or
+               :meth:`~ServerConnection.resume_writing` finds nothing in the way any more
+``THROTTLED``  the peer is not read until a timer says that it may send again
+``CLOSED``     nothing that comes is looked at; the socket closes, perhaps after a moment (see below), or is closed
+=============  =======================================================================================================
+
+Invariant: while packets wait, the peer is not read.
+
 **Linger.** A close with unread bytes in the receive buffer makes the kernel send a reset, which destroys what the peer
 has not read yet, first of all the DISCONNECT that tells it what it did wrong. So the write side is shut down, and for a
 moment everything that still comes is read and thrown away.
@@ -18,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
@@ -59,6 +74,24 @@ _PACKET_BYTES: Final = 320
 _NO_DECODER: Final = PacketDecoder(version=None, max_packet_size=0)
 
 
+class _State(Enum):
+    """See the table above."""
+
+    READING = auto()
+    SERVING = auto()
+    QUEUED = auto()
+    HELD = auto()
+    THROTTLED = auto()
+    CLOSED = auto()
+
+
+#: Looking a member up in its enumeration takes as long as a call.
+_READING: Final = _State.READING
+_SERVING: Final = _State.SERVING
+_QUEUED: Final = _State.QUEUED
+_CLOSED: Final = _State.CLOSED
+
+
 class ServerConnection(asyncio.Protocol):
     """The asyncio side of one :class:`~statestore_client.server.broker.Connection`."""
 
@@ -71,13 +104,12 @@ class ServerConnection(asyncio.Protocol):
         "_error",
         "_held_bytes",
         "_is_client",
-        "_is_closing",
-        "_is_queued",
-        "_is_unread",
+        "_is_paused",
         "_linger_s",
         "_linger_timer",
         "_peer",
         "_rate_limiter",
+        "_state",
         "_throttle_timer",
         "_transport",
         "_unserved",
@@ -96,14 +128,13 @@ class ServerConnection(asyncio.Protocol):
         self._peer: Peer | None = None
         self._is_client = False  # it has, or had, a session
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._is_closing = False
+        self._state = _READING
+        self._is_paused = False  # the transport does not read
         self._unserved: deque[Packet] = deque()
         self._chunks: deque[bytes | memoryview] = deque()  # behind those, not decoded yet
         self._error: PacketError | None = None  # what came behind the unserved packets; nothing is decoded after it
         self._backlog_bytes = 0  # what chunks and unserved packets hold, roughly
         self._held_bytes = 0  # that it is counted with: those, and an unfinished packet; of strangers, all that came
-        self._is_queued = False  # for a turn
-        self._is_unread = False  # the peer is not read for now
         self._rate_limiter = RateLimiter.of(limits)
         self._throttle_timer: asyncio.TimerHandle | None = None  # until it may send more
 
@@ -114,7 +145,7 @@ class ServerConnection(asyncio.Protocol):
         driver = self._driver
         self._peer = peer = driver.peers.accepted(stream, self, driver.now)
         if driver.is_closing:
-            self._is_closing = True
+            self._state = _CLOSED
             stream.abort()
             return
         set_options(stream)
@@ -124,8 +155,8 @@ class ServerConnection(asyncio.Protocol):
         driver.peers.make_room(peer)
 
     def data_received(self, data: bytes) -> None:
-        connection = self._connection
-        if self._is_closing or connection is None:
+        connection, state = self._connection, self._state
+        if state is _CLOSED or connection is None:
             return
         self._chunks.append(data)
         self._driver.broker.counters.received_bytes += len(data)
@@ -133,14 +164,17 @@ class ServerConnection(asyncio.Protocol):
             self._rate_limiter.took_bytes(len(data), time.monotonic())
         if not self._is_client:
             self._count(self._held_bytes + len(data))
-        if not self._is_queued:
+        if state is not _QUEUED:
             self._serve(connection)
 
     def _serve(self, connection: Connection) -> None:
-        """Hand packets to the broker for one turn. Invariant: while any wait, the peer is not read."""
+        """Hand packets to the broker for one turn."""
         driver, unserved = self._driver, self._unserved
+        was_reading = self._state is _READING
+        if self._state is not _QUEUED:
+            self._state = _SERVING
         ends = time.monotonic() + TURN_S
-        while not self._is_closing and not connection.is_held and not connection.is_congested:
+        while self._state is not _CLOSED and not connection.is_held and not connection.is_congested:
             if not unserved and not self._decode():
                 break
             if connection.session is None and unserved:
@@ -158,9 +192,11 @@ class ServerConnection(asyncio.Protocol):
                 driver.received(connection, self._until(ends, connection))
             if not (unserved or self._chunks) or time.monotonic() >= ends:
                 break
-        is_done = not (unserved or self._chunks or self._error or self._backlog_bytes)
-        if is_done and not (self._is_unread or connection.is_congested or connection.is_held):
-            return  # as it mostly is: the peer is read on
+        has_backlog = unserved or self._chunks or self._error or self._backlog_bytes
+        if was_reading and self._state is _SERVING and not (has_backlog or self._is_paused):
+            self._state = _READING  # as it mostly is
+            if not connection.is_held:
+                return
         self._after_turn(connection)
 
     def _decode(self) -> bool:
@@ -211,24 +247,23 @@ class ServerConnection(asyncio.Protocol):
                 return
 
     def _after_turn(self, connection: Connection) -> None:
-        """Read on, queue for another turn, or wait until :meth:`flush` or :meth:`resume_writing` finds nothing in the
-        way any more.
-        """
+        """Decide what is next."""
         driver, error = self._driver, self._error
         has_more = bool(self._unserved or self._chunks) and error is None
         if has_more or self._unserved or self._backlog_bytes:
             self._keep_backlog(has_more=has_more or bool(self._unserved))
-        if self._is_closing or connection.ending is not None:
+        if self._state is _CLOSED or connection.ending is not None:
             return
         if error is not None and not self._unserved:
             driver.broken(connection, error, self._decoder.version)
-        elif connection.is_held or connection.is_congested or self._throttle_timer is not None:
-            self._pause_reading()
+        elif self._throttle_timer is not None:
+            self._wait(_State.THROTTLED)
+        elif connection.is_held or connection.is_congested:
+            self._wait(_State.HELD)
         elif has_more or self._unserved:
-            self._pause_reading()
-            self._queue()
+            self._wait(_QUEUED)
         else:
-            self._resume()
+            self._read_on()
 
     def _is_throttled(self, rate_limiter: RateLimiter) -> bool:
         """Whether the peer has sent more than it may for now. Then a timer goes on."""
@@ -241,26 +276,29 @@ class ServerConnection(asyncio.Protocol):
 
     def _throttle_over(self) -> None:
         self._throttle_timer = None
-        if self._connection is not None and not self._is_closing:
+        if self._connection is not None and self._state is not _CLOSED:
             self._driver.waited(self._connection)
+            if self._state is _State.THROTTLED:
+                self._state = _State.HELD
             self._go_on(self._connection)
 
     def _queue(self) -> None:
         """Ask for another turn."""
-        if not self._is_queued:
-            self._is_queued = True
+        if self._state is not _QUEUED:
+            self._state = _QUEUED
             self._driver.turns.add(self._turn)
 
     def _turn(self) -> bool:
-        self._is_queued = False
+        if self._state is _QUEUED:
+            self._state = _SERVING
         self.flush()
-        if self._connection is not None:
+        if self._connection is not None and self._state is not _CLOSED:
             self._serve(self._connection)
         return False  # queued again by itself
 
     def _keep_backlog(self, *, has_more: bool) -> None:
         """Count what waits to be served."""
-        waits = has_more and not self._is_closing
+        waits = has_more and self._state is not _CLOSED
         self._backlog_bytes = len(self._unserved) * _PACKET_BYTES + sum(map(len, self._chunks)) if waits else 0
         if self._is_client:
             self._count(self._decoder.buffered + self._backlog_bytes)
@@ -268,7 +306,9 @@ class ServerConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._connection is not None:
             self._driver.congested(self._connection)
-        self._pause_reading()
+        self._pause()
+        if self._state is _READING:
+            self._state = _State.HELD
 
     def resume_writing(self) -> None:
         connection = self._connection
@@ -281,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._is_closing = True
+        self._state = _CLOSED
         self._forget()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -294,7 +334,7 @@ class ServerConnection(asyncio.Protocol):
 
     def drop(self, error: PacketError) -> None:
         """It was chosen to go. It is told if it is known how; otherwise its place is free at once."""
-        can_be_told = self._decoder.version is not None and not self._is_closing
+        can_be_told = self._decoder.version is not None and self._state is not _CLOSED
         self.fail(error)
         if not can_be_told:
             self.abort()
@@ -306,7 +346,7 @@ class ServerConnection(asyncio.Protocol):
 
     def fail(self, error: PacketError) -> None:
         """What carries the bytes has broken, a WebSocket for example."""
-        if self._connection is not None and not self._is_closing:
+        if self._connection is not None and self._state is not _CLOSED:
             self._driver.broken(self._connection, error, self._decoder.version)
 
     # -- from the broker's driver --------------------------------------------------------------------------------------
@@ -314,7 +354,7 @@ class ServerConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write the outbox in one go; close if the connection has ended; let more out of the queue if there is room."""
         transport, connection = self._transport, self._connection
-        if transport is None or connection is None or self._is_closing:
+        if transport is None or connection is None or self._state is _CLOSED:
             return
         if not self._is_client and connection.session is not None:
             self._enter(connection)
@@ -333,19 +373,17 @@ class ServerConnection(asyncio.Protocol):
             return
         if connection.has_backlog and not connection.is_congested:
             self._driver.drained(connection)
-        if self._is_unread or self._unserved or self._chunks:
+        if self._state is _State.HELD:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
         """Serve what waited, in a turn of its own, if nothing is in the way any more."""
-        if connection.is_held or connection.is_congested or self._is_queued or self._is_closing:
-            return
-        if self._throttle_timer is not None:
+        if self._state is not _State.HELD or connection.is_held or connection.is_congested:
             return
         if self._unserved or self._chunks or self._error is not None:
             self._queue()
         else:
-            self._resume()
+            self._read_on()
 
     def _forget(self) -> None:
         """Nothing that came is looked at any more."""
@@ -365,19 +403,30 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(self._transport, SocketTransport):
             self._transport.read()
 
-    def _resume(self) -> None:
-        if self._is_unread and self._transport is not None and not self._is_closing:
-            self._is_unread = False
+    def _read_on(self) -> None:
+        """Nothing waits. A turn that was asked for meanwhile still comes."""
+        if self._state is not _QUEUED:
+            self._state = _READING
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
             self._transport.resume_reading()
 
-    def _pause_reading(self) -> None:
-        if not self._is_unread and self._transport is not None and not self._is_closing:
-            self._is_unread = True
+    def _wait(self, state: _State) -> None:
+        """Do not read the peer before it is served further. A turn that was asked for meanwhile decides anew."""
+        self._pause()
+        if state is _QUEUED:
+            self._queue()
+        elif self._state is not _QUEUED:
+            self._state = state
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None and self._state is not _CLOSED:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def abort(self) -> None:
         """Close without waiting for the peer to take what was written."""
-        self._is_closing = True
+        self._state = _CLOSED
         if self._transport is not None:
             self._transport.abort()
 
@@ -392,7 +441,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _close(self, transport: asyncio.Transport, *, lingering: bool, is_told: bool) -> None:
         """``is_told``: the peer reads from us why, and closes when it has read it."""
-        self._is_closing = True
+        self._state = _CLOSED
         self._forget()
         if lingering and transport.can_write_eof():
             try:

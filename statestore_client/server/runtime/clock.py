@@ -15,7 +15,7 @@ import attrs
 from statestore_client.clocks import monotonic, wall_ns
 from statestore_client.wire.instant import Instant
 
-__all__ = ["CallAt", "Clock", "ElapsedClock", "TimerHandle", "monotonic_origin", "system_clock"]
+__all__ = ["Alarm", "CallAt", "Clock", "ElapsedClock", "TimerHandle", "monotonic_origin", "system_clock"]
 
 #: Tests that need another time pass another function.
 Clock: TypeAlias = Callable[[], Instant]

@@ -9,14 +9,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe, Throttle, Turns
-from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, log_connected, log_gone, log_reports
+from statestore_client.server.runtime.observability.logs import (
+    LOGGER,
+    RefusalLog,
+    contained,
+    log_connected,
+    log_gone,
+    log_reports,
+)
 from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
 from statestore_client.server.runtime.transport.peers import Peers
 from statestore_client.server.runtime.version import package_version
@@ -31,6 +39,10 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.storage import GroupCommit
 
 __all__ = ["BrokerDriver", "ClientLink"]
+
+
+#: A defect of our own, and what becomes of it.
+_FAILED: Final = "the server failed; closing the connection that made it"
 
 
 class ClientLink(Protocol):
@@ -171,15 +183,16 @@ class BrokerDriver:
 
     def broken(self, connection: Connection, error: PacketError, version: int | None) -> None:
         """The bytes of a connection stopped making sense; ``version`` is what its decoder knows of it."""
-        try:
+        with contained(_FAILED, partial(self._abort, connection)):
             self.broker.receive_broken(connection, error.reason_code, error.message, self._clock(), version=version)
-        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
-            self._give_up(connection)
         self.flush()
 
     def _give_up(self, connection: Connection) -> None:
-        """Our own defect. The other clients must not suffer from it."""
-        LOGGER.exception("the server failed; closing the connection that made it")
+        """As :func:`contained` does, which takes as long as a packet."""
+        LOGGER.exception(_FAILED)
+        self._abort(connection)
+
+    def _abort(self, connection: Connection) -> None:
         link = self._links.get(connection)
         if link is not None:
             link.abort()
@@ -190,10 +203,8 @@ class BrokerDriver:
         link = self._links.get(connection)
         if link is None:
             return
-        try:
+        with contained(_FAILED, partial(self._abort, connection)):
             self.broker.verified(verification, verdict, self._clock())
-        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
-            self._give_up(connection)
         link.resume_reading()
         self.flush()
 
@@ -236,10 +247,8 @@ class BrokerDriver:
         if self._is_closing:
             self._note_end(connection)
             return  # all that the broker holds for its clients ends with it
-        try:
+        with contained("the broker failed on a lost connection"):
             self.broker.connection_lost(connection, self._clock())
-        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
-            LOGGER.exception("the broker failed on a lost connection")
         self._note_end(connection)
         self.flush()
 
@@ -303,20 +312,16 @@ class BrokerDriver:
 
     def _resume_all(self) -> None:
         for connection, link in tuple(self._links.items()):
-            try:
+            with contained(_FAILED, partial(self._abort, connection)):
                 link.resume_reading()
-            except Exception:  # noqa: BLE001 - our own defect; those behind it must not suffer from it
-                self._give_up(connection)
 
     def _work(self) -> bool:
         """Let the broker go on with what was too much for one call, for a turn."""
         broker, ends = self.broker, time.monotonic() + TURN_S
-        try:
+        with contained("the broker failed at its work"):
             while broker.has_work and not self._is_closing and time.monotonic() < ends:
                 broker.work(self._clock())
                 self.flush()
-        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
-            LOGGER.exception("the broker failed at its work")
         self._works = broker.has_work and not self._is_closing
         return self._works
 
@@ -326,10 +331,8 @@ class BrokerDriver:
             self._alarm.set(deadline)
 
     def _tick(self) -> None:
-        try:
+        with contained("the broker failed in a tick"):
             self.broker.tick(self._clock())
-        except Exception:  # noqa: BLE001 - our own defect; the other clients must not suffer from it
-            LOGGER.exception("the broker failed in a tick")
         self.flush()
 
     # -- the end ------------------------------------------------------------------------------------------------------

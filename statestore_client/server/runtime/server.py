@@ -16,7 +16,7 @@ from statestore_client.server.broker import Broker
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
-from statestore_client.server.runtime.observability.logs import LOGGER, log_event
+from statestore_client.server.runtime.observability.logs import contained, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.settings import ServerSettings
@@ -271,10 +271,8 @@ class Server:
             self._monitor.review()
 
     def _look_again(self) -> None:
-        try:
+        with contained("reloading failed"):
             self.reload()
-        except Exception:  # noqa: BLE001 - our own defect; looking goes on
-            LOGGER.exception("reloading failed")
         self._look = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look_again)
 
     # -- access rules -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import attrs
 from statestore_client.mqtt.packets import ReasonCode, split_shared_filter, validate_topic_filter
 from statestore_client.server.broker.topic_tree import FilterTree
 from statestore_client.server.checks import function
-from statestore_client.server.runtime.observability.logs import LOGGER
+from statestore_client.server.runtime.observability.logs import contained
 from statestore_client.thread_locks import Mutex
 
 if TYPE_CHECKING:
@@ -137,10 +137,8 @@ class EventDispatcher:
         """What they cause is called in the next round."""
         calls, self._calls = self._calls, deque()
         for hook, event in calls:
-            try:
+            with contained("a hook failed"):  # a mistake of the program
                 hook(event)
-            except Exception:  # noqa: BLE001 - a mistake of the program; the server goes on
-                LOGGER.exception("a hook failed")
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raft_client._common.http_server import HttpResponse
 from statestore_client.server.monitor.locks import without_holders
-from statestore_client.server.runtime.observability.logs import LOGGER
+from statestore_client.server.runtime.observability.logs import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,10 +112,8 @@ class Monitor:
         late_s = max(0.0, self._loop.time() - self._due)
         self._due = self._loop.time() + _EVERY_S
         self._timer = self._loop.call_at(self._due, self._tick)
-        try:
+        with contained("the monitor failed"):
             self._tell(late_s)
-        except Exception:  # noqa: BLE001 - our own defect; the server goes on
-            LOGGER.exception("the monitor failed")
 
     def _tell(self, late_s: float) -> None:
         """All viewers what is new."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.runtime.fairness import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from statestore_client.server.broker import Connection
     from statestore_client.server.broker.reports import Reports
@@ -30,6 +31,19 @@ def shortened(fields: Mapping[str, object]) -> dict[str, Any]:
         name: f"{value[:LONGEST]}..." if isinstance(value, str) and len(value) > LONGEST else value
         for name, value in fields.items()
     }
+
+
+@contextmanager
+def contained(what: str, then: Callable[[], object] | None = None) -> Iterator[None]:
+    """Log a defect of our own in the body of the ``with`` statement, call ``then``, and go on: other clients, and what
+    comes behind it, must not suffer from it.
+    """
+    try:
+        yield
+    except Exception:
+        LOGGER.exception(what)
+        if then is not None:
+            then()
 
 
 def log_event(level: int, event: str, *, error: BaseException | None = None, **fields: object) -> None:

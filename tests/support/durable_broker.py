@@ -30,7 +30,7 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.lifecycle import GRACE_S
 from statestore_client.server.broker.message import Message
-from statestore_client.server.broker.outbound import MessageDelivery
+from statestore_client.server.broker.message import Delivery
 from statestore_client.server.broker.session import OutputCommitConnection, Session
 from statestore_client.server.journal import TIME, Done, Journal, StreamTables, WriteBatch
 from statestore_client.wire.instant import Instant
@@ -328,7 +328,7 @@ def _session_state(session: Session, now: Instant, is_exact: bool) -> dict[str, 
     }
 
 
-def _size(delivery: MessageDelivery) -> int:
+def _size(delivery: Delivery) -> int:
     """Without what a message from the disk does not have."""
     message = delivery.message
     return 0 if message.is_fleeting else message.size - len(message.block or b"")

@@ -17,7 +17,7 @@ from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.broker.outbound import BoundedOutbound, MessageQueue
+    from statestore_client.server.broker.outbound import MessageQueue, Outbound
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
 
@@ -82,7 +82,7 @@ def _of_session(state: State, session: Session) -> Iterator[str]:
         yield from _of_queue(queue, session)
 
 
-def _of_outbound(outbound: BoundedOutbound) -> Iterator[str]:
+def _of_outbound(outbound: Outbound) -> Iterator[str]:
     in_flight = outbound.in_flight
     yield from _at_most("messages in flight on this connection", outbound.used, outbound.window)
     counted = sum(delivery.is_counted for delivery in in_flight.values())

@@ -28,7 +28,7 @@ from statestore_client.server.journal import Stream
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from statestore_client.server.broker.message import Message, MessageDelivery
+    from statestore_client.server.broker.message import Delivery, Message
     from statestore_client.server.broker.retained import RetainedCursor
     from statestore_client.server.broker.topic_tree import GrantedSubscription
     from statestore_client.server.journal import Journal
@@ -45,8 +45,8 @@ class SessionPersister:
         self.number: int = number
         self._persistence = persistence
         self._deliveries = persistence.journal[Stream.DELIVERIES]
-        self._numbers: dict[MessageDelivery, int] = {}
-        self._whole: dict[MessageDelivery, int] = {}  # those with the message inside
+        self._numbers: dict[Delivery, int] = {}
+        self._whole: dict[Delivery, int] = {}  # those with the message inside
         self._releases: dict[int, int] = {}  # by packet identifier
         self._cursors: set[str] = set()  # filters
 
@@ -99,7 +99,7 @@ class SessionPersister:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def queued(self, delivery: MessageDelivery) -> None:
+    def queued(self, delivery: Delivery) -> None:
         """A delivery is queued."""
         if delivery.message.is_fleeting:
             return
@@ -107,7 +107,7 @@ class SessionPersister:
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, delivery.subscription_ids, 0, 0)
         self._numbers[delivery] = self._deliveries.add(record)
 
-    def started(self, delivery: MessageDelivery) -> None:
+    def started(self, delivery: Delivery) -> None:
         """A delivery is in flight, at once or after it waited."""
         if delivery.message.is_fleeting:
             return
@@ -124,14 +124,14 @@ class SessionPersister:
         ids, packet_id = delivery.subscription_ids, delivery.packet_id
         write(number, DeliveryRecord(self.number, kept, delivery.qos, delivery.retain, ids, packet_id, order))
 
-    def _started_whole(self, delivery: MessageDelivery, order: int) -> None:
+    def _started_whole(self, delivery: Delivery, order: int) -> None:
         """This is the only delivery so far, so that the message needs no record of its own."""
         self._whole[delivery] = order
         message, ids = delivery.message, delivery.subscription_ids
         record = DeliveryRecord(self.number, message, delivery.qos, delivery.retain, ids, delivery.packet_id, order)
         self._deliveries.create(order, record, message.size)
 
-    def released(self, delivery: MessageDelivery) -> None:
+    def released(self, delivery: Delivery) -> None:
         """PUBREC came: the message is at the other end, PUBREL is on its way. Safe to call twice."""
         if delivery.packet_id in self._releases:
             return
@@ -139,7 +139,7 @@ class SessionPersister:
         stream = self._persistence.journal[Stream.RELEASES]
         self._releases[delivery.packet_id] = stream.add(ReleaseRecord(self.number, delivery.packet_id))
 
-    def done(self, delivery: MessageDelivery) -> None:
+    def done(self, delivery: Delivery) -> None:
         """A delivery is over. Safe to call twice. Nothing waits until that is written: without it, a message or PUBREL
         that was acknowledged is sent again after a crash, with DUP set.
         """
@@ -150,7 +150,7 @@ class SessionPersister:
         if number is not None:
             self._persistence.journal[Stream.RELEASES].remove_lazily(number)
 
-    def _message_done(self, delivery: MessageDelivery) -> None:
+    def _message_done(self, delivery: Delivery) -> None:
         number = self._whole.pop(delivery, None)
         if number is not None:
             self._deliveries.remove_lazily(number)
@@ -175,7 +175,7 @@ class SessionPersister:
 
     # -- after a restart ----------------------------------------------------------------------------------------------
 
-    def loaded(self, delivery: MessageDelivery, number: int, message_number: int | None) -> None:
+    def loaded(self, delivery: Delivery, number: int, message_number: int | None) -> None:
         """This delivery is in the journal already; None: with its message inside."""
         if message_number is None:
             self._whole[delivery] = number

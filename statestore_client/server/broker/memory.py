@@ -16,7 +16,7 @@ from statestore_client.server.broker.message import LARGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.broker.message import Message, MessageDelivery
+    from statestore_client.server.broker.message import Delivery, Message
 
 #: One more receiver of a message: the object, and its places in queue and dictionary.
 DELIVERY_BYTES: Final = 256
@@ -47,7 +47,7 @@ class SizedQueue(Protocol):
     bytes: int
     promote_at: int
 
-    def evict(self, *, newest: bool) -> MessageDelivery | None:
+    def evict(self, *, newest: bool) -> Delivery | None:
         """Take out a message of a client; None if there is none near that end."""
 
 

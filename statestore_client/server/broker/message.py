@@ -23,7 +23,6 @@ __all__ = [
     "OVERHEAD_BYTES",
     "Delivery",
     "Message",
-    "MessageDelivery",
     "forwarded_properties",
     "held_bytes",
     "message_of",
@@ -223,25 +222,18 @@ def _patched(frame: bytes, packet_id: int) -> bytes:
 
 @attrs.define(eq=False)
 class Delivery:
-    """One message on its way to the peer; what the message is, a subclass says.
+    """One message on its way to one client.
 
-    The fields below ``qos`` are :class:`.Outbound`'s. ``packet_id`` is 0 until the delivery starts.
+    The fields that are not given are :class:`.Outbound`'s. ``packet_id`` is 0 until the delivery starts.
     """
 
+    message: Message
     qos: int
+    retain: bool
+    subscription_ids: tuple[int, ...]
     packet_id: int = attrs.field(default=0, init=False)
     is_released: bool = attrs.field(default=False, init=False)  # PUBREC came, PUBREL was sent
     is_counted: bool = attrs.field(default=False, init=False)  # takes a place of this connection's receive maximum
-
-
-@attrs.define(eq=False)
-class MessageDelivery(Delivery):
-    """One message on its way to one client."""
-
-    message: Message
-    qos: int  # again, to stand behind the message
-    retain: bool
-    subscription_ids: tuple[int, ...]
 
 
 def will_packet(will: Will) -> Publish:

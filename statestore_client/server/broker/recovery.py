@@ -14,7 +14,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.broker.memory import UNRELEASED_BYTES
-from statestore_client.server.broker.message import Message, MessageDelivery, will_bytes
+from statestore_client.server.broker.message import Delivery, Message, will_bytes
 from statestore_client.server.broker.records import (
     NO_PROPERTIES,
     CopiesRecord,
@@ -149,14 +149,14 @@ class Recovery:
 
     def _deliveries(self, storage: StoredRecords) -> None:
         last = 0
-        in_flight: list[tuple[int, Session, MessageDelivery, int]] = []
+        in_flight: list[tuple[int, Session, Delivery, int]] = []
         for number, fields in load(storage, Stream.DELIVERIES):
             record = DeliveryRecord.read(fields, self._timeline)
             stored = self._sessions[record.session]
             session = stored.session
             kept = record.message if isinstance(record.message, int) else None
             message = record.message if isinstance(record.message, Message) else self._messages[record.message]
-            delivery = MessageDelivery(message, record.qos, record.retain, record.ids)
+            delivery = Delivery(message, record.qos, record.retain, record.ids)
             stored.persister.loaded(delivery, number, kept)
             if record.packet_id:
                 in_flight.append((record.order, session, delivery, record.packet_id))
@@ -180,13 +180,13 @@ class Recovery:
             persistence.hold_loaded(message, record.message)
             for qos, retain, ids, sessions in record.groups:
                 for stored in filter(None, map(self._sessions.get, sessions)):
-                    delivery = MessageDelivery(message, qos, retain, ids)
+                    delivery = Delivery(message, qos, retain, ids)
                     stored.session.outbound.waiting.push(delivery)
                     stored.persister.queued(delivery)
             persistence.release(message)
         self._continue(Stream.COPIES, number)
 
-    def _put_in_flight(self, session: Session, delivery: MessageDelivery, packet_id: int) -> None:
+    def _put_in_flight(self, session: Session, delivery: Delivery, packet_id: int) -> None:
         outbound = session.outbound
         delivery.packet_id = packet_id
         outbound.restore(delivery)
@@ -199,7 +199,7 @@ class Recovery:
         for number, fields in load(storage, Stream.RELEASES):
             record = ReleaseRecord.read(fields)
             stored = self._sessions[record.session]
-            delivery = MessageDelivery(nothing, 2, False, ())
+            delivery = Delivery(nothing, 2, False, ())
             delivery.is_released = True
             stored.persister.release_loaded(record.packet_id, number)
             self._put_in_flight(stored.session, delivery, record.packet_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.server.broker.memory import DELIVERY_BYTES
-from statestore_client.server.broker.message import MessageDelivery
+from statestore_client.server.broker.message import Delivery
 from statestore_client.server.broker.records import CopiesRecord
 from statestore_client.server.broker.subscriptions import BLOCK, Target, caught_up
 from statestore_client.server.journal import Stream
@@ -321,7 +321,7 @@ class Router:
             has_room = budget.total + message.size <= budget.limit and not outbound.waiting.items
             if not has_room and not self.overflow.accepts(session, message, now, is_promised=is_promised):
                 continue
-            delivery = MessageDelivery(message, qos, retain, ids)
+            delivery = Delivery(message, qos, retain, ids)
             connection = session.connection
             if connection is None or session.cursors or not outbound.is_open or connection.is_full:
                 if connection is None and not outbound.waiting.items:
@@ -353,7 +353,7 @@ class Router:
         retained.put(message)
         return True
 
-    def _put(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+    def _put(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """Send a delivery that is in flight or of QoS 0. One that cannot be sent counts as done."""
         try:
             was_sent = connection.publish(delivery, now)
@@ -372,7 +372,7 @@ class Router:
         if connection is None:
             return
         waiting = session.waiting0
-        delivery = MessageDelivery(message, 0, retain, ids)
+        delivery = Delivery(message, 0, retain, ids)
         # Behind the retained messages, unless those wait for acknowledgements.
         has_to_wait = waiting.items or connection.is_full or (session.cursors and session.outbound.has_window)
         if not has_to_wait and (not message.is_large or self._admits0(session, message, now)):
@@ -447,11 +447,11 @@ class Router:
                 session.persister.cursor_moved(cursor)
             if message is None or (cursor.no_local and message.publisher == session.client_id):
                 continue
-            delivery = MessageDelivery(message, min(message.qos, cursor.qos), True, cursor.ids)
+            delivery = Delivery(message, min(message.qos, cursor.qos), True, cursor.ids)
             self._give(session, connection, delivery, now)
         return bool(session.cursors)
 
-    def _give(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+    def _give(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """Send a retained message to a client whose window is open, before what waits."""
         message = delivery.message
         if self._admits0(session, message, now):
@@ -463,7 +463,7 @@ class Router:
         else:
             self._state.counters.dropped_qos0 += 1
 
-    def _start(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+    def _start(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         is_expired = delivery.message.is_expired(now)
         if is_expired or not session.may_get(delivery.message.topic):
             if is_expired:
@@ -479,7 +479,7 @@ class Router:
             session.outbound.start(delivery)
         self._put(session, connection, delivery, now)
 
-    def _put_again(self, session: Session, connection: Connection, delivery: MessageDelivery, now: Instant) -> None:
+    def _put_again(self, session: Session, connection: Connection, delivery: Delivery, now: Instant) -> None:
         """A new connection may take smaller packets than the last one did, and have lost rights."""
         if not session.may_get(delivery.message.topic):
             self._state.counters.dropped_forbidden += 1

@@ -29,7 +29,7 @@ from statestore_client.mqtt.qos import PUBACK, Inbound
 from statestore_client.server.broker.limits import NEVER_EXPIRES
 from statestore_client.server.broker.memory import UNRELEASED_BYTES
 from statestore_client.server.broker.message import LARGE_BYTES
-from statestore_client.server.broker.outbound import BoundedOutbound, MessageQueue
+from statestore_client.server.broker.outbound import MessageQueue, Outbound
 from statestore_client.server.broker.records import SessionRecord
 from statestore_client.server.key_index import KeyIndex
 from statestore_client.server.shares import Shares
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.journal_writer import BrokerPersistence, SessionPersister
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.memory import MemoryBudget
-    from statestore_client.server.broker.message import Message, MessageDelivery
+    from statestore_client.server.broker.message import Delivery, Message
     from statestore_client.server.broker.retained import RetainedCursor
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.topic_tree import GrantedSubscription
@@ -209,7 +209,7 @@ class Connection:
         """Send an acknowledgement with success, the most frequent packet of all: four bytes."""
         self.write(kind + packet_id.to_bytes(2, "big"))
 
-    def publish(self, delivery: MessageDelivery, now: Instant) -> bool:
+    def publish(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH. False if it is larger than the peer accepts: it was not sent."""
         if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=0):
             return True
@@ -222,7 +222,7 @@ class Connection:
             return True
         return self._put(message, frame)
 
-    def publish_again(self, delivery: MessageDelivery, now: Instant) -> bool:
+    def publish_again(self, delivery: Delivery, now: Instant) -> bool:
         """Send a PUBLISH that an earlier connection may have seen, with DUP set. False as in :meth:`publish`."""
         if self.aliases is not None and self._publish_aliased(self.aliases, delivery, now, dup=8):
             return True
@@ -231,7 +231,7 @@ class Connection:
         )
         return self._put(delivery.message, frame)
 
-    def _publish_aliased(self, aliases: OutgoingAliases, delivery: MessageDelivery, now: Instant, *, dup: int) -> bool:
+    def _publish_aliased(self, aliases: OutgoingAliases, delivery: Delivery, now: Instant, *, dup: int) -> bool:
         """Send a PUBLISH with a topic alias. False if there is none left for its topic, or if it would be too large."""
         message = delivery.message
         alias = aliases.of(message.topic)
@@ -507,7 +507,7 @@ class Session:
     """
 
     client_id: str
-    outbound: BoundedOutbound
+    outbound: Outbound
     waiting0: MessageQueue
     inbound: Inbound = attrs.Factory(Inbound)
     subscriptions: dict[str, GrantedSubscription] = attrs.Factory(dict)
@@ -654,7 +654,7 @@ class Sessions:
 
     def create(self, client_id: str, user: str | None = None, *, is_lasting: bool = False) -> Session:
         """A new session of a user; ``is_lasting`` if it is to outlive its connections."""
-        outbound = BoundedOutbound(self._queue(), self._budget, self._limits.in_flight_bytes)
+        outbound = Outbound(self._queue(), self._budget, self._limits.in_flight_bytes)
         session = Session(client_id, outbound, self._queue())
         session.waiting0.owner = session.outbound.waiting.owner = client_id
         if is_lasting and self._persistence is not None:

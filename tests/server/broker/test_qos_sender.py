@@ -7,29 +7,41 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeAlias
 
-import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from statestore_client.mqtt.packets import PublishProperties
 from statestore_client.mqtt.qos import Inbound
-from statestore_client.server.broker.outbound import Answer, Delivery, Outbound, Waiting
+from statestore_client.server.broker.memory import MemoryBudget
+from statestore_client.server.broker.message import Delivery, Message
+from statestore_client.server.broker.outbound import Answer, MessageQueue, Outbound
 
 #: ("PUBLISH", packet identifier, number, QoS, DUP), or (name, packet identifier).
 Frame: TypeAlias = tuple[str, int, int, int, bool] | tuple[str, int]
 
 
-@attrs.define(eq=False)
-class Numbered(Delivery):
-    number: int
+#: More than is ever held here.
+PLENTY = 10**9
 
 
-def delivery(number: int = 0, qos: int = 1) -> Numbered:
-    return Numbered(qos, number)
+def delivery(number: int = 0, qos: int = 1) -> Delivery:
+    """One of a message whose topic is a number."""
+    return Delivery(Message(str(number), b"", qos, False, PublishProperties(), "", None), qos, False, ())
 
 
-def outbound(window: int = 10) -> Outbound[Numbered]:
-    made: Outbound[Numbered] = Outbound(Waiting())
+def number_of(one: Delivery) -> int:
+    return int(one.message.topic)
+
+
+def empty() -> Outbound:
+    """Not connected yet."""
+    budget = MemoryBudget(PLENTY, 0)
+    return Outbound(MessageQueue(PLENTY, PLENTY, budget), budget, PLENTY)
+
+
+def outbound(window: int = 10) -> Outbound:
+    made = empty()
     made.resume(window)
     return made
 
@@ -94,7 +106,7 @@ class Sender(RuleBasedStateMachine):
 
     def pump(self) -> None:
         while (one := self.sender.next_ready()) is not None:
-            number = one.number
+            number = number_of(one)
             if one.packet_id == 0:
                 self.sender.start(one)
                 self.started.append(number)
@@ -108,8 +120,8 @@ class Sender(RuleBasedStateMachine):
         self.number += 1
         if self.sender.is_open:
             self.sender.start(one)
-            self.started.append(one.number)
-            self.open[one.packet_id] = (one.number, qos)
+            self.started.append(number_of(one))
+            self.open[one.packet_id] = (number_of(one), qos)
         else:
             self.sender.waiting.push(one)
 
@@ -161,7 +173,7 @@ class Pair:
 
     def __init__(self, window: int) -> None:
         self.window = window
-        self.outbound: Outbound[Numbered] = Outbound(Waiting())
+        self.outbound: Outbound = empty()
         self.inbound = Inbound()
         self.there: deque[Frame] = deque()
         self.back: deque[Frame] = deque()
@@ -189,17 +201,17 @@ class Pair:
         self.connect()
 
     def offer(self, qos: int) -> None:
-        delivery = Numbered(qos, len(self.offered))
-        self.offered.append(delivery.number)
+        one = delivery(len(self.offered), qos)
+        self.offered.append(number_of(one))
         if self.outbound.is_open:
-            self.outbound.start(delivery)
-            self.put(delivery, dup=False)
+            self.outbound.start(one)
+            self.put(one, dup=False)
         else:
-            self.outbound.waiting.push(delivery)
+            self.outbound.waiting.push(one)
 
-    def put(self, delivery: Numbered, *, dup: bool) -> None:
-        assert self.sent.setdefault(delivery.number, delivery.packet_id) == delivery.packet_id
-        self.there.append(("PUBLISH", delivery.packet_id, delivery.number, delivery.qos, dup))
+    def put(self, one: Delivery, *, dup: bool) -> None:
+        assert self.sent.setdefault(number_of(one), one.packet_id) == one.packet_id
+        self.there.append(("PUBLISH", one.packet_id, number_of(one), one.qos, dup))
 
     def pump(self) -> None:
         while (delivery := self.outbound.next_ready()) is not None:
@@ -237,7 +249,7 @@ class Pair:
         else:
             answer = self.outbound.acknowledged(packet_id) if name == "PUBACK" else self.outbound.completed(packet_id)
             if answer is Answer.DONE and delivery is not None:
-                self.finished.append(delivery.number)
+                self.finished.append(number_of(delivery))
         assert answer is Answer.DONE
         self.pump()
 

@@ -34,7 +34,6 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker import Broker, BrokerLimits, Connection
 from statestore_client.server.broker.records import GrantRecord, SessionRecord
-from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.broker.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Changes, Journal, Record, Stream, Subject, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
@@ -130,7 +129,7 @@ class _World:
         return connection
 
     def _commit(self) -> None:
-        connections = [c for c in self._broker.take_dirty() if isinstance(c, OutputCommitConnection)]
+        connections = [c for c in self._broker.take_dirty() if isinstance(c, Connection)]
         for connection in connections:
             connection.seal()
         self.turn(lambda: self._journal.cut(self.now))

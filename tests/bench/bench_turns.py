@@ -21,7 +21,6 @@ from measure import Options, Report
 
 from statestore_client.mqtt.packets import Connect, ConnectProperties, Packet, Publish, Subscribe, Subscription
 from statestore_client.server.broker import Broker, BrokerLimits, Connection
-from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.journal import Journal
 from statestore_client.wire.instant import Instant
 
@@ -64,7 +63,7 @@ class _World:
             journal = self._journal
             self._turn(lambda: journal.cut(_NOW))
         for connection in self._broker.take_dirty():
-            if isinstance(connection, OutputCommitConnection):
+            if isinstance(connection, Connection):
                 connection.seal()
                 connection.release()
             connection.take()

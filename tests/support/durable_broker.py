@@ -29,9 +29,8 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server.broker import Application, Broker, BrokerLimits, Gatekeeper
 from statestore_client.server.broker.lifecycle import GRACE_S
-from statestore_client.server.broker.message import Message
-from statestore_client.server.broker.message import Delivery
-from statestore_client.server.broker.session import OutputCommitConnection, Session
+from statestore_client.server.broker.message import Delivery, Message
+from statestore_client.server.broker.session import Connection, Session
 from statestore_client.server.journal import TIME, Done, Journal, StreamTables, WriteBatch
 from statestore_client.wire.instant import Instant
 from support.broker_driver import Client, World
@@ -123,8 +122,8 @@ class DurableWorld(World):
         for connection in connections:
             connection.release()
 
-    def _staged(self) -> list[OutputCommitConnection]:
-        return [c for c in dict.fromkeys(self.broker.take_dirty()) if isinstance(c, OutputCommitConnection)]
+    def _staged(self) -> list[Connection]:
+        return [*dict.fromkeys(self.broker.take_dirty())]
 
     def crash(self, away_s: float = 0.0, *, boot: int = BOOT) -> None:
         """Everything that was not committed is gone; another process takes over after a while. With another ``boot``

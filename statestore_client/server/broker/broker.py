@@ -54,7 +54,6 @@ from statestore_client.server.broker.router import Router
 from statestore_client.server.broker.session import (
     Connection,
     Ending,
-    OutputCommitConnection,
     Session,
     SessionView,
     view_of,
@@ -223,9 +222,8 @@ class Broker:
         """
         begin = now if since is None else Instant(since, now.wall_ms)
         state = self._state
-        common = (peer, state.dirty, state.limits.outbox_bytes, state.budget, begin.monotonic)
-        journal = self._journal
-        connection = Connection(*common) if journal is None else OutputCommitConnection(*common, journal=journal)
+        limit, budget = state.limits.outbox_bytes, state.budget
+        connection = Connection(peer, state.dirty, limit, budget, begin.monotonic, journal=self._journal)
         connection.certificate = certificate
         state.connections[connection] = None
         self._lifecycle.watch(connection, state.limits.connect_timeout_s, begin)

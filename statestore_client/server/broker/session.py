@@ -113,9 +113,15 @@ class Ending:
 class Connection:
     """Written by the broker, emptied by the runtime.
 
+    *Output commit*: what is said to a client waits until what it depends on is durable. With a ``journal``, the broker
+    writes into ``staged``. The runtime takes a cut of the journal and seals what is staged at that moment; when the cut
+    is durable, it releases that into the outbox. So an acknowledgement, a reply or a delivery never goes out before the
+    records that were made before it. Without a journal, ``staged`` is the outbox.
+
     The runtime takes ``outbox`` with :meth:`take` and writes it in one go; once ``ending`` is set it closes the socket
     after that. ``is_congested`` is the runtime's word that the socket takes no more for now.
-    Invariant: nothing is added to the outbox after ``ending`` was set.
+    Invariant: nothing is staged after ``ending`` was set. Invariant: ``outbox_bytes`` counts what is staged, sealed and
+    in the outbox; bytes go this way and keep their order.
     """
 
     peer: str
@@ -148,9 +154,14 @@ class Connection:
     verification: Verification | None = None
     held: deque[tuple[Publish, float]] | None = None  # see Backpressure in overflow.py; with the moments since when
     held_bytes: int = 0  # of those
+    journal: Journal | None = attrs.field(default=None, kw_only=True, repr=False)
+    staged: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
+    sealed: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.opened_at = self.last_received
+        if self.journal is None:
+            self.staged = self.outbox
 
     @property
     def is_full(self) -> bool:
@@ -173,10 +184,14 @@ class Connection:
 
     @property
     def is_held(self) -> bool:
-        """Whether its next packet has to wait: what it caused is not done yet, or its credentials are being verified.
+        """Whether its next packet has to wait: what it caused is not done yet, its credentials are being verified, or
+        the disk is behind: whoever went on sending would fill the memory.
 
-        When it no longer has to, the connection is among the dirty ones.
+        When it no longer has to, the connection is among the dirty ones, but for the disk.
         """
+        journal = self.journal
+        if journal is not None and journal.waiting_bytes >= journal.most_bytes:
+            return True
         return self.pending > 0 or (self.verification is not None and self.session is None)
 
     def job_done(self) -> None:
@@ -186,14 +201,27 @@ class Connection:
             self._dirty.append(self)
 
     def write(self, frame: bytes | memoryview) -> None:
-        """Append encoded bytes to the outbox."""
+        """Stage encoded bytes."""
         if self.ending is not None:
             return
-        outbox = self.outbox
-        if not outbox:
+        staged = self.staged
+        if not staged:
             self._dirty.append(self)
-        outbox.append(frame)
+        staged.append(frame)
         self.outbox_bytes += len(frame)
+
+    def seal(self) -> None:
+        """All that is staged waits for the cut that is taken now, and so does what is sealed already."""
+        if self.sealed:
+            self.sealed.extend(self.staged)
+            self.staged.clear()
+        else:
+            self.sealed, self.staged = self.staged, self.sealed
+
+    def release(self) -> None:
+        """The cut is durable."""
+        self.outbox.extend(self.sealed)
+        self.sealed.clear()
 
     def send(self, packet: Packet) -> None:
         """Send anything but PUBLISH. A packet larger than the peer accepts, a SUBACK of a thousand codes for example,
@@ -278,7 +306,7 @@ class Connection:
 
     def pieces(self) -> Iterable[bytes | memoryview]:
         """All that waits to be written, in order."""
-        return self.outbox
+        return self.outbox if self.journal is None else (*self.outbox, *self.sealed, *self.staged)
 
     def take(self) -> bytes:
         """Empty the outbox."""
@@ -287,7 +315,7 @@ class Connection:
         if self.shared:
             self._let_go(outbox)
         outbox.clear()
-        self.outbox_bytes = 0
+        self.outbox_bytes -= len(data)
         return data
 
     def take_some(self, at_most: int) -> bytes | memoryview:
@@ -312,9 +340,10 @@ class Connection:
         return data
 
     def discard(self) -> None:
-        """Throw away what is in the outbox."""
-        self._let_go(self.outbox)
-        self.outbox.clear()
+        """Throw away what waits to be written."""
+        for pieces in (self.outbox, self.sealed, self.staged):
+            self._let_go(pieces)
+            pieces.clear()
         self.outbox_bytes = 0
 
     def _let_go(self, pieces: Iterable[bytes | memoryview]) -> None:
@@ -406,75 +435,6 @@ class Verification:
     def is_current(self) -> bool:
         """Whether anybody still wants to know."""
         return self.connection.verification is self and self.connection.ending is None
-
-
-# -- output commit -----------------------------------------------------------------------------------------------------
-#
-# Output commit: what is said to a client waits until what it depends on is durable.
-#
-# The broker writes into ``staged``. The runtime takes a cut of the journal and seals what is staged at that moment;
-# when the cut is durable, it releases that into the outbox. So an acknowledgement, a reply or a delivery never goes out
-# before the records that were made before it.
-
-
-@attrs.define(eq=False)
-class OutputCommitConnection(Connection):
-    """A connection of a broker with a journal.
-
-    Invariant: ``outbox_bytes`` counts what is staged, sealed and in the outbox; bytes go this way and keep their order.
-    """
-
-    outbox_bytes: int = 0  # the base class's: this one counts it, too
-    journal: Journal = attrs.field(kw_only=True, repr=False)
-    staged: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
-    sealed: list[bytes | memoryview] = attrs.field(factory=list, init=False, repr=False)
-
-    @property
-    def is_held(self) -> bool:
-        """Also while the disk is behind: whoever goes on sending would fill the memory."""
-        journal = self.journal
-        is_behind = journal.waiting_bytes >= journal.most_bytes
-        return is_behind or self.pending > 0 or (self.verification is not None and self.session is None)
-
-    def write(self, frame: bytes | memoryview) -> None:
-        if self.ending is not None:
-            return
-        staged = self.staged
-        if not staged:
-            self._dirty.append(self)
-        staged.append(frame)
-        self.outbox_bytes += len(frame)
-
-    def seal(self) -> None:
-        """All that is staged waits for the cut that is taken now, and so does what is sealed already."""
-        if self.sealed:
-            self.sealed.extend(self.staged)
-            self.staged.clear()
-        else:
-            self.sealed, self.staged = self.staged, self.sealed
-
-    def release(self) -> None:
-        """The cut is durable."""
-        self.outbox.extend(self.sealed)
-        self.sealed.clear()
-
-    def pieces(self) -> Iterable[bytes | memoryview]:
-        return (*self.outbox, *self.sealed, *self.staged)
-
-    def take(self) -> bytes:
-        outbox = self.outbox
-        data = b"".join(outbox)
-        if self.shared:
-            self._let_go(outbox)
-        outbox.clear()
-        self.outbox_bytes -= len(data)
-        return data
-
-    def discard(self) -> None:
-        for pieces in (self.staged, self.sealed):
-            self._let_go(pieces)
-            pieces.clear()
-        super().discard()
 
 
 # -- session -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
-from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe, Throttle, Turns
 from statestore_client.server.runtime.observability.logs import (
@@ -356,7 +355,7 @@ class BrokerDriver:
         for connection, link in links:
             is_told_why = connection.session is not None and not connection.outbox
             connection.discard()
-            if is_told_why and isinstance(connection, OutputCommitConnection):
+            if is_told_why and connection.journal is not None:
                 connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN, reason)
                 connection.seal()
                 connection.release()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from statestore_client.server.broker.session import OutputCommitConnection
 from statestore_client.server.monitor.samples import Latencies
 
 if TYPE_CHECKING:
@@ -82,12 +81,12 @@ class GroupCommit:
         self._loop = loop
         self._failed = failed
         self._right = right or _Always()
-        self._silent: list[OutputCommitConnection] = []  # what they say is durable, and waits for the right
+        self._silent: list[Connection] = []  # what they say is durable, and waits for the right
         self._silent_since = 0  # of the newest of that
         self._broker: Broker | None = None
         self._send: Callable[[Connection], None] = _nowhere
         self._go_on: Callable[[], None] = _nothing
-        self._sealed: list[OutputCommitConnection] = []
+        self._sealed: list[Connection] = []
         self._sealed_since = 0
         #: How long batches took to become durable, in seconds.
         self.times: Latencies = Latencies()
@@ -160,12 +159,10 @@ class GroupCommit:
             self._timer = None
         self._wake()
 
-    def _seal(self, broker: Broker) -> list[OutputCommitConnection]:
-        sealed = []
-        for connection in dict.fromkeys(broker.take_dirty()):
-            if isinstance(connection, OutputCommitConnection):
-                connection.seal()
-                sealed.append(connection)
+    def _seal(self, broker: Broker) -> list[Connection]:
+        sealed = [*dict.fromkeys(broker.take_dirty())]
+        for connection in sealed:
+            connection.seal()
         return sealed
 
     def _release_free(self, broker: Broker) -> None:
@@ -175,7 +172,7 @@ class GroupCommit:
         while broker.dirty and not (self._silent or self._journal.is_urgent):
             self._release(self._seal(broker), self._right.sent())
 
-    def _release(self, connections: list[OutputCommitConnection], since: int) -> None:
+    def _release(self, connections: list[Connection], since: int) -> None:
         if self._silent:
             connections, self._silent = self._silent + connections, []
             since = max(since, self._silent_since)

@@ -28,6 +28,7 @@ from handmade import (
 )
 from handmade_peer import Peer
 from support.broker_driver import World
+from support.broker_invariants import audit
 from support.schedules import SEED, scaled
 
 from statestore_client.errors import PacketError
@@ -172,4 +173,4 @@ def test_the_broker() -> None:
         peer.lose()
     world.sleep(100_000)
     assert world.broker.usage.held_bytes == 0
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_broker import Copy, Naive
 from support.broker_driver import World
+from support.broker_invariants import audit
 from support.durable_broker import DurableWorld
 
 NAMES = ["a", "b", "c"]
@@ -174,7 +175,7 @@ class Run:
             last.lose()
         assert self.world.broker.usage.sessions == 0
         assert self.world.broker.usage.held_bytes == 0
-        assert self.world.broker.audit() == ()
+        assert audit(self.world.broker) == ()
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

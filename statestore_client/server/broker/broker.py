@@ -36,7 +36,6 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
-from statestore_client.server.broker.audit import violations
 from statestore_client.server.broker.connect import ConnectHandler
 from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.effects import EffectRunner
@@ -156,10 +155,6 @@ class Broker:
     def shares(self) -> tuple[Shares, ...]:
         """Whose connections and sessions there are; to be looked at only."""
         return self._state.connection_quotas.shares, self._state.sessions.shares
-
-    def audit(self) -> tuple[str, ...]:
-        """Which invariants do not hold, in words. For tests, between two calls: it looks at everything."""
-        return tuple(violations(self._state))
 
     def take_dirty(self) -> list[Connection]:
         """The connections with something in their outbox or an ending, each once."""

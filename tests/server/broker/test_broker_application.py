@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from support.broker_driver import Client, Desk, World
+from support.broker_invariants import audit
 
 from statestore_client.mqtt.packets import (
     Disconnect,
@@ -108,7 +109,7 @@ def test_answers_go_to_who_is_subscribed_now(world: World, desk: Desk) -> None:
         is_shared = any("$share/g/r/1" in view.subscriptions for view in world.broker.sessions())
         assert is_shared or got == expected
         assert len(lasting.messages()) == 2
-        assert world.broker.audit() == ()
+        assert audit(world.broker) == ()
 
 
 def _copies(client: Client) -> list[tuple[int, bool, tuple[int, ...]]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.broker_driver import Client, Desk, World
+from support.broker_invariants import audit
 
 from statestore_client.mqtt.packets import Connack, Connect, ConnectProperties, Disconnect, Puback, Publish
 from statestore_client.server.broker import Route
@@ -60,7 +61,7 @@ def test_requests_wait_for_the_acknowledgements_of_answers(desk: Desk) -> None:
     assert [message.payload for _, message in desk.requests] == [b"%d" % i for i in range(18)]
     assert not client.is_ended
     assert world.broker.counters.received_messages == 18
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
 
 
 def test_requests_wait_in_one_batch_with_acknowledgements(desk: Desk) -> None:
@@ -120,7 +121,7 @@ def test_one_that_never_acknowledges_holds_no_more_than_the_limit(desk: Desk) ->
     assert isinstance(last, Disconnect)
     assert last.reason_code == 0x97  # MQTT 5.0, 2.4
     client.lose()
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
     assert 3 < i < 20
 
 
@@ -222,7 +223,7 @@ def test_a_full_server_serves_one_answer_at_a_time(desk: Desk) -> None:
         client.publish("desk", b"", 1)
     assert len(desk.requests) == 1
     assert take_all(client)[1] == 20
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
 
 
 def test_a_lost_connection_takes_its_waiting_requests_with_it(desk: Desk) -> None:
@@ -231,7 +232,7 @@ def test_a_lost_connection_takes_its_waiting_requests_with_it(desk: Desk) -> Non
     client = asking(world, session_expiry=60)
     ids = [client.publish("desk", b"", 1) for _ in range(8)]
     client.lose()
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
     again = Client(world)
     again.send(Connect("c", clean_start=False, properties=ConnectProperties(receive_maximum=1)))
     connack, answer = again.received()
@@ -280,7 +281,7 @@ def test_any_order_of_requests_and_acknowledgements(seed: int) -> None:
             client.send(Puback(unacknowledged[name].pop(0)))
         if not client.connection.is_congested:
             take(name)
-        assert world.broker.audit() == ()
+        assert audit(world.broker) == ()
     for name, client in clients.items():
         world.broker.drained(client.connection, world.now)
         take(name)

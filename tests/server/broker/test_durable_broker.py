@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.broker_driver import Client
+from support.broker_invariants import audit
 from support.durable_broker import (
     DAY,
     NAMES,
@@ -62,7 +63,7 @@ def test_clients_that_were_let_go_are_expected_back(world: DurableWorld, expiry:
     world.broker.let_go([client.connection], world.now)
     client.lose()
     world.work()
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
     world.sleep(GRACE_S - 1.0)
     if fate == "back later":
         world.broker.let_go([other.connection], world.now)
@@ -78,7 +79,7 @@ def test_clients_that_were_let_go_are_expected_back(world: DurableWorld, expiry:
     world.sleep(2 * GRACE_S)
     wills = [packet for packet in watcher.received() if isinstance(packet, Publish)]
     assert [will.payload for will in wills] == ([] if fate.startswith("back") else [b"gone"])
-    assert world.broker.audit() == ()
+    assert audit(world.broker) == ()
 
 
 # -- output commit -----------------------------------------------------------------------------------------------------
@@ -390,10 +391,10 @@ class _CrashProgram(Program):
         expected = broker_state(world.broker, world.now, is_exact=is_exact)
         world.storage, world.monotonic = written, crashed_at
         world.crash(away_s)
-        assert world.broker.audit() == ()
+        assert audit(world.broker) == ()
         world.sleep(GRACE_S)
         assert broker_state(world.broker, world.now, is_exact=is_exact) == expected
-        assert world.broker.audit() == ()
+        assert audit(world.broker) == ()
         world.work()
 
     def _crash_and_return(self, away_s: float) -> None:
@@ -402,7 +403,7 @@ class _CrashProgram(Program):
         before = world.broker
         world.crash(away_s)
         self.all_return(before)
-        assert world.broker.audit() == ()
+        assert audit(world.broker) == ()
 
     def end(self) -> None:
         """When all sessions and retained messages are gone, nothing is left on the disk."""

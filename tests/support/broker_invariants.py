@@ -1,4 +1,4 @@
-"""The invariants of the broker, counted again from what it remembers. For tests: it looks at everything."""
+"""The invariants of a broker, counted again from what it remembers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from statestore_client.server.broker.subscriptions import subscription_cost
 from statestore_client.wire.instant import Instant
 
 if TYPE_CHECKING:
+    from statestore_client.server.broker import Broker
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.outbound import MessageQueue, Outbound
     from statestore_client.server.broker.session import Connection, Session
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 _ANY_TIME: Final = Instant(0.0, 0)
 
 
-def violations(state: State) -> Iterator[str]:
+def audit(broker: Broker) -> tuple[str, ...]:
     """One text for each invariant that does not hold between two calls of the broker."""
+    return tuple(_violations(broker._state))
+
+
+def _violations(state: State) -> Iterator[str]:
     sessions = state.sessions.all()
     for session in sessions:
         yield from (f"session {session.client_id!r}: {problem}" for problem in _of_session(state, session))

@@ -38,7 +38,6 @@ from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.connect import ConnectHandler
 from statestore_client.server.broker.control import Control
-from statestore_client.server.broker.effects import EffectRunner
 from statestore_client.server.broker.lifecycle import (
     AwaitedClients,
     SessionLifecycle,
@@ -49,7 +48,7 @@ from statestore_client.server.broker.overflow import Backpressure, OverflowPolic
 from statestore_client.server.broker.publish import PublishHandler
 from statestore_client.server.broker.recovery import Recovery
 from statestore_client.server.broker.reports import BrokerUsage
-from statestore_client.server.broker.router import Router
+from statestore_client.server.broker.router import EffectRunner, Router
 from statestore_client.server.broker.session import (
     Connection,
     Ending,

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Disconnect, Will
     from statestore_client.server.broker.admission import Permissions
     from statestore_client.server.broker.application import Application
-    from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.journal_writer import BrokerPersistence
-    from statestore_client.server.broker.router import Router
+    from statestore_client.server.broker.router import EffectRunner, Router
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.session import Session
     from statestore_client.server.broker.state import State

@@ -25,21 +25,19 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.mqtt.qos import PUBCOMP, PUBREC, PUBREL
 from statestore_client.server.broker.application import Application, Drop
-from statestore_client.server.broker.effects import is_reserved
 from statestore_client.server.broker.memory import UNRELEASED_BYTES
 from statestore_client.server.broker.message import message_of
 from statestore_client.server.broker.outbound import Answer
 from statestore_client.server.broker.reports import DENIALS
-from statestore_client.server.broker.router import Acceptance
+from statestore_client.server.broker.router import Acceptance, is_reserved
 from statestore_client.server.broker.state import State
 from statestore_client.server.broker.subscribe import TOO_MANY_LEVELS
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.effects import EffectRunner
     from statestore_client.server.broker.lifecycle import SessionLifecycle
     from statestore_client.server.broker.message import Message
     from statestore_client.server.broker.overflow import Backpressure
-    from statestore_client.server.broker.router import Router
+    from statestore_client.server.broker.router import EffectRunner, Router
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.wire.instant import Instant
 

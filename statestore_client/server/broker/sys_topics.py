@@ -17,7 +17,7 @@ from statestore_client.server.broker.retained import OWN
 from statestore_client.server.broker.topic_tree import share_of
 
 if TYPE_CHECKING:
-    from statestore_client.server.broker.effects import EffectRunner
+    from statestore_client.server.broker.router import EffectRunner
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant

@@ -7,11 +7,14 @@ request, so that a publisher sees PUBACK before the reply to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 
+from statestore_client.mqtt.packets import ReasonCode
 from statestore_client.wire.hot_value import hot_value
+from statestore_client.wire.protocol import is_state_store_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -86,6 +89,26 @@ class Series:
 
 
 Effect: TypeAlias = "Route | Deliver | Deny | Drop | Kick | Series"
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+#: Why a request is dropped, for people.
+NO_RESPONSE_TOPIC: Final = "the request has no response topic: there is nowhere to answer"
+
+
+@lru_cache(maxsize=256)
+def refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+    """Remembered, because every request of a client names the same topic."""
+    if not topic or "+" in topic or "#" in topic:
+        return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
+    if is_state_store_topic(topic) or topic.startswith("$"):
+        return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
+    return None
+
+
+# -- applications ------------------------------------------------------------------------------------------------------
 
 
 class Application(Protocol):

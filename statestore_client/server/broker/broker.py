@@ -35,9 +35,9 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
 )
 from statestore_client.mqtt.packets.types import DISCONNECT_CODES
+from statestore_client.server.broker.administration import Control
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.connect import ConnectHandler
-from statestore_client.server.broker.control import Control
 from statestore_client.server.broker.lifecycle import (
     AwaitedClients,
     SessionLifecycle,

@@ -13,6 +13,7 @@ from statestore_client.errors import DataDirectoryError, SettingsError, StateSto
 from statestore_client.server.access.rules import ClientPermissions
 from statestore_client.server.bridge.names import RESERVED_BYTES
 from statestore_client.server.broker import Broker
+from statestore_client.server.broker.administration import Administration
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
@@ -27,7 +28,6 @@ from statestore_client.server.runtime.transport.connection import ServerConnecti
 from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
 from statestore_client.server.runtime.transport.tls import TlsFiles
 from statestore_client.server.runtime.version import package_version
-from statestore_client.server.service.administration import Administration
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import SiteStore, StateStore, StoreLimits
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -54,7 +54,16 @@ from statestore_client.mqtt.packets import encode
 from statestore_client.mqtt.packets.primitives import BoundedCache
 from statestore_client.mqtt.packets.publish import AnswerTemplate
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, Route, Series
+from statestore_client.server.broker.application import (
+    NO_RESPONSE_TOPIC,
+    Deliver,
+    Deny,
+    Drop,
+    Kick,
+    Route,
+    Series,
+    refuse_response_topic,
+)
 from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, RequestContext
@@ -76,7 +85,6 @@ from statestore_client.wire.protocol import (
     STORE_ID,
     TIMESTAMP,
     Dialect,
-    is_state_store_topic,
     notification_topic,
 )
 from statestore_client.wire.replies import OK, Keys, Refused, Reply, encode_reply
@@ -271,9 +279,6 @@ class ScanTokens:
 
 #: Whether this client may carry out this command.
 Authorizer: TypeAlias = "Callable[[str, Command], bool]"
-
-#: Why a request is dropped, for people.
-NO_RESPONSE_TOPIC: Final = "the request has no response topic: there is nowhere to answer"
 
 _SERVICE: Final = Dialect.SERVICE
 _OK: Final = encode_reply(OK)  # in either dialect
@@ -662,16 +667,6 @@ def _nobody(client_id: str) -> None:
 def _any_size(client_id: str) -> int:
     del client_id
     return MAX_PACKET_SIZE
-
-
-@lru_cache(maxsize=256)
-def refuse_response_topic(client_id: str, topic: str) -> Kick | None:
-    """Remembered, because every request of a client names the same topic."""
-    if not topic or "+" in topic or "#" in topic:
-        return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
-    if is_state_store_topic(topic) or topic.startswith("$"):
-        return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
-    return None
 
 
 def _denials(client_id: str, command: Command | None, error: ServerError) -> tuple[Deny, ...]:

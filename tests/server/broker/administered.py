@@ -12,7 +12,7 @@ import pytest
 from support.broker_driver import World
 
 from statestore_client.mqtt.packets import Puback, Publish
-from statestore_client.server.service.administration import Administration
+from statestore_client.server.broker.administration import Administration
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.administration import CONTROL_TOPIC, RetainedInfo, SessionInfo

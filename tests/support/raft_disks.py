@@ -102,6 +102,8 @@ class Image:
 class ImageReader:
     """The part of a StoredLog that reads: all of it comes from ``cache``."""
 
+    recent_bytes = 4 * 1024 * 1024
+
     def __init__(self, start: Configuration) -> None:
         self.cache = Image(start)
 

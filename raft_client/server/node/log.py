@@ -7,14 +7,15 @@
                                                               └ the disk has not said so yet
 
 Invariant: below ``tail_start`` the stored log is what this log is, whatever the disk is still to do; it is asked for
-nothing else. The tail keeps a bounded part of what is durable, so that followers who keep up cost no reading.
+no other entries. The tail keeps a bounded part of what is durable, so that followers who keep up cost no reading; it is
+the only copy in memory. Request ids of what is durable are asked of the stored log, which has a table of them.
 
 Configurations take effect when they are in the log, committed or not, and go when their entry goes (Raft, §4.1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from raft_client.server.node.ready import Configuration, SnapshotMeta, as_many_as_fit
 from raft_client.wire.configuration import decode_config
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
     from raft_client.server.node.ready import StoredLog
     from raft_client.wire.configuration import ConfigChange
-
-#: What the tail keeps of what is durable.
-_CACHE_BYTES: Final = 4 * 1024 * 1024
-_TRIM_BYTES: Final = 1024 * 1024
 
 
 class Log:
@@ -46,7 +43,7 @@ class Log:
         self._tail: list[LogEntry] = []
         self._tail_start = stored.last_index + 1
         self._cached_bytes = 0
-        self._index_of_id: dict[bytes, int] = {}  # of the tail
+        self._index_of_id: dict[bytes, int] = {}  # of what is not durable
         # What the next job for the disk does, and what the one under way does.
         self._truncate_after: int | None = None
         self._handed = stored.last_index  # up to here the disk has, or was given, what is in this log
@@ -113,8 +110,8 @@ class Log:
         if index is not None:
             return index
         index = self.stored.index_of_request(request_id)
-        # What the disk is still to cut off does not count; what the tail holds is in its own table.
-        return index if index is not None and index < self._tail_start else None
+        # What the disk is still to cut off does not count.
+        return index if index is not None and index <= self.durable_index else None
 
     def first_index_of_term(self, index: int, down_to: int) -> int:
         """The first index, not below ``down_to``, from which on the entries up to ``index`` have one term."""
@@ -188,11 +185,7 @@ class Log:
         count = index + 1 - self._tail_start
         if count <= 0:
             return
-        for entry in self._tail[:count]:
-            self._cached_bytes -= entry.size
-            request_id = entry.frame[:REQUEST_ID_BYTES]
-            if self._index_of_id.get(request_id) == entry.index:
-                del self._index_of_id[request_id]
+        self._cached_bytes -= sum(entry.size for entry in self._tail[:count])
         del self._tail[:count]
         self._tail_start = index + 1
 
@@ -218,12 +211,23 @@ class Log:
     def job_done(self) -> None:
         """What was taken last is durable."""
         self._installing = None
+        self._forget_ids(self._job_last)
         self.durable_index = self._job_last
-        if self._cached_bytes > _CACHE_BYTES:
+        if self._cached_bytes > self.stored.recent_bytes:
             self._trim()
 
+    def _forget_ids(self, last: int) -> None:
+        """Those of the entries up to ``last``, which are durable from now on."""
+        if last == self.last_index:
+            self._index_of_id.clear()
+            return
+        begin = max(self.durable_index + 1, self._tail_start)
+        for place in range(begin - self._tail_start, last + 1 - self._tail_start):
+            self._index_of_id.pop(self._tail[place].frame[:REQUEST_ID_BYTES], None)
+
     def _trim(self) -> None:
-        excess, upto = self._cached_bytes - _CACHE_BYTES + _TRIM_BYTES, self._tail_start - 1
+        limit = self.stored.recent_bytes
+        excess, upto = self._cached_bytes - limit + limit // 4, self._tail_start - 1  # rarely, and then some at once
         for entry in self._tail:
             if excess <= 0 or entry.index > self.durable_index:
                 break

@@ -80,6 +80,11 @@ class StoredLog(Protocol):
         ...
 
     @property
+    def recent_bytes(self) -> int:
+        """What the newest entries may take in memory: the node keeps them, the stored log does not."""
+        ...
+
+    @property
     def first_index(self) -> int:
         """Of the oldest entry that is kept; ``last_index + 1`` if there is none. A new log begins at 1."""
         ...

@@ -44,7 +44,7 @@ from raft_client.wire.configuration import ConfigChange, Peers, decode_config
 from raft_client.wire.log_entry import ENTRY_HEADER_BYTES, EntryKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from raft_client._common.durable_files import File, Folder
     from raft_client.server.node.ready import Persist, SnapshotMeta
@@ -78,69 +78,8 @@ class StorageLimits:
     #: A segment that has as much is ended. A job is never divided, so it may have more in the end.
     segment_bytes: int = 16 * _MIB
     segment_entries: int = 65_536
-    #: What the newest entries may take in memory.
+    #: What the newest entries may take in memory, where followers and clients that keep up find them.
     recent_bytes: int = 4 * _MIB
-
-
-# -- the newest entries ------------------------------------------------------------------------------------------------
-
-
-class RecentEntries:
-    """The last entries of the log, without a gap, about as many bytes as allowed; more only until they are durable.
-
-    What an entry takes in memory beside its bytes counts, too.
-    """
-
-    _OVERHEAD = 150  # bytes: two objects and a place in the list
-
-    def __init__(self, last: int, max_bytes: int) -> None:
-        self._entries: list[LogEntry] = []
-        self._bytes = 0
-        self._max_bytes = max_bytes
-        #: The index of the oldest one; one more than the last if there is none.
-        self.first: int = last + 1
-
-    def get(self, index: int) -> LogEntry:
-        """One from ``first`` on."""
-        return self._entries[index - self.first]
-
-    def entries(self, index: int, last: int) -> Iterator[LogEntry]:
-        """Those from ``index``, which is at least ``first``, to ``last``."""
-        return map(self._entries.__getitem__, range(index - self.first, last + 1 - self.first))
-
-    def extend(self, entries: tuple[LogEntry, ...]) -> None:
-        """The next ones."""
-        self._entries += entries
-        self._bytes += sum([len(entry.frame) for entry in entries]) + len(entries) * self._OVERHEAD
-
-    def truncate(self, last: int) -> None:
-        """The log ends at ``last`` now."""
-        if last + 1 < self.first:
-            self.clear(last)
-        else:
-            self._drop(last + 1 - self.first, len(self._entries))
-
-    def clear(self, last: int) -> None:
-        """The log is another one, and ends at ``last``."""
-        self._entries.clear()
-        self._bytes = 0
-        self.first = last + 1
-
-    def trim(self) -> None:
-        """All of it is durable: let the oldest go. Rarely, and then some at once."""
-        if self._bytes <= self._max_bytes + self._max_bytes // 4:
-            return
-        excess, count = self._bytes - self._max_bytes, 0
-        while excess > 0:
-            excess -= len(self._entries[count].frame) + self._OVERHEAD
-            count += 1
-        self._drop(0, count)
-        self.first += count
-
-    def _drop(self, begin: int, end: int) -> None:
-        gone = self._entries[begin:end]
-        self._bytes -= sum([len(entry.frame) for entry in gone]) + len(gone) * self._OVERHEAD
-        del self._entries[begin:end]
 
 
 # -- a new log ---------------------------------------------------------------------------------------------------------
@@ -179,8 +118,8 @@ class DiskLog:
         self._owner = found.owner
         self._segments = found.segments
         self._snapshots = SnapshotStore(folder, found.snapshot, is_log_synced=fsync is not Fsync.OFF)
-        self._recent = RecentEntries(self._segments.last.last, limits.recent_bytes)
-        self._configurations: list[Configuration] | None = None
+        #: Of the last job: they may not be in the file yet.
+        self._newest: tuple[LogEntry, ...] = ()
         self._failure: str | None = None
         self._folder = folder
         self._fsync = fsync
@@ -323,16 +262,19 @@ class DiskLog:
     @property
     def configurations(self) -> Sequence[Configuration]:
         """That of the snapshot, or of the start; then those of the CONFIG entries behind it, oldest first."""
-        if self._configurations is None:
-            base = Configuration(0, self._owner.change) if self.snapshot is None else self.snapshot.configuration
-            self._configurations = [base, *(each for each in self._segments.configurations if each.index > base.index)]
-        return self._configurations
+        base = Configuration(0, self._owner.change) if self.snapshot is None else self.snapshot.configuration
+        return [base, *(each for each in self._segments.configurations if each.index > base.index)]
 
     @property
     def snapshot(self) -> SnapshotMeta | None:
         """The newest one."""
         current = self._snapshots.current
         return None if current is None else current.meta
+
+    @property
+    def recent_bytes(self) -> int:
+        """See :class:`StorageLimits`."""
+        return self._limits.recent_bytes
 
     @property
     def first_index(self) -> int:
@@ -349,8 +291,8 @@ class DiskLog:
         self._check_usable()
         if index == 0:
             return 0
-        if self._recent.first <= index <= self.last_index:
-            return self._recent.get(index).term
+        if self._newest and self._newest[0].index <= index <= self.last_index:
+            return self._newest[index - self._newest[0].index].term
         snapshot = self.snapshot
         return snapshot.term if snapshot is not None and index == snapshot.index else self._segments.term_at(index)
 
@@ -363,9 +305,11 @@ class DiskLog:
         index, last = after + 1, min(last, self.last_index)
         if index < self.first_index:
             return []
-        recent = self._recent.first
-        stored = self._segments.read(index, min(last, recent - 1), max_bytes)
-        return as_many_as_fit(chain(stored, self._recent.entries(max(index, recent), last)), max_bytes)
+        newest = self._newest[0].index if self._newest else last + 1
+        stored = self._segments.read(index, min(last, newest - 1), max_bytes)
+        return as_many_as_fit(
+            chain(stored, self._newest[max(0, index - newest) : max(0, last + 1 - newest)]), max_bytes
+        )
 
     def read_snapshot(self, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of the newest snapshot; fewer at its end. Raises StorageError.
@@ -417,7 +361,6 @@ class DiskLog:
 
     def _prepare(self, persist: Persist, last: int, *, replaces: bool) -> None:
         meta, hard_state = persist.install, persist.hard_state or self.hard_state
-        self._recent.trim()
         if self._has_new_index:
             self._has_new_index = False
             self._segments.indexes_changed()
@@ -481,11 +424,9 @@ class DiskLog:
             self._begin_segment(self.last_index, self.term_at(self.last_index) or 0)
         if last < self.last_index:
             self._segments.truncate(last)
-            self._recent.truncate(last)
         at = self._segments.last.size
         parts = self._segments.active.add_job(Mark(last, hard_state, self._fsync is not Fsync.OFF), entries)
-        self._recent.extend(entries)
-        self._configurations = None
+        self._newest = entries
         if self._fsync is Fsync.ALWAYS:
             pieces = [parts[:3], *(parts[begin : begin + 2] for begin in range(3, len(parts), 2))]
         else:
@@ -504,7 +445,6 @@ class DiskLog:
             self._begin_segment(meta.index, meta.term, replaces_all=True)
         else:
             gone += self._segments.retire(meta)
-        self._configurations = None
         self._do(self._garbage.extend, gone)
 
     def _begin_segment(self, index: int, term: int, *, replaces_all: bool = False) -> None:
@@ -522,7 +462,7 @@ class DiskLog:
         self._do(self._folder.sync)
         if replaces_all:
             self._do(self._garbage.extend, self._segments.replace_all(active))
-            self._recent.clear(index)
+            self._newest = ()
         else:
             self._do(self._ended.append, before)
             self._segments.add(active)
@@ -564,7 +504,6 @@ class DiskLog:
             raise InvalidArgumentError(f"no snapshot of this log, or an old one: {meta.index} of term {meta.term}")
         gone = self._snapshots.use_local(meta)
         gone += self._segments.retire(meta)
-        self._configurations = None
         self._garbage.extend(gone)
 
     def forget_requests(self, before_s: float, up_to: int = 0) -> None:

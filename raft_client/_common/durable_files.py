@@ -31,6 +31,8 @@ _UNKNOWN: Final = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)
 #: Without what a file's dates would cost. macOS and Windows do not have it.
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
+#: Of Linux: a read that finds something not in memory fails, and does not wait.
+_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 
 def is_full(error: OSError) -> bool:
@@ -70,6 +72,9 @@ class File(Protocol):
 
     def read(self, count: int, offset: int) -> bytes:
         """Fewer bytes at the end of the file only."""
+
+    def is_in_memory(self, count: int, offset: int) -> bool:
+        """Whether all of that can be read without waiting for the disk; False where the system does not say."""
 
     def write(self, data: bytes, offset: int) -> None:
         """All of it. It is in the file for everybody, and perhaps gone after a power failure."""
@@ -127,6 +132,14 @@ class SystemFile:
             parts.append(more)
             there += len(more)
         return b"".join(parts)
+
+    def is_in_memory(self, count: int, offset: int) -> bool:
+        if _NOWAIT is None:
+            return False
+        try:
+            return os.preadv(self.descriptor, [bytearray(count)], offset, _NOWAIT) == count
+        except OSError:  # BlockingIOError; or this file system has no such reads
+            return False
 
     def write(self, data: bytes, offset: int) -> None:
         written = self._write_some(data, offset)

@@ -40,6 +40,9 @@ class SimulatedFile:
     def read(self, count: int, offset: int) -> bytes:
         return bytes(self.cache[offset : offset + count])
 
+    def is_in_memory(self, count: int, offset: int) -> bool:
+        return False  # and does not say
+
     def write(self, data: bytes, offset: int) -> None:
         room = self._disk.take_room(max(0, offset + len(data) - len(self.cache)))
         is_full = len(self.cache) + room < offset + len(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import TypeAlias
 
@@ -143,6 +143,12 @@ class ImageReader:
     def look_at(self, entry: LogEntry) -> None:
         """Raises what reading this entry raises."""
 
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        return True
+
+    def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
+        return True
+
     def read_snapshot(self, offset: int, size: int) -> bytes:
         return self.cache.snapshot_data[offset : offset + size]
 
@@ -169,8 +175,30 @@ class SimulatedLog(ImageReader):
         self.damaged_at: int | None = None  # reading this entry fails
         self._forgotten_s = 0.0  # ids made before that time are not known
         self._ids: dict[bytes, int] = {}
+        #: Whether what is to be read is at hand; what is not is after ``read_ahead``.
+        self.is_in_memory: Callable[[], bool] = lambda: True
+        self._wanted: set[tuple[int, int]] = set()
+        self._was_read: set[tuple[int, int]] = set()
 
     # -- what a node reads ---------------------------------------------------------------------------------------------
+
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        if (after, max_bytes) in self._was_read or self.is_in_memory():
+            self._was_read.discard((after, max_bytes))
+            return True
+        self._wanted.add((after, max_bytes))
+        return False
+
+    def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
+        return self.is_at_hand(-1 - offset, size)
+
+    @property
+    def wants_reading(self) -> bool:
+        return bool(self._wanted)
+
+    def read_ahead(self) -> None:
+        self._was_read |= self._wanted
+        self._wanted.clear()
 
     def look_at(self, entry: LogEntry) -> None:
         if entry.index == self.damaged_at:
@@ -231,6 +259,8 @@ class SimulatedLog(ImageReader):
         if self.damaged_at is not None and self.durable.before < self.damaged_at <= self.durable.last_index:
             raise DamagedLogError(f"the entry {self.damaged_at} is not what was written")
         self.cache = self.durable.copy()
+        self._wanted.clear()
+        self._was_read.clear()
         self._forgotten_s = 0.0
         self._index_ids()
 

@@ -51,6 +51,7 @@ class _Stream:
     expires_at: float
     unconfirmed: deque[int] = attrs.field(factory=deque)
     is_slow: bool = False  # the last message was one very long entry
+    waits_for_disk: bool = False
 
 
 @attrs.define(eq=False)
@@ -62,6 +63,7 @@ class _SnapshotStream:
     sent: int
     expires_at: float
     is_empty: bool = False  # one empty chunk is still to be sent
+    waits_for_disk: bool = False
     unconfirmed: deque[int] = attrs.field(factory=deque)
 
 
@@ -141,6 +143,13 @@ class EntriesStreams:
             for key in [key for key, stream in self._streams.items() if now > stream.expires_at]:
                 del self._streams[key]
 
+    def on_disk_read(self) -> None:
+        """What was not at hand has been read."""
+        for key, stream in self._streams.items():
+            if stream.waits_for_disk:
+                stream.waits_for_disk = False
+                self._throttled[key] = None
+
     @property
     def next_deadline(self) -> float:
         """When to look at them again."""
@@ -202,6 +211,9 @@ class EntriesStreams:
         while stream.sent < stream.last and len(stream.unconfirmed) < settings.stream_window and not stream.is_slow:
             if self._left <= 0:
                 return False
+            stream.waits_for_disk = not self._state.log.is_at_hand(stream.sent, settings.max_message_bytes)
+            if stream.waits_for_disk:
+                return False
             last = min(stream.last, stream.sent + _MAX_ENTRIES)
             entries = self._state.log.entries(stream.sent, last, settings.max_message_bytes)
             stream.sent = entries[-1].index
@@ -220,6 +232,9 @@ class EntriesStreams:
         size = state.settings.max_message_bytes
         while (stream.sent < meta.size or stream.is_empty) and len(stream.unconfirmed) < state.settings.snapshot_window:
             if self._left <= 0:
+                return False
+            stream.waits_for_disk = not state.log.stored.is_snapshot_at_hand(stream.sent, size)
+            if stream.waits_for_disk:
                 return False
             data = b"" if stream.is_empty else state.log.stored.read_snapshot(stream.sent, size)
             chunk = SnapshotChunk(meta.index, meta.term, stream.sent, meta.size, data)

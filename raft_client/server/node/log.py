@@ -104,6 +104,12 @@ class Log:
         places = range(after + 1 - self._tail_start, last + 1 - self._tail_start)
         return as_many_as_fit(map(self._tail.__getitem__, places), max_bytes)  # without a copy of the tail
 
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        """Whether :meth:`entries` after that index, and its term, wait for no disk; see StoredLog."""
+        if after >= self._tail_start or after + 1 < self.first_index:
+            return True
+        return self.stored.is_at_hand(after, max_bytes)
+
     def index_of_request(self, request_id: bytes) -> int | None:
         """Of the entry that has this id of 12 bytes; None if it is not remembered."""
         index = self._index_of_id.get(request_id)

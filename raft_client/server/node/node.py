@@ -290,6 +290,13 @@ class RaftNode:
             self._state.end_job()
             self._apply_rules()
 
+    def disk_read(self, now: float) -> None:
+        """What was not at hand has been read: look again (see StoredLog)."""
+        if self._at(now, self._state.wall_s):
+            self._replication.on_disk_read()
+            self._streams.on_disk_read()
+            self._apply_rules()
+
     def applied(self, index: int, now: float) -> None:
         """The state machine has applied everything up to ``index``."""
         if self._at(now, self._state.wall_s):

@@ -102,6 +102,16 @@ class StoredLog(Protocol):
         """The entries after the index ``after`` up to ``last``, :func:`as_many_as_fit` into ``max_bytes``."""
         ...
 
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        """Whether :meth:`entries` after that index, and :meth:`term_at` of it, wait for no disk. If not, they are read
+        meanwhile, and the node is asked to look again (:meth:`.node.RaftNode.disk_read`).
+        """
+        ...
+
+    def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
+        """The same for :meth:`read_snapshot`."""
+        ...
+
     def read_snapshot(self, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of the snapshot; fewer at its end."""
         ...

@@ -41,6 +41,7 @@ class FollowerProgress:
     next_index: int
     match_index: int = 0
     was_asked: bool = False  # the first question is empty
+    waits_for_disk: bool = False  # what it is to be sent is read
     one_by_one: bool = True
     heartbeat_at: float = -math.inf
     heard_at: float = -math.inf  # any reply in this term, and each sign of life
@@ -91,14 +92,18 @@ class Replication:
             if follower is None or link.question is not None:
                 continue
             behind = follower.was_asked and follower.next_index <= self._state.log.last_index
+            behind = behind and not follower.waits_for_disk
             if behind or self._state.now >= follower.heartbeat_at:
                 self._ask(link, follower)
 
     def _ask(self, link: PeerLink, follower: FollowerProgress) -> None:
         state, log, settings = self._state, self._state.log, self._state.settings
         prev_index = follower.next_index - 1
+        follower.waits_for_disk = not self._is_at_hand(link.peer.id, prev_index)
+        if follower.waits_for_disk:
+            prev_index = log.last_index  # a heartbeat, as the first question
         prev_term = log.term_at(prev_index)
-        if follower.next_index < log.first_index or prev_term is None:
+        if prev_index + 1 < log.first_index or prev_term is None:
             self._peers.ask(link, self._snapshots.next_chunk(link.peer.id), settings.append_timeout_s)
             return
         entries: list[LogEntry] = []
@@ -109,6 +114,18 @@ class Replication:
         commit = state.commit_index if link.is_ours else min(state.commit_index, prev_index)
         message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
         self._peers.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
+
+    def _is_at_hand(self, peer_id: str, prev_index: int) -> bool:
+        """Whether reading what the follower gets next waits for no disk."""
+        log, size = self._state.log, self._state.settings.max_message_bytes
+        if prev_index + 1 < log.first_index:
+            return self._snapshots.is_at_hand(peer_id)
+        return log.is_at_hand(prev_index, size)
+
+    def on_disk_read(self) -> None:
+        """What was not at hand has been read."""
+        for follower in self.followers.values():
+            follower.waits_for_disk = False
 
     def probe_quorum_after(self, number: int) -> None:
         """Ask as soon as they can be asked those who have not answered a question with a higher number."""
@@ -125,6 +142,8 @@ class Replication:
         if reply.success:
             self._matches(follower, asked.prev_index + len(asked.entries))
             return
+        if asked.prev_index != follower.next_index - 1:
+            return  # a heartbeat while the disk was read
         follower.one_by_one = True
         conflict = asked.prev_index if reply.conflict_index is None else reply.conflict_index
         follower.next_index = max(1, min(asked.prev_index, conflict))

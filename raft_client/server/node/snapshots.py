@@ -31,19 +31,25 @@ class SnapshotSender:
         self._state = state
         self._positions: dict[str, tuple[SnapshotMeta, int]] = {}
 
+    def is_at_hand(self, peer_id: str) -> bool:
+        """Whether :meth:`next_chunk` waits for no disk."""
+        _meta, offset = self._next(peer_id)
+        return self._state.log.stored.is_snapshot_at_hand(offset, self._state.settings.max_message_bytes)
+
     def next_chunk(self, peer_id: str) -> InstallSnapshot:
         """What the follower gets next. A new snapshot of the leader starts again."""
         state = self._state
-        meta = state.log.stored.snapshot
-        if meta is None:  # what is before first_index is in a snapshot, or was never written
-            raise AssertionError("a log that begins after its snapshot")
-        sent, offset = self._positions.get(peer_id, (None, 0))
-        if sent != meta:
-            offset = 0
-        self._positions[peer_id] = meta, offset
+        meta, offset = self._positions[peer_id] = self._next(peer_id)
         data = state.log.stored.read_snapshot(offset, state.settings.max_message_bytes) if offset < meta.size else b""
         chunk = SnapshotChunk(meta.index, meta.term, offset, meta.size, data)
         return InstallSnapshot(state.settings.ident, state.id, state.term, chunk)
+
+    def _next(self, peer_id: str) -> tuple[SnapshotMeta, int]:
+        meta = self._state.log.stored.snapshot
+        if meta is None:  # what is before first_index is in a snapshot, or was never written
+            raise AssertionError("a log that begins after its snapshot")
+        sent, offset = self._positions.get(peer_id, (None, 0))
+        return meta, offset if sent == meta else 0
 
     def took(self, peer_id: str, chunk: SnapshotChunk, reply: SnapshotReply) -> bool:
         """The follower answered. Whether its copy is complete."""

@@ -42,6 +42,15 @@ class Storage(StoredLog, Protocol):
         ...
 
     @property
+    def wants_reading(self) -> bool:
+        """Whether :meth:`read_ahead` has something to do."""
+        ...
+
+    def read_ahead(self) -> None:
+        """Read, in any thread, what the node wanted to read and was not at hand."""
+        ...
+
+    @property
     def wants_maintenance(self) -> bool:
         """Whether :meth:`maintain` has something to do."""
         ...
@@ -90,9 +99,13 @@ class DiskWorker:
     """One job at a time. A stalled disk holds up its own thread, not the heartbeats."""
 
     def __init__(
-        self, storage: Storage, loop: asyncio.AbstractEventLoop, done: Callable[[Exception | None], None]
+        self,
+        storage: Storage,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Exception | None], None],
+        was_read: Callable[[Exception | None], None],
     ) -> None:
-        """``done`` is called in the loop's thread, with what went wrong or None."""
+        """Both are called in the loop's thread, with what went wrong or None."""
         self.sync_times: SyncTimes = SyncTimes()
         self._storage = storage
         self._loop = loop
@@ -100,6 +113,9 @@ class DiskWorker:
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="raft-disk")
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix="raft-disk-maintenance")
         self._maintains = False
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="raft-disk-reading")
+        self._was_read = was_read
+        self._reads = False
         #: Whether no job is under way.
         self.is_idle: bool = True
 
@@ -111,6 +127,12 @@ class DiskWorker:
         if self._storage.wants_maintenance and not self._maintains:
             self._maintains = True
             self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
+
+    def read_ahead(self) -> None:
+        """Let the thread for it read what was not at hand."""
+        if self._storage.wants_reading and not self._reads:
+            self._reads = True
+            self._reading.submit(self._do, self._storage.read_ahead, self._has_read)
 
     def run_in_background(self, work: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Do this in the thread for what can wait; ``done`` is called in the loop's thread."""
@@ -133,6 +155,10 @@ class DiskWorker:
         self.is_idle = True
         self._done(error)
 
+    def _has_read(self, error: Exception | None) -> None:
+        self._reads = False
+        self._was_read(error)
+
     def _maintained(self, error: Exception | None) -> None:
         self._maintains = False
         if error is not None:
@@ -140,5 +166,5 @@ class DiskWorker:
 
     async def close(self) -> None:
         """Wait for what runs."""
-        for threads in (self._jobs, self._maintenance):
+        for threads in (self._jobs, self._maintenance, self._reading):
             await asyncio.to_thread(threads.shutdown)

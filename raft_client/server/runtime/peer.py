@@ -275,7 +275,7 @@ class RaftPeer:
     def _make_parts(self) -> None:
         self._sockets = PeerSockets(self._watch, self._loop.remove_reader, self._drop, self._keys)
         self._stopping.callback(self._sockets.close)
-        self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced)
+        self.disk: DiskWorker = DiskWorker(self._storage, self._loop, self._on_synced, self._on_read)
         machine, compact_bytes, guard = self._state_machine, self._compact_bytes, self._guarded
         trimming = self._trimming = Trimming(self.settings, machine, self._sockets.tell)
         self._compaction = Compaction(trimming, machine, self._storage, self.disk, compact_bytes, guard, self._turn)
@@ -344,6 +344,9 @@ class RaftPeer:
     def _on_synced(self, error: Exception | None) -> None:
         self._guarded(lambda: self._go_on(error))
 
+    def _on_read(self, error: Exception | None) -> None:
+        self._guarded(lambda: self._look_again(error))
+
     def _guarded(self, act: Callable[[], None]) -> None:
         """A peer that has lost its way must not go on speaking: whatever goes wrong ends it."""
         if self._is_closed:
@@ -371,6 +374,7 @@ class RaftPeer:
         if not self.runner.is_restoring:
             self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
+        self.disk.read_ahead()
         self.runner.watches.turn(now, self._sockets.answer)
         if (before_s := self._horizon.due(now, wall_s, self._storage.newest_request_s)) is not None:
             self._storage.forget_requests(before_s)
@@ -383,6 +387,13 @@ class RaftPeer:
             self._node.fail(now)
             raise error
         self._node.advance(now)
+        self._take_turn()
+
+    def _look_again(self, error: Exception | None) -> None:
+        """What was not at hand has been read."""
+        if error is not None:
+            raise error
+        self._node.disk_read(monotonic_s())
         self._take_turn()
 
     def _set_timer(self, now: float, *, at_once: bool) -> None:

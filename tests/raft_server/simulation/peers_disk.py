@@ -69,6 +69,19 @@ class DiskBackedLog(SimulatedLog):
     def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
         return self._read("read", self.log.entries, after, last, max_bytes)
 
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        return self._read("read", self.log.is_at_hand, after, max_bytes)
+
+    def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
+        return self._read("read", self.log.is_snapshot_at_hand, offset, size)
+
+    @property
+    def wants_reading(self) -> bool:
+        return self.log.wants_reading
+
+    def read_ahead(self) -> None:
+        self._read("read", self.log.read_ahead)
+
     def read_snapshot(self, offset: int, size: int) -> bytes:
         return self._read("read", self.log.read_snapshot, offset, size)
 

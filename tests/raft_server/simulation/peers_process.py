@@ -46,6 +46,8 @@ from raft_client.wire.peer_messages import decode_request
 __all__ = ["SimulatedPeer"]
 
 _MAX_SPINS = 50
+#: Of peers whose system has some of the log in memory only, and how much of what they read is.
+_COLD_SHARE, _IN_MEMORY_SHARE = 0.25, 0.7
 
 
 class SimulatedPeer:
@@ -84,6 +86,10 @@ class SimulatedPeer:
         self._random = world.stream("peer", self.name)
         self.sync_s, self._late_s = sync_s, late_s
         self._disk = world.stream("disk", self.name)
+        self._cold = world.stream("reads", self.name)
+        if self._cold.random() < _COLD_SHARE:
+            log.is_in_memory = lambda: self._cold.random() < _IN_MEMORY_SHARE
+        self._is_reading = False
         self._slower, self._changes_at = 1.0, 0.0
         self._paused_until = 0.0
         self._backlog: list[Callable[[], None]] = []
@@ -152,6 +158,7 @@ class SimulatedPeer:
         self._backlog, self._paused_until = [], 0.0
         self._armed = math.inf
         self._lives += 1
+        self._is_reading = False
         self._network.is_bound.pop(self.name, None)
         self._dealers.close()
         self.reports.forget()
@@ -251,6 +258,18 @@ class SimulatedPeer:
             pass
         if self.is_up:
             self._arm()
+            if self.log.wants_reading and not self._is_reading:
+                self._is_reading = True
+                self._world.after(self._cold.uniform(0.0, 20.0) * self.sync_s, self._has_read, self._lives)
+
+    def _has_read(self, life: int) -> None:
+        if life == self._lives:
+            self._do(self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_reading = False
+        self.log.read_ahead()
+        self.node.disk_read(self.clock.now)
 
     def _perform_next(self) -> bool:
         self.reports.believes(self.state)

@@ -311,6 +311,29 @@ class DiskLog:
             chain(stored, self._newest[max(0, index - newest) : max(0, last + 1 - newest)]), max_bytes
         )
 
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        """Whether the next reads of :meth:`entries` and :meth:`term_at` wait for no disk; see StoredLog. Raises
+        StorageError.
+        """
+        self._check_usable()
+        if after + 1 < self.first_index or after >= min(self._recent.first, self.last_index):
+            return True
+        return self._segments.is_at_hand(after, max_bytes)
+
+    def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
+        """Whether :meth:`read_snapshot` waits for no disk; see StoredLog. Raises StorageError."""
+        self._check_usable()
+        return self._snapshots.is_at_hand(offset, size, self._segments.ahead)
+
+    @property
+    def wants_reading(self) -> bool:
+        """Whether :meth:`read_ahead` has something to do."""
+        return bool(self._segments.ahead.wanted)
+
+    def read_ahead(self) -> None:
+        """Read what was not at hand. Any thread."""
+        self._segments.ahead.read()
+
     def read_snapshot(self, offset: int, size: int) -> bytes:
         """At most ``size`` bytes of the newest snapshot; fewer at its end. Raises StorageError.
 

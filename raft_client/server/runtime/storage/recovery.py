@@ -20,6 +20,7 @@ import attrs
 from raft_client.errors import StorageDamagedError, StorageOwnerError, StorageVersionError
 from raft_client.server.node.ready import HardState
 from raft_client.server.runtime.storage.directory import BACKUP_NAME, OWNER_NAME, Owner, storage_error
+from raft_client.server.runtime.storage.read_ahead import ReadAhead
 from raft_client.server.runtime.storage.segment import (
     Segment,
     SegmentTables,
@@ -67,6 +68,7 @@ class SegmentList:
 
     def __init__(self, folder: Folder, retired: list[Segment], ended: list[Segment], active: SegmentWriter) -> None:
         self._folder = folder
+        self.ahead: ReadAhead = ReadAhead(folder)
         self.retired: list[Segment] = retired
         self.segments: list[Segment] = [*ended, active.segment]
         self.active: SegmentWriter = active
@@ -192,6 +194,34 @@ class SegmentList:
             for entry in self._read_segment(segment, index, min(last, segment.last), max_bytes):
                 yield entry
                 index = entry.index + 1
+
+    def is_at_hand(self, after: int, max_bytes: int) -> bool:
+        """Whether the entry ``after`` and those behind it, up to ``max_bytes`` and the end of their file, can be read
+        without waiting for the disk. If not, these parts of files are wanted (:class:`ReadAhead`). Raises StorageError.
+        """
+        sizes = [(index, size) for index, size in ((after, 0), (after + 1, max_bytes)) if index >= self.first_index]
+        segments = [self._segment_of(index) for index, _ in sizes]
+        try:
+            if not self.ahead.are_at_hand(place for each in segments for place in self._offsets_place(each)):
+                return False
+            places = [self._place_of(each, *size) for each, size in zip(segments, sizes, strict=True)]
+            return self.ahead.are_at_hand(
+                (each.name, self._file(each.name), *at) for each, at in zip(segments, places, strict=True)
+            )
+        except OSError as error:
+            raise storage_error(error, f"reading {segments[-1].name}") from error
+
+    def _offsets_place(self, segment: Segment) -> Iterator[tuple[str, File, int, int]]:
+        """Where the offsets are, unless they are in memory."""
+        if isinstance(segment.contents, SegmentIndex) and segment.header.sequence not in self._offsets:
+            yield segment.index_name, self._file(segment.index_name), *segment.contents.offsets_place
+
+    def _place_of(self, segment: Segment, index: int, max_bytes: int) -> tuple[int, int]:
+        """How many bytes are read of the file for the entry and those behind it, and from where on."""
+        offsets, number = self._offsets_of(segment), index - segment.origin
+        begin = offsets[number]
+        least = offsets[number + 1] if number + 1 < len(offsets) else segment.size
+        return max(least, min(begin + min(max_bytes + _READ_AHEAD, _MAX_READ), segment.size)) - begin, begin
 
     def _segment_of(self, index: int) -> Segment:
         """The last one that begins at or before it: of those that begin at the same place, the others are empty."""

@@ -199,6 +199,11 @@ class SegmentIndex:
         summary = Summary(header, first, count, segment_size, state, tuple((at, data) for at, data in configs))
         return cls(name, summary, min_seconds, max_seconds, id_count, fences, offsets_checksum, offsets_at)
 
+    @property
+    def offsets_place(self) -> tuple[int, int]:
+        """How many bytes the offsets are, and where they begin."""
+        return self.summary.count * 4, self._offsets_at
+
     def read_offsets(self, file: File) -> array[int]:
         """Where each entry begins in the segment. Raises StorageDamagedError."""
         data = file.read(self.summary.count * 4, self._offsets_at)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from raft_client._common.durable_files import File, Folder
+    from raft_client.server.runtime.storage.read_ahead import ReadAhead
     from raft_client.wire.log_entry import SnapshotChunk
 
 # -- one file ----------------------------------------------------------------------------------------------------------
@@ -147,6 +148,13 @@ class StoredSnapshot:
         data = b"".join(self.read_block(file, number) for number in range(first, -(-end // _BLOCK_DATA)))
         return data[offset - first * _BLOCK_DATA : end - first * _BLOCK_DATA]
 
+    def place_of(self, offset: int, size: int) -> tuple[int, int]:
+        """How many bytes :meth:`read_data` reads of the file, and from where on."""
+        first, end = offset // _BLOCK_DATA, min(offset + size, self.meta.size)
+        blocks = max(0, -(-end // _BLOCK_DATA) - first)
+        data_end = min((first + blocks) * _BLOCK_DATA, self.meta.size)
+        return max(0, data_end - first * _BLOCK_DATA + blocks * _U32.size), _HEAD.size + first * _BLOCK
+
     @property
     def block_count(self) -> int:
         """How many there are."""
@@ -211,11 +219,24 @@ class SnapshotStore:
         if self._is_installing:
             raise BusyError("the snapshot is being installed")
         try:
-            if self._file is None:
-                self._file = self._folder.open(self.current.name)
-            return self.current.read_data(self._file, offset, size)
+            return self.current.read_data(self._opened(self.current), offset, size)
         except OSError as error:
             raise storage_error(error, f"reading {self.current.name}") from error
+
+    def is_at_hand(self, offset: int, size: int, ahead: ReadAhead) -> bool:
+        """Whether :meth:`read` waits for no disk. If it does, that part of the file is wanted. Raises StorageError."""
+        if self.current is None or self._is_installing:
+            return True
+        try:
+            place = (self.current.name, self._opened(self.current), *self.current.place_of(offset, size))
+            return ahead.are_at_hand([place])
+        except OSError as error:
+            raise storage_error(error, f"reading {self.current.name}") from error
+
+    def _opened(self, current: StoredSnapshot) -> File:
+        if self._file is None:
+            self._file = self._folder.open(current.name)
+        return self._file
 
     def pieces(self) -> Generator[bytes]:
         """All of the newest one, also if another one takes its place meanwhile. Raises StorageError.

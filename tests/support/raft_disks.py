@@ -143,8 +143,8 @@ class ImageReader:
     def look_at(self, entry: LogEntry) -> None:
         """Raises what reading this entry raises."""
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        return True
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        return self.last_index
 
     def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
         return True
@@ -182,15 +182,18 @@ class SimulatedLog(ImageReader):
 
     # -- what a node reads ---------------------------------------------------------------------------------------------
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        if (after, max_bytes) in self._was_read or self.is_in_memory():
-            self._was_read.discard((after, max_bytes))
-            return True
-        self._wanted.add((after, max_bytes))
-        return False
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        return self.last_index if self._is_at_hand(after, max_bytes) else after
 
     def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
-        return self.is_at_hand(-1 - offset, size)
+        return self._is_at_hand(-1 - offset, size)
+
+    def _is_at_hand(self, begin: int, size: int) -> bool:
+        if (begin, size) in self._was_read or self.is_in_memory():
+            self._was_read.discard((begin, size))
+            return True
+        self._wanted.add((begin, size))
+        return False
 
     @property
     def wants_reading(self) -> bool:

@@ -32,9 +32,9 @@ class ApplyQueue:
         if snapshot is not None and self._handed_out_to < snapshot.index:
             restore, self._handed_out_to = snapshot, snapshot.index
         last = min(state.commit_index, log.durable_index)
-        entries: list[LogEntry] = []
-        if last > self._handed_out_to and log.is_at_hand(self._handed_out_to, _BATCH_BYTES):
-            entries = log.entries(self._handed_out_to, last, _BATCH_BYTES)
+        if last > self._handed_out_to:
+            last = min(last, log.last_at_hand(self._handed_out_to, _BATCH_BYTES))
+        entries = log.entries(self._handed_out_to, last, _BATCH_BYTES) if last > self._handed_out_to else []
         if entries:
             self._handed_out_to = entries[-1].index
         return restore, tuple(entries)

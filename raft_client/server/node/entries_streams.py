@@ -211,10 +211,11 @@ class EntriesStreams:
         while stream.sent < stream.last and len(stream.unconfirmed) < settings.stream_window and not stream.is_slow:
             if self._left <= 0:
                 return False
-            stream.waits_for_disk = not self._state.log.is_at_hand(stream.sent, settings.max_message_bytes)
+            at_hand = self._state.log.last_at_hand(stream.sent, settings.max_message_bytes)
+            stream.waits_for_disk = at_hand <= stream.sent
             if stream.waits_for_disk:
                 return False
-            last = min(stream.last, stream.sent + _MAX_ENTRIES)
+            last = min(stream.last, stream.sent + _MAX_ENTRIES, at_hand)
             entries = self._state.log.entries(stream.sent, last, settings.max_message_bytes)
             stream.sent = entries[-1].index
             self._left -= _MESSAGE_BYTES + sum(entry.size for entry in entries)

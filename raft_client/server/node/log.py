@@ -104,11 +104,11 @@ class Log:
         places = range(after + 1 - self._tail_start, last + 1 - self._tail_start)
         return as_many_as_fit(map(self._tail.__getitem__, places), max_bytes)  # without a copy of the tail
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        """Whether :meth:`entries` after that index, and its term, wait for no disk; see StoredLog."""
-        if after >= self._tail_start or after + 1 < self.first_index:
-            return True
-        return self.stored.is_at_hand(after, max_bytes)
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        """The index up to which :meth:`entries` after that one, and its term, wait for no disk; see StoredLog."""
+        if after + 1 >= self._tail_start or after + 1 < self.first_index:
+            return self.last_index
+        return self.stored.last_at_hand(after, max_bytes)
 
     def index_of_request(self, request_id: bytes) -> int | None:
         """Of the entry that has this id of 12 bytes; None if it is not remembered."""

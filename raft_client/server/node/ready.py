@@ -102,14 +102,16 @@ class StoredLog(Protocol):
         """The entries after the index ``after`` up to ``last``, :func:`as_many_as_fit` into ``max_bytes``."""
         ...
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        """Whether :meth:`entries` after that index, and :meth:`term_at` of it, wait for no disk. If not, they are read
-        meanwhile, and the node is asked to look again (:meth:`.node.RaftNode.disk_read`).
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        """The index up to which :meth:`entries` after that one, and :meth:`term_at` of it, wait for no disk.
+
+        It is ``after`` if nothing is at hand: then it is read meanwhile, and the node is asked to look again
+        (:meth:`.node.RaftNode.disk_read`).
         """
         ...
 
     def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
-        """The same for :meth:`read_snapshot`."""
+        """Whether :meth:`read_snapshot` waits for no disk. If it does, the same happens."""
         ...
 
     def read_snapshot(self, offset: int, size: int) -> bytes:

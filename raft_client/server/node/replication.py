@@ -99,7 +99,8 @@ class Replication:
     def _ask(self, link: PeerLink, follower: FollowerProgress) -> None:
         state, log, settings = self._state, self._state.log, self._state.settings
         prev_index = follower.next_index - 1
-        follower.waits_for_disk = not self._is_at_hand(link.peer.id, prev_index)
+        at_hand = self._last_at_hand(link.peer.id, prev_index)
+        follower.waits_for_disk = at_hand <= prev_index < log.last_index
         if follower.waits_for_disk:
             prev_index = log.last_index  # a heartbeat, as the first question
         prev_term = log.term_at(prev_index)
@@ -108,19 +109,19 @@ class Replication:
             return
         entries: list[LogEntry] = []
         if follower.was_asked and prev_index < log.last_index:
-            last = prev_index + 1 if follower.one_by_one else log.last_index
+            last = prev_index + 1 if follower.one_by_one else at_hand
             entries = log.entries(prev_index, last, settings.max_message_bytes)
         follower.was_asked = True
         commit = state.commit_index if link.is_ours else min(state.commit_index, prev_index)
         message = AppendEntries(settings.ident, state.id, state.term, prev_index, prev_term, commit, entries)
         self._peers.ask(link, message, settings.append_timeout_s if entries else settings.rpc_timeout_s)
 
-    def _is_at_hand(self, peer_id: str, prev_index: int) -> bool:
-        """Whether reading what the follower gets next waits for no disk."""
-        log, size = self._state.log, self._state.settings.max_message_bytes
+    def _last_at_hand(self, peer_id: str, prev_index: int) -> int:
+        """How far what the follower gets next can be read without waiting for the disk."""
+        log = self._state.log
         if prev_index + 1 < log.first_index:
-            return self._snapshots.is_at_hand(peer_id)
-        return log.is_at_hand(prev_index, size)
+            return log.last_index if self._snapshots.is_at_hand(peer_id) else prev_index
+        return log.last_at_hand(prev_index, self._state.settings.max_message_bytes)
 
     def on_disk_read(self) -> None:
         """What was not at hand has been read."""

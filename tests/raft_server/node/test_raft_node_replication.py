@@ -50,6 +50,36 @@ def test_a_follower_that_was_away_catches_up() -> None:
     assert max(sum(each.size for each in message.entries) for message in asked(cluster, follower)) <= 1000
 
 
+@pytest.mark.parametrize("capabilities", [OURS, NODE])
+def test_a_follower_hears_its_leader_while_the_disk_is_read(
+    capabilities: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until what a follower lacks was read it gets heartbeats, at the end of the log; its refusals say nothing about
+    where its own log ends. Then it gets what it lacks.
+    """
+    cluster = NodeCluster(capabilities=capabilities)
+    leader, follower = cluster.elect_with_one_behind()
+    for number in range(20):
+        cluster.update(b"%d" % number)
+    cluster.stop(leader)
+    cluster.start(leader)  # nothing is in its memory
+    cluster.elect(leader)
+    node, log, is_cold = cluster.nodes[leader], cluster.logs[leader], True
+    monkeypatch.setattr(log, "last_at_hand", lambda after, _size: after if is_cold else log.last_index)
+    cluster.heal()
+    cluster.sent.clear()
+    cluster.run(1.0)
+    assert cluster.leader == leader
+    heartbeats = [each for each in asked(cluster, follower) if each.prev_index == log.last_index]
+    assert 5 < len(heartbeats) < 100
+    assert cluster.data(follower) == []
+    is_cold = False
+    node.disk_read(cluster.now)
+    cluster.sent.clear()
+    cluster.run(0.1)
+    assert cluster.data(follower) == cluster.data(leader)
+
+
 def test_the_first_question_of_a_leader_is_empty_and_at_the_end_of_its_log() -> None:
     """A leader's first AppendEntries is empty and at the end of its log, so no follower is asked to go back before its
     commit (facts §1.4)."""

@@ -340,3 +340,32 @@ def test_a_deposed_leader_answers_what_waited_with_not_the_leader() -> None:
     answers = [(each.route, each.message) for each in cluster.answers]
     replies = [(route, int(reply.status)) for route, reply in answers if isinstance(reply, EntriesReply)]
     assert replies == [(b"client", 0)]
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_waits_for_what_is_not_in_memory_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that are not at hand are read by another thread; the stream goes on when they are. Others are answered
+    meanwhile, and the node does not ask to be called again and again.
+    """
+    cluster = filled(5)
+    cluster.stop("a")
+    cluster.start("a")  # nothing is in its memory
+    cluster.elect("a")
+    node, at_hand = cluster.nodes["a"], 0
+    monkeypatch.setattr(cluster.logs["a"], "last_at_hand", lambda after, _size: max(after, at_hand))
+    assert ask(cluster, 0) == []
+    assert node.next_deadline() > cluster.now
+    assert cluster.update(b"goes on") != []
+    at_hand = 2
+    node.disk_read(cluster.now)
+    cluster.answers.clear()
+    cluster.run(0.01)
+    replies = [each.message for each in cluster.answers if isinstance(each.message, EntriesReply)]
+    assert show(replies) == [(2, 2, 2)]
+    at_hand = 5
+    node.disk_read(cluster.now)
+    cluster.run(0.01)
+    replies = [each.message for each in cluster.answers if isinstance(each.message, EntriesReply)]
+    assert show(replies) == [(2, 2, 2), (1, 5, 3)]

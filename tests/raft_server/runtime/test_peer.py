@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,11 +23,14 @@ from support.raft_peers import Peers
 from support.waiting import eventually, until
 
 from raft_client import AsyncRaftClient, LogEntry, NoLeaderError, Peer, RaftClient
+from raft_client._common.durable_files import SystemFile, SystemFolder
 from raft_client.errors import StorageError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.storage.disk_log import DiskLog
+from raft_client.server.runtime.storage.directory import Owner
+from raft_client.server.runtime.storage.disk_log import DiskLog, StorageLimits
+from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.frames import Message
 from raft_client.wire.peer_messages import AppendEntries, RequestVote
 
@@ -144,6 +149,59 @@ async def test_a_peer_that_applies_its_whole_log_goes_on_with_everything_else(tm
             await asyncio.sleep(0)
     assert len(machine.turns_at) >= 7
     assert len(set(machine.turns_at)) == len(machine.turns_at)
+
+
+class ColdFile(SystemFile):
+    """The system has none of it in memory. ``waited`` are the bytes that another thread has read."""
+
+    waited: set[int]
+    read_in_loop: list[int]
+    loop_thread: int
+
+    def is_in_memory(self, count: int, offset: int) -> bool:
+        return False
+
+    def read(self, count: int, offset: int) -> bytes:
+        places = range(offset, min(offset + count, self.size))
+        if threading.get_ident() != self.loop_thread:
+            self.waited.update(places)
+        elif cold := sum(place not in self.waited for place in places):
+            self.read_in_loop.append(cold)
+        return super().read(count, offset)
+
+
+class ColdFolder(SystemFolder):
+    """A directory whose disk takes long. ``read_in_loop`` is how many bytes the thread of the loop waited for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.waited: dict[str, set[int]] = {}
+        self.read_in_loop: list[int] = []
+        self.loop_thread = threading.get_ident()
+
+    def open(self, name: str, *, create: bool = False) -> ColdFile:
+        descriptor = os.open(self._path / name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0))
+        file = ColdFile(descriptor)
+        file.waited, file.read_in_loop = self.waited.setdefault(name, set()), self.read_in_loop
+        file.loop_thread = self.loop_thread
+        return file
+
+
+async def test_a_peer_waits_for_no_disk_that_it_reads(tmp_path: Path) -> None:
+    """What is not in memory another thread reads: the log that is applied at the start, and entries for clients."""
+    limits = StorageLimits(segment_entries=50)
+    with DiskLog.open(tmp_path, peer_id="1", ident=b"", peers=PEERS, limits=limits) as log:
+        async with peer_of(log) as peer, AsyncRaftClient(peer.url) as client:
+            await client.append_many([b"%d" % number for number in range(400)])
+    folder = ColdFolder(tmp_path)
+    owner = Owner("1", b"", ConfigChange(PEERS))
+    log = DiskLog.open_in(folder, owner, limits=limits)
+    folder.read_in_loop.clear()  # what it read to open the log
+    async with peer_of(log) as peer, AsyncRaftClient(peer.url) as client:
+        found = [entry.data async for entry in client.entries() if entry.is_state]
+        assert found == [b"%d" % number for number in range(400)]
+        assert sum(map(len, folder.waited.values())) > 5_000
+        assert sum(folder.read_in_loop) < 1_000  # the terms of the last entries, when it began to lead
 
 
 # -- what reaches its ROUTER -------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ class DiskBackedLog(SimulatedLog):
     def entries(self, after: int, last: int, max_bytes: int) -> list[LogEntry]:
         return self._read("read", self.log.entries, after, last, max_bytes)
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        return self._read("read", self.log.is_at_hand, after, max_bytes)
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        return self._read("read", self.log.last_at_hand, after, max_bytes)
 
     def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
         return self._read("read", self.log.is_snapshot_at_hand, offset, size)

@@ -311,14 +311,12 @@ class DiskLog:
             chain(stored, self._newest[max(0, index - newest) : max(0, last + 1 - newest)]), max_bytes
         )
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        """Whether the next reads of :meth:`entries` and :meth:`term_at` wait for no disk; see StoredLog. Raises
-        StorageError.
-        """
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        """The index up to which reading waits for no disk; see StoredLog. Raises StorageError."""
         self._check_usable()
         if after + 1 < self.first_index or after >= min(self._recent.first, self.last_index):
-            return True
-        return self._segments.is_at_hand(after, max_bytes)
+            return self.last_index
+        return self._segments.last_at_hand(after, max_bytes)
 
     def is_snapshot_at_hand(self, offset: int, size: int) -> bool:
         """Whether :meth:`read_snapshot` waits for no disk; see StoredLog. Raises StorageError."""

@@ -195,19 +195,21 @@ class SegmentList:
                 yield entry
                 index = entry.index + 1
 
-    def is_at_hand(self, after: int, max_bytes: int) -> bool:
-        """Whether the entry ``after`` and those behind it, up to ``max_bytes`` and the end of their file, can be read
-        without waiting for the disk. If not, these parts of files are wanted (:class:`ReadAhead`). Raises StorageError.
+    def last_at_hand(self, after: int, max_bytes: int) -> int:
+        """The last entry of the file with the one behind ``after``, if this one, that one and what follows it up to
+        ``max_bytes`` can be read without waiting for the disk. If not, ``after``, and these parts of files are wanted
+        (:class:`ReadAhead`). Raises StorageError.
         """
         sizes = [(index, size) for index, size in ((after, 0), (after + 1, max_bytes)) if index >= self.first_index]
         segments = [self._segment_of(index) for index, _ in sizes]
         try:
             if not self.ahead.are_at_hand(place for each in segments for place in self._offsets_place(each)):
-                return False
-            places = [self._place_of(each, *size) for each, size in zip(segments, sizes, strict=True)]
-            return self.ahead.are_at_hand(
-                (each.name, self._file(each.name), *at) for each, at in zip(segments, places, strict=True)
-            )
+                return after
+            places = [
+                (each.name, self._file(each.name), *self._place_of(each, *size))
+                for each, size in zip(segments, sizes, strict=True)
+            ]
+            return segments[-1].last if self.ahead.are_at_hand(places) else after
         except OSError as error:
             raise storage_error(error, f"reading {segments[-1].name}") from error
 

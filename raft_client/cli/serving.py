@@ -8,7 +8,7 @@ import gc
 import logging
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import click
 
@@ -20,14 +20,12 @@ from raft_client.cli.options import cluster_option, members_option
 from raft_client.errors import InvalidArgumentError, TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
-from raft_client.server.node.node import RaftNode
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.peer_options import PeerOptions, open_peer
 from raft_client.server.runtime.storage.disk_log import Fsync
-from raft_client.server.runtime.trace import traced_into
 from raft_client.wire.configuration import Peers, host_of
 
 #: How many more objects make one search for garbage among the new ones, and how many such searches one among all.
@@ -80,7 +78,6 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     show_default=True,
     help="When an entry is on the disk. With off, a machine that stops can lose what was acknowledged.",
 )
-@click.option("--trace", type=click.File("ab"), hidden=True)  # see runtime.trace
 @click.option(
     "--compact-bytes",
     type=click.IntRange(min=1),
@@ -122,7 +119,6 @@ def serve(
     compact_bytes: int | None,
     trim_forgets_ids: bool,
     changes: tuple[str, ...],
-    trace: BinaryIO | None,
     metrics_port: int | None,
     metrics_host: str,
     verbose: bool,
@@ -163,7 +159,6 @@ def serve(
             url=url,
             publisher_url=publish or _any_port(url),
             public_host=None if own is None or publish else host_of(own),
-            make_node=RaftNode if trace is None else traced_into(trace),
         )
     except TransportError as error:
         raise AddressError(str(error)) from error

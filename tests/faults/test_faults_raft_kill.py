@@ -160,7 +160,7 @@ def _kill(
     """
 
     def start(name: str) -> None:
-        peers.start(name, *([f"--trace={peers.directory / name}.ndjson"] if trace else []))
+        peers.start(name, trace=peers.directory / f"{name}.ndjson" if trace else None)
 
     for name in peers.urls:
         start(name)

@@ -135,7 +135,6 @@ def test_an_address_in_use_is_refused(peers: Peers) -> None:
             ["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--publish", "ipc:///a"],
             "a peer listens at tcp://ADDRESS:PORT, not at 'ipc:///a'",
         ),
-        (["--id", "1", "--peer", "1=tcp://127.0.0.1:1", "--data", "d", "--trace", "no/such/f"], "no/such/f"),
         (["--id", "1", "--data", "d"], "Missing option '--peer'"),
         *(
             (["--id", "1", "--peer", member, "--data", "d", *more], "with --curve-keys, or say --insecure")

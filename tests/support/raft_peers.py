@@ -284,6 +284,7 @@ class RaftCluster:
 
 
 SERVE = [sys.executable, "-m", "raft_client.cli", "serve"]
+_TRACED: Final = Path(__file__).with_name("raft_trace.py")
 
 
 class Peers:
@@ -298,12 +299,13 @@ class Peers:
     def url(self) -> str:
         return ",".join(self.urls.values())
 
-    def command(self, name: str, *more: str) -> list[str]:
+    def command(self, name: str, *more: str, trace: Path | None = None) -> list[str]:
         members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
-        return [*SERVE, "--id", name, *members, "--data", str(self.directory / name), *more]
+        serve = SERVE if trace is None else [sys.executable, str(_TRACED), str(trace), "serve"]
+        return [*serve, "--id", name, *members, "--data", str(self.directory / name), *more]
 
-    def start(self, name: str, *more: str) -> None:
-        process = self.running[name] = subprocess.Popen(self.command(name, *more), stdout=subprocess.PIPE)
+    def start(self, name: str, *more: str, trace: Path | None = None) -> None:
+        process = self.running[name] = subprocess.Popen(self.command(name, *more, trace=trace), stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
 

@@ -1,6 +1,6 @@
 """A small Raft that only looks: it reads the traces of all peers and says which line cannot be.
 
-It shares nothing with the node: what it knows are the rules, and the lines of :mod:`raft_client.server.runtime.trace`.
+It shares nothing with the node: what it knows are the rules, and the lines of :mod:`support.raft_trace`.
 
 ===============  =====================================================================================================
 votes            one in a term, on the disk, also over restarts; terms do not go back
@@ -15,7 +15,7 @@ acknowledged     what a client is told is committed, with its id, and at one pla
 reads            a read sees what was acknowledged before it was asked for, and what is applied where it is served
 ===============  =====================================================================================================
 
-``python tests/support/raft_trace_model.py FILE ...`` checks the traces of ``zmqraft serve --trace FILE``, one for each
+``python tests/support/raft_trace_model.py FILE ...`` checks the traces that ``raft_trace.py`` wrote, one for each
 peer.
 
 Source: Ongaro and Ousterhout, *In Search of an Understandable Consensus Algorithm*, figure 3; Ongaro's thesis, §4.3.

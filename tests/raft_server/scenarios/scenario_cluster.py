@@ -14,6 +14,7 @@ from itertools import count
 import attrs
 from scenario_words import WALL_S, job_words, log_words, message_words, peers_of, place
 from support.raft_disks import SimulatedLog
+from support.raft_trace import Trace, TracedNode
 
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import (
@@ -33,7 +34,6 @@ from raft_client.server.node.ready import (
 )
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
-from raft_client.server.runtime.trace import Trace, TracedNode
 from raft_client.wire.configuration import ConfigChange
 from raft_client.wire.frames import Message
 from raft_client.wire.hello import Capability

@@ -17,13 +17,13 @@ import attrs
 import pytest
 from peers_process import SimulatedPeer
 from peers_schedule import plan, run
+from support.raft_trace import Trace, TracedNode
 from support.raft_trace_model import first_broken
 from support.schedules import SCALE, run_schedules
 
 from raft_client.server.node import election
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.replication import Replication
-from raft_client.server.runtime.trace import Trace, TracedNode
 
 Event = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """What a peer does, line by line, for whoever checks it: JSON objects, one a line.
 
-A tool for who works on the peers: ``zmqraft serve --trace FILE``, which ``--help`` does not show, makes a
-:class:`TracedNode` by :func:`traced_into`. Without it a peer has a plain node.
+A tool for who works on the peers: ``python tests/support/raft_trace.py FILE serve ...`` is ``zmqraft serve ...`` with a
+:class:`TracedNode`, made by :func:`traced_into`, in place of a plain node.
 
 A line is written before anything leaves that it speaks of, so lines of all peers, put in the order of ``at``, are in an
 order in which things may have happened. After a kill the last lines may be missing: the next ``start`` says what the
@@ -30,23 +30,21 @@ An entry is [index, term, CRC-32 of its frame, request id in hexadecimal].
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import BinaryIO, Final
 from zlib import crc32
 
+from raft_client.cli import main, serving
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Role
+from raft_client.server.node.ready import Answer, Output, Persist, Ready, Role, SnapshotMeta, StoredLog
+from raft_client.server.node.state import NodeState
 from raft_client.wire.client_requests import ConfigUpdateReply, Outcome, UpdateReply
+from raft_client.wire.log_entry import LogEntry
 from raft_client.wire.request_id import REQUEST_ID_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
-
-    from raft_client.server.node.ready import Output, Persist, Ready, SnapshotMeta, StoredLog
-    from raft_client.server.node.state import NodeState
-    from raft_client.wire.log_entry import LogEntry
 
 #: Of the log that is read at a start.
 _PIECE: Final = 1024 * 1024
@@ -185,3 +183,9 @@ def _stored_entries(stored: StoredLog) -> Iterator[LogEntry]:
         entries = stored.entries(after, stored.last_index, _PIECE)
         yield from entries
         after = entries[-1].index
+
+
+if __name__ == "__main__":
+    with Path(sys.argv.pop(1)).open("ab") as lines:
+        serving.open_peer = partial(serving.open_peer, make_node=traced_into(lines))
+        main()

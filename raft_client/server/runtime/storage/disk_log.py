@@ -314,7 +314,7 @@ class DiskLog:
     def last_at_hand(self, after: int, max_bytes: int) -> int:
         """The index up to which reading waits for no disk; see StoredLog. Raises StorageError."""
         self._check_usable()
-        if after + 1 < self.first_index or after >= min(self._recent.first, self.last_index):
+        if not self.first_index <= after + 1 <= self.last_index:
             return self.last_index
         return self._segments.last_at_hand(after, max_bytes)
 

@@ -96,6 +96,8 @@ class RaftError(Exception):
     may_have_been_applied: bool = False
     #: The id of the append or change of peers that failed; None for everything else.
     request_id: RequestId | None = None
+    #: Arguments of the caller's that the message names; a command line says what they are called there.
+    arguments: tuple[str, ...] = ()
 
     @property
     def message(self) -> str:
@@ -107,7 +109,15 @@ class RaftError(Exception):
 
 
 class InvalidArgumentError(RaftError, ValueError):
-    """An argument cannot be used. Nothing was sent; correct the call."""
+    """An argument cannot be used. Nothing was sent; correct the call.
+
+    ``arguments`` are those whose names are in the message, where the name alone says which is meant.
+    """
+
+    def __init__(self, *args: object, argument: str | tuple[str, ...] = ()) -> None:
+        super().__init__(*args)
+        if argument:
+            self.arguments = (argument,) if isinstance(argument, str) else argument
 
 
 class SettingsError(InvalidArgumentError):

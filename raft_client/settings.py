@@ -24,26 +24,26 @@ def _seed_urls(value: object) -> tuple[str, ...]:
         return tuple(part.strip() for part in value.split(","))
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, Mapping)):
         return tuple(value)
-    raise SettingsError(f"seeds must be URLs of peers, not {type(value).__name__}")
+    raise SettingsError(f"seeds must be URLs of peers, not {type(value).__name__}", argument="seeds")
 
 
 def _seeds(_instance: RaftSettings, _attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
     if not value or value == ("",):
-        raise SettingsError("seeds must name at least one peer, such as tcp://10.0.0.1:8047")
+        raise SettingsError("seeds must name at least one peer, such as tcp://10.0.0.1:8047", argument="seeds")
     for url in value:
         if not is_peer_url(url):
-            raise SettingsError(f"a seed must be tcp://host:port or ipc:///path, not {url!r}")
+            raise SettingsError(f"seeds must be tcp://host:port or ipc:///path, not {url!r}", argument="seeds")
     if len(set(value)) < len(value):
-        raise SettingsError(f"seeds must differ from each other: {', '.join(value)}")
+        raise SettingsError(f"seeds must differ from each other: {', '.join(value)}", argument="seeds")
 
 
 def _ident(_instance: RaftSettings, _attribute: attrs.Attribute[str], value: str) -> None:
     if not isinstance(value, str):
-        raise SettingsError(f"cluster must be a text, not {type(value).__name__}")
+        raise SettingsError(f"cluster must be a text, not {type(value).__name__}", argument="cluster")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise SettingsError(f"cluster is not valid text: {error}") from None
+        raise SettingsError(f"cluster is not valid text: {error}", argument="cluster") from None
 
 
 def _seconds(low: float, high: float) -> Any:
@@ -51,7 +51,9 @@ def _seconds(low: float, high: float) -> Any:
         if value is None and attribute.default is None:
             return
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise SettingsError(f"{attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}")
+            raise SettingsError(
+                f"{attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}", argument=attribute.name
+            )
 
     return check
 
@@ -59,7 +61,9 @@ def _seconds(low: float, high: float) -> Any:
 def _number(low: int, high: int) -> Any:
     def check(_instance: RaftSettings, attribute: attrs.Attribute[int], value: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise SettingsError(f"{attribute.name} must be a number from {low} to {high}, not {value!r}")
+            raise SettingsError(
+                f"{attribute.name} must be a number from {low} to {high}, not {value!r}", argument=attribute.name
+            )
 
     return check
 
@@ -67,7 +71,7 @@ def _number(low: int, high: int) -> Any:
 def _curve_key(_instance: RaftSettings, attribute: attrs.Attribute[str | None], value: str | None) -> None:
     if value is not None and not _is_curve_key(value):
         # Not the value itself: it may be the secret key.
-        raise SettingsError(f"{attribute.name} must be a CURVE key: 40 characters of Z85")
+        raise SettingsError(f"{attribute.name} must be a CURVE key: 40 characters of Z85", argument=attribute.name)
 
 
 def _is_curve_key(value: object) -> bool:
@@ -83,7 +87,9 @@ def _key_of_each_peer(value: object) -> tuple[tuple[str, str], ...]:
         return tuple(value.items())
     if isinstance(value, tuple):  # as it is kept
         return value
-    raise SettingsError(f"curve_peer_keys must be a mapping of URLs to keys, not {type(value).__name__}")
+    raise SettingsError(
+        f"curve_peer_keys must be a mapping of URLs to keys, not {type(value).__name__}", argument="curve_peer_keys"
+    )
 
 
 def _peer_keys(_instance: RaftSettings, _attribute: attrs.Attribute[Any], value: tuple[tuple[str, str], ...]) -> None:
@@ -91,9 +97,14 @@ def _peer_keys(_instance: RaftSettings, _attribute: attrs.Attribute[Any], value:
         match pair:
             case (str(url), key) if is_peer_url(url):
                 if not _is_curve_key(key):
-                    raise SettingsError(f"the key of {url} in curve_peer_keys must be 40 characters of Z85")
+                    raise SettingsError(
+                        f"the key of {url} in curve_peer_keys must be 40 characters of Z85", argument="curve_peer_keys"
+                    )
             case _:
-                raise SettingsError("curve_peer_keys must name peers by their URLs, tcp://host:port or ipc:///path")
+                raise SettingsError(
+                    "curve_peer_keys must name peers by their URLs, tcp://host:port or ipc:///path",
+                    argument="curve_peer_keys",
+                )
 
 
 class RaftOptions(TypedDict, total=False):
@@ -159,10 +170,14 @@ class RaftSettings:
 
     def __attrs_post_init__(self) -> None:
         if (self.curve_public_key is None) != (self.curve_secret_key is None):
-            raise SettingsError("curve_public_key and curve_secret_key belong together; give both or neither")
+            raise SettingsError(
+                "curve_public_key and curve_secret_key belong together; give both or neither",
+                argument=("curve_public_key", "curve_secret_key"),
+            )
         if self.curve_public_key is not None and self.curve_server_key is None and not self.curve_peer_keys:
             raise SettingsError(
-                "client keys without curve_server_key or curve_peer_keys have no effect; give the peers' public keys"
+                "client keys without curve_server_key or curve_peer_keys have no effect; give the peers' public keys",
+                argument=("curve_server_key", "curve_peer_keys"),
             )
 
     @property

@@ -83,6 +83,8 @@ class StateStoreError(Exception):
     #: True when the command left this process and nobody can tell whether the server executed it.
     #: False means that it certainly was not applied. Repeating it is then safe.
     may_have_been_applied: bool = False
+    #: Arguments of the caller's that the message names; a command line says what they are called there.
+    arguments: tuple[str, ...] = ()
 
     @property
     def message(self) -> str:
@@ -94,7 +96,15 @@ class StateStoreError(Exception):
 
 
 class InvalidArgumentError(StateStoreError, ValueError):
-    """An argument cannot be used. Nothing was sent; correct the call."""
+    """An argument cannot be used. Nothing was sent; correct the call.
+
+    ``arguments`` are those whose names are in the message, where the name alone says which is meant.
+    """
+
+    def __init__(self, *args: object, argument: str | tuple[str, ...] = ()) -> None:
+        super().__init__(*args)
+        if argument:
+            self.arguments = (argument,) if isinstance(argument, str) else argument
 
 
 class SettingsError(InvalidArgumentError):
@@ -401,6 +411,8 @@ class TooManyKeysError(StateStoreError):
 
     Raise its ``max_keys``, if the server has room for that many watched keys; or watch a longer prefix, or one key that
     the writers change whenever another one changes."""
+
+    arguments: tuple[str, ...] = ("max_keys",)
 
 
 class BatchError(StateStoreError):

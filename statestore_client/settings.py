@@ -31,25 +31,31 @@ _FALSE: Final = frozenset({"0", "f", "false", "n", "no", "off"})
 
 def _non_empty(_instance: ConnectionSettings, _attribute: attrs.Attribute[str], value: str) -> None:
     if not isinstance(value, str) or not value:
-        raise SettingsError(f"{_attribute.name} must be a non-empty text, not {value!r}")
+        raise SettingsError(f"{_attribute.name} must be a non-empty text, not {value!r}", argument=_attribute.name)
 
 
 def _text_or_none(_instance: ConnectionSettings, attribute: attrs.Attribute[str | None], value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str):
-        raise SettingsError(f"{attribute.name} must be a text or None, not {type(value).__name__}")
+        raise SettingsError(
+            f"{attribute.name} must be a text or None, not {type(value).__name__}", argument=attribute.name
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise SettingsError(f"{attribute.name} has a lone surrogate in it, which is not a character") from None
+        raise SettingsError(
+            f"{attribute.name} has a lone surrogate in it, which is not a character", argument=attribute.name
+        ) from None
     if "\0" in value:
-        raise SettingsError(f"{attribute.name} must not have a NUL in it")
+        raise SettingsError(f"{attribute.name} must not have a NUL in it", argument=attribute.name)
 
 
 def _path(_instance: ConnectionSettings, attribute: attrs.Attribute[str], value: object) -> None:
     if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
-        raise SettingsError(f"{attribute.name} must be a text that begins with '/', not {value!r}")
+        raise SettingsError(
+            f"{attribute.name} must be a text that begins with '/', not {value!r}", argument=attribute.name
+        )
 
 
 def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | None], value: str | None) -> None:
@@ -57,21 +63,23 @@ def _client_id(_instance: ConnectionSettings, _attribute: attrs.Attribute[str | 
         return
     if not isinstance(value, str) or not value or any(c in value for c in "+#"):
         # The client id becomes part of topics, where '+' and '#' would be wildcards.
-        raise SettingsError(f"client_id must be a non-empty text without '+' and '#', not {value!r}")
+        raise SettingsError(
+            f"client_id must be a non-empty text without '+' and '#', not {value!r}", argument="client_id"
+        )
     if any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in value):
         # Brokers may close the connection without a word (MQTT 5.0, 1.5.4).
-        raise SettingsError(f"client_id must be a text without control characters, not {value!r}")
+        raise SettingsError(f"client_id must be a text without control characters, not {value!r}", argument="client_id")
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise SettingsError(f"client_id is not valid text: {error}") from None
+        raise SettingsError(f"client_id is not valid text: {error}", argument="client_id") from None
     if size > _MAX_CLIENT_ID:
-        raise SettingsError(f"client_id has {size} bytes; at most {_MAX_CLIENT_ID} are of use")
+        raise SettingsError(f"client_id has {size} bytes; at most {_MAX_CLIENT_ID} are of use", argument="client_id")
 
 
 def _port(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65535:
-        raise SettingsError(f"port must be a number from 1 to 65535, not {value!r}")
+        raise SettingsError(f"port must be a number from 1 to 65535, not {value!r}", argument="port")
 
 
 def _texts(value: Any) -> Any:
@@ -91,7 +99,10 @@ def _addresses(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], 
 def _seconds(low: float, high: float) -> Any:
     def check(_instance: ConnectionSettings, _attribute: attrs.Attribute[float], value: float) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise SettingsError(f"{_attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}")
+            raise SettingsError(
+                f"{_attribute.name} must be seconds from {low:g} to {high:.10g}, not {value!r}",
+                argument=_attribute.name,
+            )
 
     return check
 
@@ -99,7 +110,7 @@ def _seconds(low: float, high: float) -> Any:
 def _window(_instance: ConnectionSettings, _attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
         # 65,535 packet identifiers exist (MQTT 5.0, 2.2.1).
-        raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}")
+        raise SettingsError(f"max_in_flight must be a number from 1 to 65535, not {value!r}", argument="max_in_flight")
 
 
 def _category(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -229,24 +240,25 @@ class ConnectionSettings:
             if not isinstance(getattr(self, name), bool):
                 raise SettingsError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.driver not in ("native", "paho"):
-            raise SettingsError(f"driver must be 'native' or 'paho', not {self.driver!r}")
+            raise SettingsError(f"driver must be 'native' or 'paho', not {self.driver!r}", argument="driver")
         if self.max_reconnect_delay < self.reconnect_delay:
             raise SettingsError("max_reconnect_delay must not be less than reconnect_delay")
         if self.password is not None and self.password_file is not None:
-            raise SettingsError("give either password or password_file, not both")
+            raise SettingsError("give either password or password_file, not both", argument="password_file")
         if (self.password is not None or self.password_file is not None) and self.username is None:
-            raise SettingsError(f"{'password' if self.password_file is None else 'password_file'} needs a username")
+            name = "password" if self.password_file is None else "password_file"
+            raise SettingsError(f"{name} needs a username", argument=name)
         for name in ("tls_key_file", "tls_key_password_file"):
             if getattr(self, name) is not None and self.tls_cert_file is None:
-                raise SettingsError(f"{name} needs tls_cert_file")
+                raise SettingsError(f"{name} needs tls_cert_file", argument=(name, "tls_cert_file"))
         if self.sat_file is not None and (self.username is not None or self.driver != "native"):
             raise SettingsError("sat_file needs driver='native' and takes the place of username and password")
         if self.tls_ca_file is not None and self.tls_ca_dir is not None:
-            raise SettingsError("give either tls_ca_file or tls_ca_dir, not both")
+            raise SettingsError("give either tls_ca_file or tls_ca_dir, not both", argument="tls_ca_file")
         if not self.tls:
             for name in ("tls_ca_file", "tls_ca_dir", "tls_cert_file"):
                 if getattr(self, name) is not None:
-                    raise SettingsError(f"{name} is given but tls is off; use mqtts:// or tls=True")
+                    raise SettingsError(f"{name} is given but tls is off; use mqtts:// or tls=True", argument=name)
 
     @property
     def url(self) -> str:

@@ -11,7 +11,6 @@ import base64
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -159,23 +158,20 @@ def warn(message: str) -> None:
     click.echo(f"{click.get_current_context().find_root().info_name}: {message}", err=True)
 
 
-def name_options(error: Exception, command: click.Command, others: Mapping[str, str], mistake: type[Exception]) -> None:
-    """Where the error's message names an argument that is an option of ``command``, let it name that.
+def name_options(error: Any, command: click.Command, others: Mapping[str, str]) -> None:
+    """Let an error name the options of ``command`` in place of the arguments of the API that its message names.
 
-    ``others`` are arguments whose options have other names, ``mistake`` errors about an argument.
+    ``error`` has ``arguments`` and a ``message``; ``others`` are arguments whose options have other names.
     """
-    if not error.args or not isinstance(error.args[0], str):
-        return
-    text = error.args[0]
     commands = command.commands.values() if isinstance(command, click.Group) else (command,)
     given = [parameter for each in commands for parameter in each.params if isinstance(parameter, click.Option)]
     options = {option.name or "": max(option.opts, key=len) for option in given}
-    for name, option in (options | {k: v for k, v in others.items() if v in options.values()}).items():
-        if "_" in name:
-            text = re.sub(rf"(?<![\w/'\"-]){name}(?!\w)", option, text)
-        elif isinstance(error, mistake):  # a word like others: only where it is what the sentence is about
-            text = re.sub(rf"^{name}(?= must | is )", option, text)
-    error.args = (text, *error.args[1:])
+    options |= {name: option for name, option in others.items() if option in options.values()}
+    text = error.message
+    for name in error.arguments:
+        text = text.replace(name, options.get(name, name), 1)  # what follows may be the caller's own
+    if error.arguments:
+        error.args = (text, *error.args[1:])
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def connection_settings(given: dict[str, Any]) -> RaftSettings:
     try:
         return RaftSettings.from_env(**overrides)
     except SettingsError as error:
-        if source and "seed" in error.message:
+        if source and "seeds" in error.arguments:
             raise SettingsError(f"{source}: {error.message}") from None
         raise
 
@@ -214,11 +214,10 @@ _OTHERS: Final = {
     "request_timeout": "--timeout",
     "curve_secret_key": "--curve-secret-key-file",
     "curve_peer_keys": "--curve-peer-key",
-    "a seed": "--url",
     "seeds": "--url",
 }
 
 
 def reword(error: RaftError, command: click.Command) -> None:
     """See :func:`~raft_client._common.command_line.name_options`."""
-    name_options(error, command, _OTHERS, InvalidArgumentError)
+    name_options(error, command, _OTHERS)

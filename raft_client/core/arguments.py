@@ -58,7 +58,9 @@ def check_timeout(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise InvalidArgumentError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+        raise InvalidArgumentError(
+            f"timeout must be a positive number of seconds or None, not {timeout!r}", argument="timeout"
+        )
     return None if timeout >= _FOREVER_S else float(timeout)
 
 
@@ -73,7 +75,9 @@ def check_wait(timeout: float | None) -> float | None:
         return timeout
     if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout >= _FOREVER_S:
         return None
-    raise InvalidArgumentError(f"timeout must be a number of seconds, not negative, or None, not {timeout!r}")
+    raise InvalidArgumentError(
+        f"timeout must be a number of seconds, not negative, or None, not {timeout!r}", argument="timeout"
+    )
 
 
 def check_silence(silence: float | None, default: float) -> float:
@@ -109,7 +113,9 @@ def check_callback(callback: object, *, may_await: bool) -> None:
 def check_in_flight(in_flight: int, most: int) -> int:
     """How many requests of a batch may be under way at once."""
     if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
-        raise InvalidArgumentError(f"in_flight must be a number of requests, at least 1, not {in_flight!r}")
+        raise InvalidArgumentError(
+            f"in_flight must be a number of requests, at least 1, not {in_flight!r}", argument="in_flight"
+        )
     return min(in_flight, most)
 
 

@@ -82,7 +82,8 @@ def snapshot_policy(value: object) -> SnapshotPolicy:
     try:
         return SnapshotPolicy(value)  # type: ignore[arg-type]  # the call refuses what is not one of its values
     except ValueError:
-        raise InvalidArgumentError(f"snapshot must be {', '.join(SnapshotPolicy)}, not {value!r}") from None
+        text = f"snapshot must be {', '.join(SnapshotPolicy)}, not {value!r}"
+        raise InvalidArgumentError(text, argument="snapshot") from None
 
 
 class EntriesStream:

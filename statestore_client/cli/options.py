@@ -17,7 +17,7 @@ import click
 
 from raft_client._common.command_line import Seconds, argument_bytes, name_options, option_group
 from raft_client._common.standard_streams import standard_input
-from statestore_client.errors import InvalidArgumentError, SettingsError, StateStoreError
+from statestore_client.errors import SettingsError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ _OTHERS: Final = {"request_timeout": "--timeout", "connect_timeout": "--timeout"
 
 def reword(error: StateStoreError, command: click.Command) -> None:
     """See :func:`~raft_client._common.command_line.name_options`."""
-    name_options(error, command, _OTHERS, InvalidArgumentError)
+    name_options(error, command, _OTHERS)
     if error.args and isinstance(error.args[0], str):
         text = error.args[0].replace("use mqtts:// or tls=True", "use mqtts://")  # of --url; no option sets it
         error.args = (text, *error.args[1:])

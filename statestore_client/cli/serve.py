@@ -420,7 +420,7 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
             **{name: options[option] for option, name in _LIMITS.items() if options[option] is not None},
         )
     except InvalidArgumentError as error:
-        named = next((option for option, name in _LIMITS.items() if str(error).startswith(f"{name} ")), "site")
+        named = next((option for option, name in _LIMITS.items() if name in error.arguments), "site")
         raise click.UsageError(f"--{named.replace('_', '-')}: {error}") from None
 
 

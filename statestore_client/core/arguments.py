@@ -150,11 +150,13 @@ def fencing_token(token: object) -> HlcTimestamp | None:
     if not isinstance(token, str):
         kind = type(token).__name__
         hint = "; pass lease.fencing_token" if kind in _HOLDERS else ""
-        raise InvalidArgumentError(f"fencing_token must be a timestamp or its text, not {kind}{hint}")
+        raise InvalidArgumentError(
+            f"fencing_token must be a timestamp or its text, not {kind}{hint}", argument="fencing_token"
+        )
     try:
         return HlcTimestamp.parse(token)
     except TimestampError as error:
-        raise InvalidArgumentError(f"fencing_token: {error}") from None
+        raise InvalidArgumentError(f"fencing_token: {error}", argument="fencing_token") from None
 
 
 def check_kind(what: str, value: object, kind: type) -> None:
@@ -168,7 +170,9 @@ def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: st
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise InvalidArgumentError(f"{name} must be a positive number of seconds{otherwise} or None, not {timeout!r}")
+        raise InvalidArgumentError(
+            f"{name} must be a positive number of seconds{otherwise} or None, not {timeout!r}", argument=name
+        )
     return None if timeout >= _FOREVER_S else float(timeout)
 
 
@@ -184,7 +188,9 @@ def _expiry_ms(expiry: float | None) -> int | None:
     if expiry is None:
         return None
     if isinstance(expiry, bool) or not isinstance(expiry, (int, float)) or not 0.001 <= expiry <= MAX_EXPIRY_S:
-        raise InvalidArgumentError(f"expiry must be seconds, from 0.001 to {MAX_EXPIRY_S}, not {expiry!r}")
+        raise InvalidArgumentError(
+            f"expiry must be seconds, from 0.001 to {MAX_EXPIRY_S}, not {expiry!r}", argument="expiry"
+        )
     return round(expiry * 1000)
 
 
@@ -210,7 +216,9 @@ def watched_prefix(prefix: Bytes) -> bytes:
 def prefix_terms(rescan: float | None, max_keys: int) -> PrefixTerms:
     """How a watch on a prefix finds its keys."""
     if isinstance(max_keys, bool) or not isinstance(max_keys, int) or max_keys < 1:
-        raise InvalidArgumentError(f"max_keys must be a number of keys, at least 1, not {max_keys!r}")
+        raise InvalidArgumentError(
+            f"max_keys must be a number of keys, at least 1, not {max_keys!r}", argument="max_keys"
+        )
     return PrefixTerms(check_timeout(rescan, "rescan"), max_keys)
 
 
@@ -280,7 +288,7 @@ def set_command(
 def check_flag(name: str, value: object) -> bool:
     """True or False; a text such as ``"false"`` would be true."""
     if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}", argument=name)
     return value
 
 

@@ -101,15 +101,15 @@ def packed(request: ClientRequest) -> bytes:
 
 def _check_text(what: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be a text, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{what} must be a text, not {type(value).__name__}", argument=what)
 
 
 def texts(what: str, values: Iterable[str]) -> tuple[str, ...]:
     """Several of them; a text alone would be taken for its letters. Raises InvalidArgumentError."""
     if isinstance(values, str):
-        raise InvalidArgumentError(f"{what} must be several texts, and not one text")
+        raise InvalidArgumentError(f"{what} must be several texts, and not one text", argument=what)
     if not isinstance(values, Iterable):
-        raise InvalidArgumentError(f"{what} must be several texts, not {type(values).__name__}")
+        raise InvalidArgumentError(f"{what} must be several texts, not {type(values).__name__}", argument=what)
     found = tuple(values)
     for each in found:
         _check_text(f"each of {what}", each)
@@ -119,12 +119,12 @@ def texts(what: str, values: Iterable[str]) -> tuple[str, ...]:
 def check_seconds(what: str, value: object) -> None:
     """Raises InvalidArgumentError for what is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise InvalidArgumentError(f"{what} must be seconds, not {value!r}")
+        raise InvalidArgumentError(f"{what} must be seconds, not {value!r}", argument=what)
 
 
 def _check_entries(what: str, entries: object) -> None:
     if not isinstance(entries, Mapping):
-        raise InvalidArgumentError(f"{what} must be a mapping, not {type(entries).__name__}")
+        raise InvalidArgumentError(f"{what} must be a mapping, not {type(entries).__name__}", argument=what)
     for key, entry in entries.items():
         _check_text("each key", key)
         if not isinstance(entry, Value):
@@ -281,7 +281,7 @@ class SiteCalls:
         _check_text("key", key)
         for name, number in (("version", version), ("ttl_ms", ttl_ms)):
             if number is not None and (type(number) is not int or number < 0):
-                raise InvalidArgumentError(f"{name} is {number!r}; it must be a positive integer")
+                raise InvalidArgumentError(f"{name} is {number!r}; it must be a positive integer", argument=name)
         try:
             data = value.encode() if isinstance(value, str) else value
         except UnicodeEncodeError as error:

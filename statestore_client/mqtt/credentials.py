@@ -23,7 +23,7 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=settings.tls_ca_file, cadata=_read_directory(settings.tls_ca_dir))
     except (OSError, ssl.SSLError) as error:
         where = f"tls_ca_file {settings.tls_ca_file!r}" if settings.tls_ca_dir is None else settings.tls_ca_dir
-        raise SettingsError(f"{where} cannot be loaded: {error}") from error
+        raise SettingsError(f"{where} cannot be loaded: {error}", argument="tls_ca_file") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # who is trusted need not be a root; before 3.13
     if settings.tls_cert_file is not None:
@@ -34,7 +34,8 @@ def client_context(settings: ConnectionSettings) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             key_file = settings.tls_key_file
             key = "and the key in it" if key_file is None else f"with tls_key_file {key_file!r}"
-            raise SettingsError(f"tls_cert_file {settings.tls_cert_file!r} {key} cannot be loaded: {error}") from error
+            text = f"tls_cert_file {settings.tls_cert_file!r} {key} cannot be loaded: {error}"
+            raise SettingsError(text, argument=("tls_cert_file", "tls_key_file")) from error
     return context
 
 
@@ -65,7 +66,7 @@ def read_setting_file(name: str, path: str | None) -> str | None:
     try:
         return Path(path).read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{name} {path!r} cannot be read: {error}") from error
+        raise SettingsError(f"{name} {path!r} cannot be read: {error}", argument=name) from error
 
 
 #: How often the file is read. Kubernetes renews tokens when a fifth of their life, at least two minutes, is left.

@@ -48,7 +48,7 @@ def check_number(name: str, value: object, low: int, high: int | None = None) ->
     """A whole number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         wanted = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise InvalidArgumentError(f"{name} must be a whole number {wanted}, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be a whole number {wanted}, not {value!r}", argument=name)
 
 
 def check_seconds(name: str, value: object, low: float = 0.0, high: float = LONGEST_S) -> None:
@@ -58,44 +58,46 @@ def check_seconds(name: str, value: object, low: float = 0.0, high: float = LONG
             f" of at least {low:g}, within ten thousand years" if high == LONGEST_S else f" from {low:g} to {high:.10g}"
         )
         wanted = " within ten thousand years" if low == -LONGEST_S else wanted
-        raise InvalidArgumentError(f"{name} must be a number of seconds{wanted}, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be a number of seconds{wanted}, not {value!r}", argument=name)
 
 
 def check_flag(name: str, value: object) -> None:
     """Neither 0 nor a text: ``"no"`` is true."""
     if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be True or False, not {value!r}", argument=name)
 
 
 def check_text(name: str, value: object) -> None:
     """Any text, also an empty one."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name} must be a text, not {value!r}")
+        raise InvalidArgumentError(f"{name} must be a text, not {value!r}", argument=name)
 
 
 def check_choice(name: str, value: object, *values: str) -> None:
     """One of a few words."""
     if value not in values:
-        raise InvalidArgumentError(f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+        raise InvalidArgumentError(
+            f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}", argument=name
+        )
 
 
 def check_kind(name: str, value: object, *kinds: type, wanted: str = "") -> None:
     """None, or one of these. A dictionary in place of an object would fail far away from here, or be ignored."""
     if value is not None and not isinstance(value, kinds):
         wanted = wanted or " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{name} must be {wanted}, not {type(value).__name__}", argument=name)
 
 
 def check_tuple(name: str, value: object) -> None:
     """A text alone would be taken for its letters."""
     if not isinstance(value, tuple):
-        raise InvalidArgumentError(f"{name} must be a tuple, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{name} must be a tuple, not {type(value).__name__}", argument=name)
 
 
 def check_function(name: str, value: object) -> None:
     """None, or something to call."""
     if value is not None and not callable(value):
-        raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{name} must be a function, not {type(value).__name__}", argument=name)
 
 
 def check_path(name: str, value: object) -> None:
@@ -106,9 +108,9 @@ def check_path(name: str, value: object) -> None:
     path = value if as_text is None else as_text(value)
     check_kind(name, path, str, wanted="a path")
     if path == "":
-        raise InvalidArgumentError(f"{name} is empty")
+        raise InvalidArgumentError(f"{name} is empty", argument=name)
     if isinstance(path, str) and "\0" in path:
-        raise InvalidArgumentError(f"{name} must be a path, not {path!r}")
+        raise InvalidArgumentError(f"{name} must be a path, not {path!r}", argument=name)
 
 
 def number(low: int, high: int | None = None) -> Validator:
@@ -136,7 +138,7 @@ def required(check: Validator) -> Validator:
 
     def check_given(instance: object, field: attrs.Attribute[Any], value: object) -> None:
         if value is None:
-            raise InvalidArgumentError(f"{field.name} must be given, not None")
+            raise InvalidArgumentError(f"{field.name} must be given, not None", argument=field.name)
         check(instance, field, value)
 
     return check_given

@@ -74,7 +74,7 @@ def test_options_win_over_the_environment(run: Run, peers: ScriptedCluster, monk
         (
             [],
             {"ZMQRAFT_SEEDS": "127.0.0.1:8047"},
-            "ZMQRAFT_SEEDS: a seed must be tcp://host:port or ipc:///path, not '127.0.0.1:8047'",
+            "ZMQRAFT_SEEDS: seeds must be tcp://host:port or ipc:///path, not '127.0.0.1:8047'",
         ),
         (["--url", "tcp://h:1"], {"ZMQRAFT_MAX_IN_FLIGHT": "many"}, "ZMQRAFT_MAX_IN_FLIGHT must be a number"),
         (["--url", "tcp://h:1", "--timeout", "0"], {}, "--timeout"),

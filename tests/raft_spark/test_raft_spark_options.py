@@ -69,7 +69,7 @@ def test_the_environment_of_the_driver_fills_in() -> None:
     ("options", "complaint"),
     [
         ({}, "the option seeds is missing"),
-        ({"seeds": "udp://10.0.0.1:1"}, "a seed must be tcp://host:port"),
+        ({"seeds": "udp://10.0.0.1:1"}, "seeds must be tcp://host:port"),
         ({"seeds": SEEDS, "after": "soon"}, "after must be a log index or INDEX@TERM, not 'soon'"),
         ({"seeds": SEEDS, "until": "1.5"}, "the option until must be a whole number, not '1.5'"),
         ({"seeds": SEEDS, "after": "-1"}, "after must be a log index or INDEX@TERM, not '-1'"),
@@ -92,7 +92,7 @@ def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"seeds": "10.0.0.1:8047"}, "^a seed must be tcp://host:port[^\\n]*$"),
+        ({"seeds": "10.0.0.1:8047"}, "^seeds must be tcp://host:port[^\\n]*$"),
         ({"seeds": SEEDS, "failOnDataLoss": "no"}, "^the option failOnDataLoss must be true or false, not 'no'$"),
         ({"seeds": SEEDS, "after": "soon"}, "^after must be a log index or INDEX@TERM, not 'soon'$"),
         (

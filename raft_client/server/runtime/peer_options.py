@@ -40,7 +40,9 @@ class PeerOptions:
     def __attrs_post_init__(self) -> None:
         value: object = self.compact_bytes
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InvalidArgumentError(f"compact_bytes is a number of bytes, at least 1, or None, not {value!r}")
+            raise InvalidArgumentError(
+                f"compact_bytes is a number of bytes, at least 1, or None, not {value!r}", argument="compact_bytes"
+            )
         self.settings_of("1")
 
     def settings_of(self, peer_id: str) -> NodeSettings:

@@ -52,7 +52,7 @@ def origin_problem(origin: str) -> str | None:
 def _is_host(_endpoints: object, field: attrs.Attribute[str], host: object) -> None:
     check_text(field.name, host)
     if not host:
-        raise InvalidArgumentError(f"{field.name} is empty; 0.0.0.0 and :: are all addresses")
+        raise InvalidArgumentError(f"{field.name} is empty; 0.0.0.0 and :: are all addresses", argument=field.name)
 
 
 def _is_port(_endpoints: object, field: attrs.Attribute[int | None], port: object) -> None:
@@ -104,7 +104,7 @@ class Endpoints:
     def check(self, *, has_tls: bool) -> None:
         """Raises SettingsError for ports that need certificates when there are none."""
         if not has_tls and (self.tls_port is not None or self.wss_port is not None):
-            raise SettingsError("tls_port and wss_port need a certificate")
+            raise SettingsError("tls_port and wss_port need a certificate", argument=("tls_port", "wss_port"))
 
 
 # -- listeners ---------------------------------------------------------------------------------------------------------

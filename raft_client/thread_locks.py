@@ -1,3 +1,4 @@
+# Generated from statestore_client/thread_locks.py by tools/twins.py. Edit that, and run "make twins".
 """Locks and flags that an exception from a signal handler leaves whole: Ctrl-C, a time-out by SIGALRM.
 
 Python runs signal handlers in the main thread, between two instructions: where a function begins, after a call, at the
@@ -10,7 +11,6 @@ leaves the lock locked for ever. Where that can happen:
 
 Invariant: a mutex is taken as the next item of a ``for`` loop that returns at once, where Python looks for no signals,
 and given back by an ``__exit__`` that is written in C.
-The twin of ``statestore_client.thread_locks``: the two packages import nothing of each other.
 What the standard library makes of locks in Python (Event, Condition, Semaphore, Queue) has both faults, so the linter
 refuses it here. A thread's ``start()`` waits on such an Event: :func:`start` is to be used in its place.
 """

@@ -144,9 +144,6 @@ def test_an_interrupted_wait_for_a_flag_hinders_nobody(locks: ModuleType) -> Non
 def test_the_twins_do_the_same() -> None:
     """The packages import nothing of each other, so some lines stand in both: who changes them here changes them there,
     too."""
-    said = "The twin of ``statestore_client.thread_locks``: the two packages import nothing of each other.\n"
-    of_both = inspect.getsource(of_raft).replace(said, "").replace("raft_client.", "statestore_client.")
-    assert of_both == inspect.getsource(of_store)
     _, _, clocks = inspect.getsource(raft_client.clocks).partition("#: What")
     assert clocks.rstrip() in inspect.getsource(statestore_client.clocks)
     of_both = inspect.getsource(raft_client.reports.warn_unclosed)

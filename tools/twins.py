@@ -13,6 +13,8 @@ The source is read token by token:
   coroutines or event loops stops the run, and so does an entry of a table that no source needs any more.
 * ruff then sorts the imports, drops those that are not used any more, and formats.
 
+A module of :data:`COPIES` is the same in both packages but for their names.
+
 What really differs between tasks and threads (cancellation, locks, workers, sleeping until a deadline) belongs to small
 primitives that both shells have under one name, written by hand.
 """
@@ -40,6 +42,9 @@ TWINS: Final = {
     "statestore_client": ("client", "leases", "locks", "steps", "watch"),
     "statestore_client/kvstore": ("client",),
 }
+
+#: Modules that both packages have, since neither client imports the other's package: source -> its copy.
+COPIES: Final = {"statestore_client/thread_locks.py": "raft_client/thread_locks.py"}
 
 #: What a name of the asyncio shell is called in the blocking one.
 NAMES: Final = {
@@ -283,6 +288,12 @@ def _twin(package: str, module: str, tables: Tables) -> tuple[Path, str]:
     return ROOT / twin, tidy(head + translate((ROOT / source).read_text("utf-8"), source, tables), twin)
 
 
+def _copy(source: str, copy: str) -> tuple[Path, str]:
+    """The module with the names of the other package."""
+    text = (ROOT / source).read_text("utf-8").replace(source.partition("/")[0], copy.partition("/")[0])
+    return ROOT / copy, tidy(f'{_MARK} {source} by tools/twins.py. Edit that, and run "make twins".\n{text}', copy)
+
+
 def main(arguments: Sequence[str]) -> str | None:
     """What is wrong; None when nothing is."""
     is_check = list(arguments) == ["--check"]
@@ -292,6 +303,7 @@ def main(arguments: Sequence[str]) -> str | None:
     stale = []
     try:
         twins = dict(_twin(package, module, tables) for package, modules in TWINS.items() for module in modules)
+        twins |= dict(_copy(source, copy) for source, copy in COPIES.items())
     except TwinError as error:
         return str(error)
     for path, text in twins.items():

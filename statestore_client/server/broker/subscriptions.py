@@ -179,9 +179,11 @@ _SHARE_BYTES: Final = 2048
 #: A node of the tree with its dictionary.
 _LEVEL_BYTES: Final = 400
 
-#: Topics of answers whose receivers are remembered, and the longest of these topics.
+#: Topics of answers whose receivers are remembered, the longest of these topics, and how many receivers at most: a few
+#: megabytes together.
 _PLANS: Final = 4096
 _LONGEST_PLANNED: Final = 256
+_RECEIVERS: Final = 8
 
 #: Session, QoS, RETAIN flag and subscription identifiers of one copy.
 Target: TypeAlias = "tuple[Session, int, bool, tuple[int, ...]]"
@@ -232,7 +234,7 @@ class SubscriptionIndex:
         """Remember where an answer on this topic goes."""
         if len(self.answer_plans) >= _PLANS:
             self.answer_plans.clear()
-        if len(topic) <= _LONGEST_PLANNED:
+        if len(topic) <= _LONGEST_PLANNED and len(targets) <= _RECEIVERS:
             self.answer_plans[topic] = targets
 
     def put(self, session: Session, topic_filter: str, grant: GrantedSubscription) -> bool:

@@ -41,14 +41,15 @@ _SLACK_S: Final = 0.001
 
 class Alarm:
     """One timer for whatever is due next. Invariant: it rings at the earliest time that it was set to since it rang
-    last, a moment later at most: ``latest`` is where that moment ends. Whoever it calls finds out what is due.
+    last, or up to ``slack_s`` later. Whoever it calls finds out what is due.
     """
 
-    __slots__ = ("_call_at", "_ring", "_timer", "latest")
+    __slots__ = ("_call_at", "_ring", "_slack_s", "_timer", "latest")
 
-    def __init__(self, call_at: CallAt, ring: Callable[[], object]) -> None:
+    def __init__(self, call_at: CallAt, ring: Callable[[], object], *, slack_s: float = _SLACK_S) -> None:
         self._call_at = call_at
         self._ring = ring
+        self._slack_s = slack_s
         self._timer: TimerHandle | None = None
         #: Setting it to this time or a later one changes nothing.
         self.latest: float = inf
@@ -59,7 +60,7 @@ class Alarm:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.latest = when - _SLACK_S
+        self.latest = when - self._slack_s
         self._timer = self._call_at(when, self._rings)
 
     def cancel(self) -> None:

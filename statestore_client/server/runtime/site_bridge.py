@@ -13,6 +13,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.server.bridge.bridge import Bridge, BridgeOptions
 from statestore_client.server.bridge.exports import NotExported
 from statestore_client.server.bridge.names import RESERVED_BYTES
+from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import TURN_S
 
 if TYPE_CHECKING:
@@ -57,11 +58,11 @@ class SiteBridge:
         self._clock = clock
         self._site = endpoints.name
         self._is_closed = False
-        self._retry: asyncio.TimerHandle | None = None
         area = peering.site.replicas[endpoints.areas[0]].contents
         self._warn_of_leftovers(next(iter(store.keys_from(RESERVED_BYTES, inclusive=True)), b""))
         options = BridgeOptions(tuple(prefix.encode() for prefix in endpoints.exports), endpoints.imports)
         self.bridge: Bridge = Bridge(store, area, endpoints.name, options, self._begin)
+        self._retry = Alarm(asyncio.get_running_loop().call_at, self.bridge.try_again)
 
     def _warn_of_leftovers(self, first: bytes) -> None:
         if first.startswith(RESERVED_BYTES):
@@ -76,8 +77,7 @@ class SiteBridge:
         """Hear nothing more."""
         self._is_closed = True
         self.bridge.close()
-        if self._retry is not None:
-            self._retry.cancel()
+        self._retry.cancel()
 
     def _begin(self) -> None:
         self._driver.turns.add(self._work)
@@ -99,13 +99,9 @@ class SiteBridge:
         self._peering.changed()
         for event in bridge.take_events():
             self._report(event)
-        if bridge.has_refused and self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(_TRY_AGAIN_S, self._try_again)
+        if bridge.has_refused:
+            self._retry.set(asyncio.get_running_loop().time() + _TRY_AGAIN_S)
         return bridge.has_work
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self.bridge.try_again()
 
     def _report(self, event: BridgeEvent) -> None:
         if isinstance(event, NotExported):

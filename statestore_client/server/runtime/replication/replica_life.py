@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,15 +24,16 @@ from statestore_client.server.cluster.events import (
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
+from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.observability.logs import LOGGER, log_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import ClusterEvent
     from statestore_client.server.journal import Done, Timeline, WriteBatch
-    from statestore_client.server.runtime.clock import ElapsedClock
+    from statestore_client.server.runtime.clock import ElapsedClock, TimerHandle
     from statestore_client.server.runtime.replication.log_link import LogLink
 
 # -- life owner --------------------------------------------------------------------------------------------------------
@@ -110,8 +110,7 @@ class ReplicaLife:
         self._loop = asyncio.get_running_loop()
         self._link = link
         self._member = ClusterMember(ClusterSettings(life, url, awaits_import=awaits_import), clock(), base)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = math.inf
+        self._alarm = Alarm(self._call_at, self._fire, slack_s=0.0)
         self._done: Done | None = None
         self._written_at = 0.0  # the batch that is on its way
         self._is_handing_over: asyncio.Future[None] | None = None
@@ -135,9 +134,7 @@ class ReplicaLife:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         if self._is_handing_over is not None and not self._is_handing_over.done():
             self._is_handing_over.set_result(None)
 
@@ -313,19 +310,12 @@ class ReplicaLife:
         output.clear()
 
     def _arm(self) -> None:
-        now = self._clock()
-        at = self._member.next_deadline(now)
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at < math.inf:
-            self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - now.monotonic), self._fire)
+        self._alarm.set(self._member.next_deadline(self._clock()))
+
+    def _call_at(self, when: float, ring: Callable[[], object]) -> TimerHandle:
+        return self._loop.call_later(max(0.0, when - self._clock().monotonic), ring)
 
     def _fire(self) -> None:
-        self._timer = None
         self._turn()
         if not self._is_over and self._member.role is Role.ACTIVE:
             self._owner.may_speak_again()

@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 NO_PROPERTIES: Final = Publish("").properties
 
 
+@hot_value
+class PlainRecord:
+    """A record whose fields are written as they are, in their order."""
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
+        return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
+
+
 @attrs.frozen
 class SessionRecord:
     """A session that outlives its connections, under its client identifier.
@@ -81,20 +94,12 @@ class WillRecord:
 
 
 @hot_value
-class DroppedMessagesRecord:
+class DroppedMessagesRecord(PlainRecord):
     """What a client lost and was not told of, under its identifier; ``since_ms`` is the wall clock at the first."""
 
     user: str | None
     count: int
     since_ms: int
-
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return (self.user, self.count, self.since_ms)
-
-    @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
 
 
 @attrs.frozen
@@ -184,7 +189,7 @@ class DeliveryRecord:
 
 
 @hot_value
-class CopiesRecord:
+class CopiesRecord(PlainRecord):
     """A message that was accepted and is still to be copied to some sessions. ``message`` is the number of its record,
     ``groups`` are QoS, RETAIN, subscription identifiers, and the numbers of the sessions.
     """
@@ -192,35 +197,15 @@ class CopiesRecord:
     message: int
     groups: tuple[tuple[int, bool, tuple[int, ...], tuple[int, ...]], ...]
 
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return (self.message, self.groups)
-
-    @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
-
 
 @hot_value
-class ReleaseRecord:
+class ReleaseRecord(PlainRecord):
     """PUBREC came; PUBREL is to be sent until PUBCOMP comes. The message itself is no longer needed."""
 
     session: int
     packet_id: int
 
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return (self.session, self.packet_id)
-
-    @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
-
 
 @attrs.frozen
-class InboundRecord:
+class InboundRecord(PlainRecord):
     """A QoS 2 message was taken over and its identifier not released. All that there is to know is in the subject."""
-
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return ()

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statestore_client.spark.active_standby import ActiveStandby
     from statestore_client.spark.batch_writer import BatchWriter
-    from statestore_client.spark.dataframes import latest_by_key, register, write_rows
-    from statestore_client.spark.lookups import get_value, lookup
+    from statestore_client.spark.dataframes import get_value, latest_by_key, lookup, register, write_rows
     from statestore_client.spark.marker import Marker
     from statestore_client.spark.options import WriteOptions
     from statestore_client.spark.pipeline import PipelineEvent
@@ -63,10 +62,10 @@ _HOMES = {
     "WriteOptions": "options",
     "WriteReport": "report",
     "find_java_home": "session",
-    "get_value": "lookups",
+    "get_value": "dataframes",
     "latest_by_key": "dataframes",
     "local_session": "session",
-    "lookup": "lookups",
+    "lookup": "dataframes",
     "partition_writer": "writing",
     "register": "dataframes",
     "report_accumulator": "report",

@@ -24,9 +24,9 @@ from statestore_client.server.runtime.observability.logs import (
     log_gone,
     log_reports,
 )
+from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
 from statestore_client.server.runtime.transport.peers import Peers
-from statestore_client.server.runtime.version import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

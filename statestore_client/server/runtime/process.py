@@ -1,4 +1,4 @@
-"""Tune a process that is only a server: open files, garbage collection, memory that goes back to the system.
+"""The process: which version runs; and, where it is only a server, garbage collection and memory that goes back.
 
 Every connection is an open file.
 """
@@ -10,6 +10,7 @@ import ctypes
 import gc
 import sys
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.clocks import monotonic
@@ -169,3 +170,17 @@ def memory_given_back(
         yield
     finally:
         timer.cancel()
+
+
+# -- which version it is -----------------------------------------------------------------------------------------------
+
+
+@cache
+def package_version() -> str:
+    """Of the installed package, "unknown" for a checkout. Looking it up takes a while: not at the start."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("statestore-client")
+    except PackageNotFoundError:
+        return "unknown"

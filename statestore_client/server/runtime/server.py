@@ -19,6 +19,7 @@ from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
 from statestore_client.server.runtime.observability.logs import contained, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
+from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.settings import ServerSettings
 from statestore_client.server.runtime.site_bridge import SiteBridge
@@ -27,7 +28,6 @@ from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
 from statestore_client.server.runtime.transport.tls import TlsFiles
-from statestore_client.server.runtime.version import package_version
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import SiteStore, StateStore, StoreLimits
 from statestore_client.wire.hlc import HybridLogicalClock

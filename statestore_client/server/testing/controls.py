@@ -21,8 +21,7 @@ from statestore_client.server.checks import LONGEST_S, check_flag, check_kind, c
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.testing.fault_injector import FaultInjection, FaultyConnection
-from statestore_client.server.testing.fault_requests import FaultRequests
-from statestore_client.server.testing.faults import Faults
+from statestore_client.server.testing.faults import FaultRequests, Faults
 from statestore_client.server.testing.recording import EventDispatcher, Hooks, PublishedMessage, Recorder
 from statestore_client.server.testing.virtual_clock import VirtualClock
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.runtime.broker_driver import BrokerDriver
-    from statestore_client.server.testing.fault_requests import FaultRequests
-    from statestore_client.server.testing.faults import Action, Faults, Side
+    from statestore_client.server.testing.faults import Action, FaultRequests, Faults, Side
     from statestore_client.server.testing.virtual_clock import VirtualClock, VirtualTimer
 
 __all__ = ["FaultInjection", "FaultyConnection"]

@@ -34,8 +34,7 @@ from statestore_client.mqtt.packets import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.testing.fault_injector import FaultInjection, _Injector
-from statestore_client.server.testing.fault_requests import FaultRequests
-from statestore_client.server.testing.faults import Faults
+from statestore_client.server.testing.faults import FaultRequests, Faults
 from statestore_client.server.testing.virtual_clock import VirtualClock
 
 __all__ = ["connected_wire", "faulty_server"]

@@ -32,8 +32,8 @@ from statestore_client import (
 )
 from statestore_client.curve_keys import KeyPair
 from statestore_client.server import ClusterKeys, EmbeddedServer, LogKeys, ReplicaSettings
-from statestore_client.server.runtime import server_thread
 from statestore_client.server.runtime.replication.log_link import member_warning
+from statestore_client.server.testing import embedded_server
 
 
 def cluster() -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_a_server_without_a_majority_gives_up_and_leaves_nothing(
     nodes = cluster()
     threads = threading.active_count()
     with monkeypatch.context() as patch:
-        patch.setattr(server_thread, "_START_TIMEOUT_S", 1.0)
+        patch.setattr(embedded_server, "_START_TIMEOUT_S", 1.0)
         alone = server(nodes, "a", tmp_path)
         with pytest.raises(ReplicatedLogError, match=r"within 1 s: .* does a majority of the log's peers run"):
             alone.start()

@@ -151,19 +151,14 @@ def _kill(
     kills: int,
     random: Random,
     *,
-    trace: bool = False,
     stalls: bool = False,
 ) -> Counter[str]:
     """Start the peers, write, and kill as often as that; then all peers run and all writers have ended.
 
     Returns how often each kind of victim was chosen.
     """
-
-    def start(name: str) -> None:
-        peers.start(name, trace=peers.directory / f"{name}.ndjson" if trace else None)
-
     for name in peers.urls:
-        start(name)
+        peers.start(name)
     for writer in writers:
         writer.start()
     with _Aim(peers, random) as aim:
@@ -178,7 +173,7 @@ def _kill(
             for name in victims:
                 peers.end(name, signal.SIGKILL)
             for name in victims:
-                start(name)
+                peers.start(name)
     over.set()
     for writer in writers:
         writer.join()
@@ -252,10 +247,10 @@ def test_what_killed_peers_write_of_themselves_keeps_the_rules_of_raft(
     tmp_path: Path, figures: Callable[[str], None]
 ) -> None:
     """The traces of all processes are one history that a small reference model believes, up to what clients heard."""
-    peers, over = Peers(tmp_path), threading.Event()
+    peers, over = Peers(tmp_path, are_traced=True), threading.Event()
     writers = [_Writer(f"w{n}", peers.url, over) for n in range(_WRITERS)]
     try:
-        _kill(peers, writers, over, _TRACED_KILLS, Random(SEED), trace=True)
+        _kill(peers, writers, over, _TRACED_KILLS, Random(SEED))
     finally:
         over.set()
         peers.kill_all()

@@ -290,8 +290,9 @@ _TRACED: Final = Path(__file__).with_name("raft_trace.py")
 class Peers:
     """Three peers with fixed addresses; each can be ended and started again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, are_traced: bool = False) -> None:
         self.directory = directory
+        self.are_traced = are_traced  # into NAME.ndjson there
         self.urls = {name: f"tcp://127.0.0.1:{reserved_port()}" for name in ("1", "2", "3")}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -299,13 +300,14 @@ class Peers:
     def url(self) -> str:
         return ",".join(self.urls.values())
 
-    def command(self, name: str, *more: str, trace: Path | None = None) -> list[str]:
+    def command(self, name: str, *more: str) -> list[str]:
         members = [f"--peer={peer}={url}" for peer, url in self.urls.items()]
-        serve = SERVE if trace is None else [sys.executable, str(_TRACED), str(trace), "serve"]
+        traced = [sys.executable, str(_TRACED), str(self.directory / f"{name}.ndjson"), "serve"]
+        serve = traced if self.are_traced else SERVE
         return [*serve, "--id", name, *members, "--data", str(self.directory / name), *more]
 
-    def start(self, name: str, *more: str, trace: Path | None = None) -> None:
-        process = self.running[name] = subprocess.Popen(self.command(name, *more, trace=trace), stdout=subprocess.PIPE)
+    def start(self, name: str, *more: str) -> None:
+        process = self.running[name] = subprocess.Popen(self.command(name, *more), stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == f"listening on {self.urls[name]}\n".encode()
 

@@ -30,7 +30,7 @@ from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, AioConnector, AioDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
@@ -43,7 +43,7 @@ logger: logging.Logger = logging.getLogger("statestore_client")
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
-class Link:
+class Link(ActionRunner[AioDriver]):
     """The connection of one client, in the loop that opened it."""
 
     def __init__(
@@ -55,24 +55,12 @@ class Link:
         clock: Clock,
         connector: AioConnector,
     ) -> None:
-        #: The MQTT client's name.
-        self.client_id: str = client_id
+        super().__init__(settings, client_id, give_up_on=give_up_on, connector=connector)
         self._connector = connector
-        #: What the client was made with.
-        self.settings = settings
         #: Where it reads the time.
         self.now = clock
         #: The loop that opened it.
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.actions: ActionRunner[AioDriver] = ActionRunner(
-            settings,
-            client_id,
-            give_up_on=give_up_on,
-            connector=connector,
-            on_open=self._open,
-            on_state=self._state_changed,
-        )
-        self._machine = self.actions.machine
         self._newest: AioDriver | None = None  # the driver in use, or its successor that is connecting
         self._gone = asyncio.Event()  # the newest one has reported its end
         self._gone.set()  # there is none
@@ -95,19 +83,26 @@ class Link:
 
     def perform(self) -> None:
         """Carry out what the machine wants, and see to it that its next deadline is met."""
-        self._carry_out()
+        self.carry_out()
+        self.write_soon()
         self._set_timer()
 
-    def perform_for(self, request: Request | None) -> None:
-        """The same when nothing but this request was submitted: mostly, an earlier one has set the timer."""
-        self._carry_out()
-        if request is not None and min(request.deadline, self._machine.request_table.silence.deadline) < self._wakes_at:
-            self._set_timer()
+    def write_soon(self) -> None:
+        """Write what must not wait: at once, or together with what follows in this turn of the loop."""
+        output = self.output
+        if not output.unflushed:
+            return
+        is_alone = self._turn_end is None and self.machine.request_table.window.count == 1
+        # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave together.
+        if is_alone or output.unflushed >= FLUSH_EVERY:
+            self.flush_output()
+        else:
+            self._flush_at_turn_end()
 
-    def caught_up(self, observer: Observer) -> None:
-        """A watch that was full has room again, or has ended."""
-        self.actions.caught_up(observer)
-        self.perform()
+    def look_after(self, request: Request) -> None:
+        """See to the deadlines of a request that was submitted: mostly, an earlier one has set the timer."""
+        if min(request.deadline, self.machine.request_table.silence.deadline) < self._wakes_at:
+            self._set_timer()
 
     def begin(self, *, is_awaited: bool) -> asyncio.AbstractEventLoop:
         """Belong to the running loop, for good, or until the client has ended; returns the loop that it belongs to.
@@ -116,7 +111,7 @@ class Link:
         use it, or if another client uses the application's paho client now.
         """
         loop = asyncio.get_running_loop()
-        if self._machine.has_ended:
+        if self.machine.has_ended:
             self._connector.check_loop(loop)
             self._connector.reopen()
             for handle in (self._timer, self._turn_end, self._ack_timer):
@@ -136,9 +131,9 @@ class Link:
 
         With ``why`` it may be opened again.
         """
-        self._machine.close(self.now(), why)
+        self.machine.close(self.now(), why)
         self.perform()
-        self.actions.flush()
+        self.flush_output()
         self._connector.close()
         if self._ack_timer is not None:
             self._ack_timer.cancel()
@@ -156,7 +151,7 @@ class Link:
     async def join(self) -> None:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
         try:
-            if self.actions.driver is not None:
+            if self.driver is not None:
                 await self._is_gone()
         finally:  # also if the caller is cancelled, and if the connection is not up: it may wait for CONNACK
             if self._newest is not None and not self._gone.is_set():
@@ -182,9 +177,9 @@ class Link:
         """The end without a loop: reject what waits, close the socket without a goodbye, and say so."""
         if self._newest is not None:
             self._newest.abort()
-        self._machine.close(self.now())
+        self.machine.close(self.now())
         self._connector.close()
-        self.actions.driver = None
+        self.use(None)
         self.has_ended = True
         logger.warning(
             "the event loop of client %s was closed before the client: its connection was cut, and its locks are free "
@@ -194,22 +189,10 @@ class Link:
 
     def abandon(self) -> None:
         """Give up this process's descriptor of the connection."""
-        if self.actions.driver is not None:
-            self.actions.driver.abort()
+        if self.driver is not None:
+            self.driver.abort()
 
     # -- inside a change -----------------------------------------------------------------------------------------------
-
-    def _carry_out(self) -> None:
-        actions = self.actions
-        actions.perform()
-        if not actions.unflushed:
-            return
-        if self._turn_end is None and self._machine.request_table.in_flight == 1:
-            # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave
-            # together.
-            actions.flush()
-        else:
-            self._flush_at_turn_end()
 
     def _flush_at_turn_end(self) -> None:
         if self._turn_end is None and self.loop is not None:
@@ -217,12 +200,12 @@ class Link:
 
     def _end_turn(self) -> None:
         self._turn_end = None
-        if self.actions.unflushed or self.actions.unflushed_acks > FEW_ACKS:
-            self.actions.flush()
+        if self.output.unflushed or self.output.unflushed_acks > FEW_ACKS:
+            self.flush_output()
 
     def _flush_acks(self) -> None:
         self._ack_timer = None
-        self.actions.flush()
+        self.flush_output()
 
     def _state_changed(self, action: StateChanged) -> None:
         self._log.note(action, self.now().monotonic)
@@ -245,22 +228,27 @@ class Link:
         """Called by the driver."""
         if driver is not self._newest:
             return
-        self.actions.driver = driver
+        if driver is not self.driver:
+            self.use(driver)
+        machine, output = self.machine, self.output
         moment = self.now()
         for event in events:
-            if isinstance(event, Closed):
-                self.actions.driver = None
+            if type(event) is Closed:
+                self.use(None)
                 self._gone.set()
-            self._machine.receive(event, moment)
-        self.perform()
+            machine.receive(event, moment)
+            if output.unflushed >= FLUSH_EVERY:
+                self.flush_output()
+        if machine.actions or output.unflushed or machine.watching:  # otherwise nothing is due earlier than before
+            self.perform()
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
             self._ack_timer = self.loop.call_later(ACK_DELAY_S, self._flush_acks)
-        if self._machine.request_table.in_flight or self.actions.unflushed_acks > FEW_ACKS:
+        if machine.request_table.window.count or output.unflushed_acks > FEW_ACKS:
             self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:
-        deadline = self._machine.next_deadline()
+        deadline = self.machine.next_deadline()
         if deadline is None or deadline >= self._wakes_at or self.loop is None:
             return
         if self._timer is not None:
@@ -272,7 +260,7 @@ class Link:
     def _timed(self) -> None:
         self._timer = None
         self._wakes_at = math.inf
-        self._machine.tick(self.now())
+        self.machine.tick(self.now())
         self.perform()
 
 
@@ -295,7 +283,8 @@ class Engine:
         self._settings = link.settings
         self._now = link.now
         self._link = link
-        self._machine = link.actions.machine
+        self._machine = link.machine
+        self._requests = link.machine.request_table
         #: Whether it was opened without waiting for the connection.
         self.is_in_background: bool = False
 
@@ -330,21 +319,23 @@ class Engine:
         lasting: bool = False,
     ) -> Any:
         """Send one command and wait for its result. A lasting one goes on its way also if the caller is cancelled."""
+        link, requests = self._link, self._requests
         waiter = Waiter(self._usable_loop())
-        request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
-        self._link.perform_for(request)
+        request = requests.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+        link.write_soon()
+        link.look_after(request)
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            if request is not None and not lasting:  # harmless when it is done
-                self._machine.cancel(request, self._now())
-                self._link.perform()
+            if not lasting:  # harmless when it is done
+                requests.cancel(request, self._now())
+                link.perform()
             raise
 
     async def post(self, command: Command, *, patience: float, timeout: float) -> None:
         """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
         waiter = Waiter(self._usable_loop())
-        self._machine.submit(command, waiter, self._now(), timeout=timeout)
+        self._requests.submit(command, waiter, self._now(), timeout=timeout)
         self._link.perform()
         await waiter.wait(patience)
 
@@ -370,14 +361,14 @@ class Engine:
                 self._link.perform()
             await batch.wait(0)
         except BaseException:
-            self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+            self._requests.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
             self._link.perform()
             raise
         return batch.outcomes
 
     async def _room(self, batch: Batch) -> int:
         """Wait until more requests of the batch may be submitted, and return how many."""
-        window = self._machine.request_table.window
+        window = self._requests.window
         while batch.outstanding > (depth := window.depth):
             batch.low_water = depth
             await batch.wait(depth)
@@ -390,15 +381,17 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment = self._now()
+        moment, output = self._now(), self._link.output
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
                 slot.reject(command)
             elif isinstance(command, FencedCommand):
-                self._machine.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
+                self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
-                self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
+                self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
+            if output.unflushed >= FLUSH_EVERY:
+                self._link.flush_output()
 
     async def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
@@ -427,7 +420,7 @@ class Engine:
 
     def send(self, command: Command, *, timeout: float) -> None:
         """Send one command within ``timeout`` seconds; nobody waits for its answer."""
-        self._machine.submit(command, Batch().slot(), self._now(), timeout=timeout)
+        self._requests.submit(command, Batch().slot(), self._now(), timeout=timeout)
         self._link.perform()
 
     def __del__(self) -> None:
@@ -489,12 +482,12 @@ class Engine:
     @property
     def stats(self) -> ExchangeStats:
         """Counters since the client was made."""
-        return self._machine.request_table.stats
+        return self._requests.stats
 
     @property
     def store_id(self) -> str | None:
         """The store that answered last; None if it does not say which it is."""
-        return self._machine.request_table.store_id
+        return self._requests.store_id
 
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""

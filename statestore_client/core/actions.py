@@ -1,4 +1,9 @@
-"""What the client machine asks its shell to do. The shell carries actions out in the order in which they come.
+"""The border between the client machine and its shell.
+
+What happens with each request the machine does itself, on objects that its shell hands in: it publishes on the
+:class:`Connection`, resolves a :class:`Waiter`, and pushes to an :class:`Observer`. None of them waits, or calls the
+machine back. What is rare is an :data:`Action`: the shell carries actions out afterwards, in the order in which they
+come.
 
 Invariant: an action never waits for another; a shell that fails to carry one out reports it as a ``Closed`` event.
 """
@@ -7,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from statestore_client.errors import StateStoreError
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.messages import OutgoingMessage
 
 
@@ -55,6 +59,14 @@ class WatchEvent:
     value: bytes | None
     version: HlcTimestamp | None
     missed: bool = False
+
+
+class Waiter(Protocol):
+    """Hands one outcome to the caller that waits for it; the first one counts. It must not block or call the engine."""
+
+    def resolve(self, result: object) -> None: ...
+
+    def reject(self, error: StateStoreError) -> None: ...
 
 
 class Observer(Protocol):
@@ -122,49 +134,6 @@ class Subscribe:
     topic_filters: tuple[str, ...]
 
 
-@hot_value
-class Publish:
-    """Publish at QoS 1; later report ``Published`` with this id.
-
-    ``again``: the id was published on an earlier connection of the session and not acknowledged there.
-    """
-
-    delivery_id: int
-    message: OutgoingMessage
-    again: bool = False
-
-
-@hot_value
-class Acknowledge:
-    """The message was taken in; PUBACK it. Acknowledgements go out in the order of arrival (MQTT 5.0, 4.6)."""
-
-    ack_id: int
-
-
-@hot_value
-class Resolve:
-    """Hand ``result`` to the caller that waits on ``waiter``."""
-
-    waiter: Any  # the shell's own, opaque here
-    result: object
-
-
-@hot_value
-class Reject:
-    """Raise ``error`` for the caller that waits on ``waiter``."""
-
-    waiter: Any  # the shell's own, opaque here
-    error: StateStoreError
-
-
-@hot_value
-class Notify:
-    """Hand an event, or the error that ends the watch, to a watch's observer."""
-
-    observer: Observer
-    event: WatchEvent | StateStoreError
-
-
 @attrs.frozen
 class StateChanged:
     """The connection's state as users see it; ``error`` says why when it got worse.
@@ -176,6 +145,79 @@ class StateChanged:
     error: StateStoreError | None = None
 
 
-Action: TypeAlias = (
-    Open | Disconnect | Drop | Ping | Subscribe | Publish | Acknowledge | Resolve | Reject | Notify | StateChanged
-)
+Action: TypeAlias = Open | Disconnect | Drop | Ping | Subscribe | StateChanged
+
+
+class Connection(Protocol):
+    """The present connection, as the machine uses it: an MQTT driver."""
+
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
+        """Queue a PUBLISH of QoS 1; later report ``Published`` with this id.
+
+        ``again``: it was published on an earlier connection of the session and not acknowledged there.
+        """
+
+    def acknowledge(self, ack_id: int) -> None:
+        """Queue the PUBACK of a received message."""
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the last byte came (monotonic seconds). None: nobody sees that, and nothing follows from silence."""
+
+    @property
+    def url(self) -> str:
+        """Whose connection it is, for messages."""
+
+
+class Output:
+    """What leaves on the present connection, and is not flushed yet.
+
+    Acknowledgements are held back while a watch whose reader may miss nothing has no room for another event. The broker
+    then stops sending once its window is used up. It stops for all watches of the client, and for the answers to its
+    requests too: acknowledgements leave in the order in which the messages came (MQTT 5.0, 4.6).
+    """
+
+    __slots__ = ("_full", "_held", "connection", "unflushed", "unflushed_acks")
+
+    def __init__(self) -> None:
+        #: The shell's; None before the first one, and while the next one is being made.
+        self.connection: Connection | None = None
+        #: Publications, and what else must not wait, since the last flush.
+        self.unflushed: int = 0
+        self.unflushed_acks: int = 0
+        self._full: set[Observer] = set()
+        self._held: list[int] = []
+
+    def acknowledge(self, ack_id: int) -> None:
+        """Acknowledge a message that was taken in, or keep its acknowledgement while a watch is full."""
+        if self._full:
+            self._held.append(ack_id)
+        elif self.connection is not None:
+            self.connection.acknowledge(ack_id)
+            self.unflushed_acks += 1
+
+    def notify(self, observer: Observer, event: WatchEvent | StateStoreError) -> None:
+        """Hand an event, or the error that ends the watch, to a watch's observer.
+
+        From the event on that fills it nothing is acknowledged, that event's message included.
+        """
+        if not observer.push(event):
+            self._full.add(observer)
+
+    def caught_up(self, observer: Observer) -> None:
+        """Acknowledge what waited for a watch that was full: it has room again, or has ended."""
+        self._full.discard(observer)
+        if self._full or not self._held:
+            return
+        held, self._held = self._held, []
+        if self.connection is not None:
+            for ack_id in held:
+                self.connection.acknowledge(ack_id)
+            self.unflushed += len(held)
+
+    def reconnecting(self) -> None:
+        """Drop what was held back: on the next connection the broker sends again what was not acknowledged. A watch
+        that is full stays so.
+        """
+        self.connection = None
+        self._held.clear()

@@ -18,7 +18,8 @@ What is final:
 Invariant: after the first success nothing else ends a client: user data bases, files and clocks come back.
 
 Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take_actions` after every call, and call
-:meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. Not thread-safe; the shell serialises.
+:meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. A request needs no action: its message goes
+from the request table to the connection, and its answer to whoever waits. Not thread-safe; the shell serialises.
 """
 
 from __future__ import annotations
@@ -32,31 +33,28 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from statestore_client.core.actions import (
-    Acknowledge,
     Action,
     ConnectionState,
     Disconnect,
     Drop,
     Observer,
     Open,
+    Output,
     Ping,
-    Reject,
-    Resolve,
     StateChanged,
     Subscribe,
+    Waiter,
     WatchOptions,
 )
 from statestore_client.core.request import (
-    Request,
     RequestSpan,
     broke_connection,
     closed,
     ended,
-    not_answered,
     refused_subscription,
 )
 from statestore_client.core.request_table import RequestTable
-from statestore_client.core.silence import Line, Silence, Verdict, is_silent
+from statestore_client.core.silence import Silence, Verdict, is_silent
 from statestore_client.core.watch_protocol import WatchProtocol
 from statestore_client.errors import (
     CallbackReplacedError,
@@ -67,7 +65,7 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.wire.commands import Command
-from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
+from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
     Alternatives,
@@ -266,7 +264,6 @@ class ClientMachine:
     :param give_up_on: errors that end the client if connecting again in the same way will not cure them.
     :param alternatives: the addresses that take turns, as the driver sees them.
     :param silence_timeout: seconds, see :mod:`~statestore_client.core.silence`.
-    :param line: the present connection as its driver sees it; without one, nothing follows from silence.
     :param random: jitter and correlation data come from here.
     """
 
@@ -284,38 +281,36 @@ class ClientMachine:
         alternatives: Callable[[], Alternatives] = OneAddress,
         backoff: Backoff | None = None,
         silence_timeout: float = 2.0,
-        line: Callable[[], Line | None] = lambda: None,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
         #: What must be done now, in this order; :meth:`take_actions` hands it over.
         self.actions: list[Action] = []
+        #: The shell names the present connection here, and flushes what it holds.
+        self.output: Output = Output()
         self._clean_start = clean_start
         self._retry_first_connect = retry_first_connect
         self._give_up_on = give_up_on
         self._response_topic = response_topic(client_id)
-        #: Read its ``stats``, ``pending`` and ``in_flight``; call nothing.
+        #: Requests are submitted and cancelled here.
         self.request_table: RequestTable = RequestTable(
             client_id,
             clock=clock,
             window=max_in_flight,
-            new_correlation=lambda: random.randbytes(16),
-            actions=self.actions,
+            new_correlation=partial(random.randbytes, 16),
+            output=self.output,
             silence=Silence(silence_timeout),
             complaint=complaint,
             trace=trace,
         )
         #: True while anything is watched; call nothing.
         self.watching: WatchProtocol = WatchProtocol(
-            client_id, request_table=self.request_table, actions=self.actions, request_timeout=request_timeout
+            client_id, request_table=self.request_table, output=self.output, request_timeout=request_timeout
         )
-        self._line = line
         self._alternatives = alternatives
         self._subscriptions = Subscriptions(self.actions)
         self._reconnection = Reconnection(backoff or Backoff(), random)
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
-            IncomingMessage: self._received,
-            Published: self.request_table.published,
             Subscribed: self._receive_subscribed,
             Connected: self._receive_connected,
             Closed: self._receive_closed,
@@ -328,7 +323,7 @@ class ClientMachine:
         self._lost_session: SessionLostError | None = None  # to be told when the connection stands
         self._heard_at = -math.inf  # when the driver last reported anything
         self._final_error: StateStoreError | None = None
-        self._open_waiters: list[object] = []
+        self._open_waiters: list[Waiter] = []
 
     # -- what users see ------------------------------------------------------------------------------------------------
 
@@ -370,7 +365,7 @@ class ClientMachine:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def open(self, waiter: object) -> None:
+    def open(self, waiter: Waiter | None) -> None:
         """Start to connect; ``waiter`` is resolved when requests can leave, rejected when that cannot be.
 
         With None nobody waits, and a first connection that fails is retried: nobody would hear of the failure. A client
@@ -381,9 +376,9 @@ class ClientMachine:
         if waiter is None:
             self._retry_first_connect = True
         elif self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, ended(None)))
+            waiter.reject(ended(None))
         elif self._phase is _Phase.READY:
-            self.actions.append(Resolve(waiter, None))
+            waiter.resolve(None)
         else:
             self._open_waiters.append(waiter)
         if self._phase is _Phase.NEW:
@@ -398,52 +393,24 @@ class ClientMachine:
         self._ever_connected = False
         self._subscriptions.session_lost()
         self._reconnection.begin_anew()
-        self.request_table.reset()
-        self.request_table.last_connection_error = None
+        self.request_table.begin_anew()
         self.watching.begin_anew()
 
-    def cancel_open(self, waiter: object) -> None:
+    def cancel_open(self, waiter: Waiter) -> None:
         """The caller of :meth:`open` no longer waits. Connecting goes on."""
         self._open_waiters = [w for w in self._open_waiters if w is not waiter]
 
-    def submit(
-        self,
-        command: Command,
-        waiter: object,
-        now: Instant,
-        *,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None = None,
-    ) -> Request | None:
-        """Send a command; returns its handle for :meth:`cancel`, or None when it was rejected at once."""
-        if self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, ended(self._final_error)))
-            return None
-        return self.request_table.submit(command, waiter, now, timeout=timeout, fencing_token=fencing_token)
-
-    def cancel(self, request: Request, now: Instant) -> None:
-        """The caller no longer waits for this request."""
-        self.request_table.cancel(request, now)
-        self.watching.settle(now)
-
-    def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
-        """As :meth:`cancel`, for every request whose waiter is of the given kind."""
-        self.request_table.cancel_all(is_waiter, now)
-        self.watching.settle(now)
-
-    def watch(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
+    def watch(self, key: bytes, observer: Observer, waiter: Waiter, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``: ``waiter`` is resolved when no later change can be missed; ``observer`` gets the events."""
         if self._phase is _Phase.CLOSED:
-            self.actions.append(Reject(waiter, ended(self._final_error)))
+            waiter.reject(ended(self._final_error))
             return
         self.watching.add(key, observer, waiter, now, options)
         self._subscribe_to_notifications()
-        self.watching.settle(now)
 
     def unwatch(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Stop watching. Events already queued stay with the observer."""
         self.watching.remove(key, observer, now)
-        self.watching.settle(now)
 
     def close(self, now: Instant, why: StateStoreError | None = None) -> None:
         """End: reject what waits, send DISCONNECT. Closing twice is harmless.
@@ -452,11 +419,10 @@ class ClientMachine:
         """
         if self._phase is _Phase.CLOSED:
             if why is None:
-                self._final_error = None
+                self._final_error = self.request_table.end_reason = None
             return
         connected = self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY)
-        self._end(why)
-        self.watching.settle(now)
+        self._end(why, now)
         if connected:
             self.actions.append(Disconnect())
 
@@ -467,9 +433,18 @@ class ClientMachine:
         if self._phase is _Phase.CLOSED:
             return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
         self._heard_at = now.monotonic
-        self._receivers[type(event)](event, now)
-        if self.request_table.internal:
-            self.watching.settle(now)
+        if isinstance(event, Published):
+            self.request_table.published(event, now)
+        elif isinstance(event, IncomingMessage):
+            if event.topic == self._response_topic:
+                self.request_table.received(event, now)
+            else:
+                self.watching.receive(event, now)
+            if event.ack_id:
+                # After it was taken in, so that a crash in between makes the broker send it again.
+                self.output.acknowledge(event.ack_id)
+        else:
+            self._receivers[type(event)](event, now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""
@@ -503,12 +478,11 @@ class ClientMachine:
         if self._reconnection.is_due(now):
             self._connect()
         self.watching.tick(now)
-        self.watching.settle(now)
 
     @property
     def _line_heard_at(self) -> float | None:
-        line = self._line()
-        return None if line is None else line.heard_at
+        connection = self.output.connection
+        return None if connection is None else connection.heard_at
 
     def _check_silence(self, now: Instant) -> None:
         request_table, heard_at = self.request_table, self._line_heard_at
@@ -529,9 +503,10 @@ class ClientMachine:
 
     def _seen(self, now: Instant) -> str:
         """What is known of a connection on which an answer is missing."""
-        line, heard_at = self._line(), self._line_heard_at
+        connection, heard_at = self.output.connection, self._line_heard_at
         silent_since = max(self._heard_at if heard_at is None else heard_at, self.request_table.owed_since or -math.inf)
-        return f"no byte from {'the broker' if line is None else line.url} for {now.monotonic - silent_since:.1f} s"
+        broker = "the broker" if connection is None else connection.url
+        return f"no byte from {broker} for {now.monotonic - silent_since:.1f} s"
 
     def _drop(self, reason: StateStoreError | str) -> None:
         if self._drop_reason is None:
@@ -574,7 +549,7 @@ class ClientMachine:
             self._subscriptions.session_lost()
         if not event.session_present and self._ever_connected:
             self._lost_session = SessionLostError("the broker lost the session while the connection was down")
-            self.request_table.session_lost(self._lost_session)
+            self.request_table.session_lost(self._lost_session, now)
         wanted = [self.watching.topic_filter] if self.watching else []
         self._subscriptions.ask(self._response_topic, *wanted)
         if self._response_topic in self._subscriptions:
@@ -584,7 +559,7 @@ class ClientMachine:
         granted, refused = self._subscriptions.answered(event)
         if (why := refused.get(self._response_topic)) is not None:
             if self._is_final(Closed(why, fatal=True), why, now):
-                self._end(why)
+                self._end(why, now)
                 self.actions.append(Disconnect())
             else:
                 self._drop(why)
@@ -603,7 +578,7 @@ class ClientMachine:
         self.actions.append(StateChanged(ConnectionState.CONNECTED, self._lost_session))
         self._lost_session = None
         for waiter in self._open_waiters:
-            self.actions.append(Resolve(waiter, None))
+            waiter.resolve(None)
         self._open_waiters.clear()
         self.request_table.resume(now)
         if self.watching.topic_filter in self._subscriptions:
@@ -628,10 +603,10 @@ class ClientMachine:
         self._subscriptions.disconnected()
         self.watching.suspend(now)
         if is_final:
-            self._end(error)
+            self._end(error, now)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
-            self.request_table.reject_unacknowledged(broke_connection(error))
+            self.request_table.reject_unacknowledged(broke_connection(error), now)
         self._phase = _Phase.WAITING
         self._reconnection.plan(now, is_round_over=is_round_over)
         self.actions.append(StateChanged(self.state, error))
@@ -657,27 +632,14 @@ class ClientMachine:
         is_first = not (self._ever_connected or self._retry_first_connect)
         return others is Others.NONE or (others is Others.PENDING and not is_first)
 
-    def _end(self, error: StateStoreError | None) -> None:
+    def _end(self, error: StateStoreError | None, now: Instant) -> None:
         """To CLOSED: by the user (``error`` is None) or because it is final."""
         self._phase = _Phase.CLOSED
         self._reconnection.retry_at = None
         self._final_error = error
-        self.request_table.open = False
-        self.request_table.silence.forget()
         for waiter in self._open_waiters:
-            self.actions.append(Reject(waiter, closed(error)))
+            waiter.reject(closed(error))
         self._open_waiters.clear()
-        self.request_table.reject_all(partial(not_answered, error))
         self.watching.close(closed(error))
+        self.request_table.close(error, now)
         self.actions.append(StateChanged(ConnectionState.CLOSED, error))
-
-    # -- messages ------------------------------------------------------------------------------------------------------
-
-    def _received(self, message: IncomingMessage, now: Instant) -> None:
-        if message.topic == self._response_topic:
-            self.request_table.received(message, now)
-        else:
-            self.watching.receive(message, now)
-        if message.ack_id:
-            # After it was taken in, so that a crash in between makes the broker send it again.
-            self.actions.append(Acknowledge(message.ack_id))

@@ -22,18 +22,15 @@ from typing import Final
 import attrs
 
 from statestore_client.core.actions import (
-    Action,
     EventKind,
-    Notify,
     Observer,
+    Output,
     PrefixTerms,
-    Reject,
-    Resolve,
+    Waiter,
     WatchEvent,
     WatchOptions,
 )
 from statestore_client.core.arguments import watched_key
-from statestore_client.core.request import InternalWaiter
 from statestore_client.core.results import KeyPage
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
@@ -47,8 +44,18 @@ from statestore_client.errors import (
 from statestore_client.wire.commands import Scan
 from statestore_client.wire.instant import Instant
 
-#: Stands for the caller in the watches of single keys: nobody waits for one of them.
-_NOBODY: Final = InternalWaiter()
+
+class _NoWaiter:
+    """Stands for the caller in the watches of single keys: no caller waits for one of them."""
+
+    def resolve(self, result: object) -> None:
+        """Do nothing."""
+
+    def reject(self, error: StateStoreError) -> None:
+        """Do nothing."""
+
+
+_NO_WAITER: Final = _NoWaiter()
 #: What keeps a character of a prefix from standing for others in a pattern (state store facts, 1.6).
 _LITERAL: Final = {ord(character): f"[{character}]" for character in "*?["}
 
@@ -59,7 +66,7 @@ class PrefixWatch:
 
     prefix: bytes
     observer: Observer
-    waiter: object | None  # waits until the watch stands; None afterwards
+    waiter: Waiter | None  # waits until the watch stands; None afterwards
     options: WatchOptions
     terms: PrefixTerms
     keys: dict[bytes, None] = attrs.Factory(dict)  # in the order in which they were found
@@ -80,15 +87,13 @@ class PrefixWatch:
 class PrefixTable:
     """The watches on prefixes of one client.
 
-    Appends what must be done to ``actions``, and the keys that the server has to be asked for to ``to_ask``.
+    Adds the keys that the server has to be asked for to ``to_ask``.
     """
 
-    def __init__(
-        self, client_id: str, *, table: WatchTable, actions: list[Action], to_ask: OrderedDict[bytes, None]
-    ) -> None:
+    def __init__(self, client_id: str, *, table: WatchTable, output: Output, to_ask: OrderedDict[bytes, None]) -> None:
         self._client_id = client_id
         self._table = table
-        self._actions = actions
+        self._output = output
         self._to_ask = to_ask
         self._watches: dict[int, PrefixWatch] = {}  # by the identity of their observers
 
@@ -99,7 +104,7 @@ class PrefixTable:
         return iter(list(self._watches.values()))
 
     def add(
-        self, prefix: bytes, observer: Observer, waiter: object, options: WatchOptions, terms: PrefixTerms
+        self, prefix: bytes, observer: Observer, waiter: Waiter, options: WatchOptions, terms: PrefixTerms
     ) -> PrefixWatch:
         """Watch what begins with ``prefix``; a listing is to follow."""
         watch = self._watches[id(observer)] = PrefixWatch(prefix, observer, waiter, options, terms)
@@ -175,7 +180,7 @@ class PrefixTable:
         is_late = watch.waiter is None
         options = WatchOptions(initial=is_late or watch.options.initial)
         watch.keys[key] = None
-        if self._table.add(key, watch.observer, _NOBODY, options, listed=True, late=is_late):
+        if self._table.add(key, watch.observer, _NO_WAITER, options, listed=True, late=is_late):
             self._to_ask[key] = None
         if (watch.waiter is not None or not watch.is_complete) and not self._table.is_active(key):
             watch.starting[key] = None
@@ -209,7 +214,7 @@ class PrefixTable:
         if isinstance(error, UnknownCommandError):
             error = _without_scan(error)
         self._forget(watch, error)
-        self._actions.append(Notify(watch.observer, error))
+        self._output.notify(watch.observer, error)
 
     def close(self, error: StateStoreError) -> None:
         """All watches end with an error."""
@@ -220,7 +225,7 @@ class PrefixTable:
         del self._watches[id(watch.observer)]
         watch.attempt = 0
         if watch.waiter is not None:
-            self._actions.append(Reject(watch.waiter, error))
+            watch.waiter.reject(error)
         for key in list(watch.keys):
             self._remove_key(watch, key)
 
@@ -234,14 +239,14 @@ class PrefixTable:
         if watch.starting or not watch.is_complete:
             return
         if watch.waiter is not None:
-            self._actions.append(Resolve(watch.waiter, None))
+            watch.waiter.resolve(None)
             watch.waiter = None
         if watch.suspended:
             watch.suspended = False
             self._tell(watch, EventKind.RESUMED)
 
     def _tell(self, watch: PrefixWatch, kind: EventKind) -> None:
-        self._actions.append(Notify(watch.observer, WatchEvent(kind, watch.prefix, None, None)))
+        self._output.notify(watch.observer, WatchEvent(kind, watch.prefix, None, None))
 
 
 def _without_scan(error: UnknownCommandError) -> UnknownCommandError:

@@ -17,11 +17,13 @@ An error says what went wrong, whether the command may have been applied, and wh
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 import attrs
 
+from statestore_client.core.actions import Waiter
 from statestore_client.core.results import named, within
 from statestore_client.errors import (
     CallbackReplacedError,
@@ -39,6 +41,7 @@ from statestore_client.errors import (
 )
 from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
 from statestore_client.wire.protocol import (
     COMMAND_TOPIC,
@@ -77,12 +80,16 @@ class RequestSpan(Protocol):
         """It is over; ``error`` says how it failed."""
 
 
+#: Called with the result, or None and the error, of a request that the client sends for itself, and the moment.
+OnAnswer: TypeAlias = Callable[[object, StateStoreError | None, Instant], None]
+
+
 @attrs.define(eq=False)
 class Request:
     """One command on its way. Made by :meth:`RequestTable.submit`."""
 
     command: Command
-    waiter: object
+    waiter: Waiter | None  # of a caller; None if ``on_answer`` is called
     deadline: float  # monotonic seconds; inf for none
     timeout: float | None  # seconds, for messages
     fencing_token: HlcTimestamp | None
@@ -94,12 +101,7 @@ class Request:
     is_under_way: bool = False  # left on the present connection, and is not over
     has_subscribers: bool = True
     span: RequestSpan | None = None
-
-
-class InternalWaiter:
-    """Base of the waiters that are not a shell's: their answers go to :attr:`RequestTable.internal`."""
-
-    __slots__ = ()
+    on_answer: OnAnswer | None = None
 
 
 _Pair: TypeAlias = tuple[str, str]

@@ -20,13 +20,15 @@ from typing import Final
 
 import attrs
 
-from statestore_client.core.actions import Action, Publish, Reject, Resolve
+from statestore_client.core.actions import Output, Waiter
 from statestore_client.core.request import (
-    InternalWaiter,
+    OnAnswer,
     Request,
     RequestProperties,
     RequestSpan,
     Stage,
+    ended,
+    not_answered,
     refused_publication,
     reply_properties,
     timed_out,
@@ -140,16 +142,16 @@ class ExchangeStats:
 
 
 class RequestTable:
-    """The request half of a client. Appends what must be done to the ``actions`` list it was given."""
+    """The request half of a client. It publishes on the ``output`` that it was given."""
 
     __slots__ = (
-        "_actions",
         "_by_correlation",
         "_by_delivery",
         "_clock",
         "_delivery_ids",
         "_most",
         "_new_correlation",
+        "_output",
         "_properties",
         "_queue",
         "_to_resend",
@@ -157,7 +159,8 @@ class RequestTable:
         "acknowledged_at",
         "complaint",
         "deadlines",
-        "internal",
+        "end_reason",
+        "is_closed",
         "last_connection_error",
         "max_packet_size",
         "open",
@@ -175,7 +178,7 @@ class RequestTable:
         clock: HybridLogicalClock,
         window: int,
         new_correlation: Callable[[], bytes],
-        actions: list[Action],
+        output: Output,
         silence: Silence,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
@@ -183,7 +186,7 @@ class RequestTable:
         self._trace = trace
         self._clock = clock
         self._new_correlation = new_correlation
-        self._actions = actions
+        self._output = output
         self._properties = RequestProperties(client_id, clock.node_id)
         self._queue: deque[Request] = deque()
         self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
@@ -206,8 +209,9 @@ class RequestTable:
         self.last_connection_error: StateStoreError | None = None
         self.complaint: Callable[[], str | None] = complaint  # about the connection, by its driver
         self.stats: ExchangeStats = ExchangeStats()
-        #: Answers to the client's own requests; the part that submitted a request takes its answer out.
-        self.internal: list[Resolve | Reject] = []
+        #: True once the client is closed: every request is refused then; ``end_reason`` says why it ended by itself.
+        self.is_closed: bool = False
+        self.end_reason: StateStoreError | None = None
 
     @property
     def pending(self) -> int:
@@ -235,16 +239,24 @@ class RequestTable:
     def submit(
         self,
         command: Command,
-        waiter: object,
+        waiter: Waiter | None,
         now: Instant,
         *,
         timeout: float | None,
         fencing_token: HlcTimestamp | None = None,
+        on_answer: OnAnswer | None = None,
     ) -> Request:
-        """Take a command; its waiter is resolved or rejected by ``timeout`` seconds from now (None: never gives up)."""
+        """Take a command; its waiter is resolved or rejected by ``timeout`` seconds from now (None: never gives up).
+
+        ``on_answer`` is called instead where there is no waiter. Returns the handle for :meth:`cancel`; it may have its
+        answer already, once the client is closed for example.
+        """
         deadline = math.inf if timeout is None else now.monotonic + timeout
-        span = self._trace and self._trace(command)
-        request = Request(command, waiter, deadline, timeout, fencing_token, span=span)
+        span = None if self._trace is None or self.is_closed else self._trace(command)
+        request = Request(command, waiter, deadline, timeout, fencing_token, span=span, on_answer=on_answer)
+        if self.is_closed:
+            self._reject(request, ended(self.end_reason), now)
+            return request
         self.deadlines.add(request)
         self.stats.requests += 1
         if self._queue or not self._has_room():
@@ -262,7 +274,7 @@ class RequestTable:
         self._finish(request)
         self.transmit(now)
 
-    def cancel_all(self, is_waiter: Callable[[object], bool], now: Instant) -> None:
+    def cancel_all(self, is_waiter: Callable[[Waiter | None], bool], now: Instant) -> None:
         """As :meth:`cancel`, for every request whose waiter is of the given kind."""
         waiting = [r for r in (*self._by_correlation.values(), *self._queue) if is_waiter(r.waiter)]
         for request in waiting:
@@ -278,7 +290,13 @@ class RequestTable:
             self._send(self._queue.popleft(), now)
 
     def _has_room(self) -> bool:
-        return len(self._by_correlation) < self._most and self._may_publish() and self.open and not self._to_resend
+        return (
+            self.open
+            and len(self._by_correlation) < self._most
+            and len(self._by_delivery) < self.receive_maximum
+            and (not self.window.count or self.window.has_room)
+            and not self._to_resend
+        )
 
     def _may_publish(self) -> bool:
         return self.window.has_room and len(self._by_delivery) < self.receive_maximum
@@ -300,7 +318,8 @@ class RequestTable:
             self.silence.round_trip.measured(now.monotonic - request.sent_at)
         if request.stage is Stage.SENT:
             if event.reason_code >= FIRST_ERROR:
-                self._reject(request, refused_publication(event.reason_code, request.resent, request.command))
+                error = refused_publication(event.reason_code, request.resent, request.command)
+                self._reject(request, error, now)
             else:
                 request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
                 request.stage = Stage.ACCEPTED
@@ -322,7 +341,7 @@ class RequestTable:
                 self._merge(version, now)
             result = interpret(request.command, reply, version, store)
         except RemoteProtocolError as error:
-            self._reject(request, unreadable(error))
+            self._reject(request, unreadable(error), now)
         except StateStoreError as error:
             if isinstance(error, RequestClockSkewError):
                 self._clock.forget()
@@ -330,10 +349,13 @@ class RequestTable:
                 error.quota = message.user_property(STATUS_MESSAGE)
             if isinstance(error, ServerError) and error.command is None:  # it was told by __stat
                 error = named(error, request.command)
-            self._reject(request, error)
+            self._reject(request, error, now)
         else:
             self._finish(request)
-            self._answer(Resolve(request.waiter, result))
+            if request.waiter is not None:
+                request.waiter.resolve(result)
+            elif request.on_answer is not None:
+                request.on_answer(result, None, now)
         if self._to_resend or (self._queue and self._has_room()):
             self.transmit(now)
 
@@ -368,7 +390,7 @@ class RequestTable:
         was_sent, request.stage = request.stage is Stage.SENT, Stage.SENT
         self._publish(request, message, now, again=was_sent)
 
-    def session_lost(self, error: SessionLostError) -> None:
+    def session_lost(self, error: SessionLostError, now: Instant) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.
 
         It may have lost the store as well, and begin anew on a machine (this one?) whose clock was set back: so does
@@ -378,7 +400,7 @@ class RequestTable:
         lost = list(self._by_correlation.values())
         for request in lost:
             if not isinstance(request.command, _REPEATABLE):
-                self._reject(request, SessionLostError(str(error), may_have_been_applied=True))
+                self._reject(request, SessionLostError(str(error), may_have_been_applied=True), now)
         for request in reversed(lost):
             if request.stage is not Stage.DONE and request.message is not None:
                 self._no_longer_under_way(request)
@@ -395,18 +417,27 @@ class RequestTable:
             request.stage = Stage.DONE
         for container in (self._queue, self._to_resend, self._by_correlation, self._by_delivery, self.deadlines):
             container.clear()
-        self.internal.clear()
 
-    def reject_unacknowledged(self, error: StateStoreError) -> None:
+    def begin_anew(self) -> None:
+        """The client is opened again."""
+        self.reset()
+        self.is_closed, self.end_reason, self.last_connection_error = False, None, None
+
+    def reject_unacknowledged(self, error: StateStoreError, now: Instant) -> None:
         """Give up on what was sent and not acknowledged: sending it again would break the connection again."""
         for request in list(self._by_correlation.values()):
             if request.stage is Stage.SENT:
-                self._reject(request, error)
+                self._reject(request, error, now)
 
-    def reject_all(self, why: Callable[[bool], StateStoreError]) -> None:
-        """The end: every waiter gets ``why(may_have_been_applied)``."""
+    def close(self, reason: StateStoreError | None, now: Instant) -> None:
+        """Answer every request that has no answer, and all that come later: the client ends, by its user (None) or for
+        this reason.
+        """
+        self.open = False
+        self.is_closed, self.end_reason = True, reason
+        self.silence.forget()
         for request in [*self._by_correlation.values(), *self._queue]:
-            self._reject(request, why(request.stage is not Stage.QUEUED))
+            self._reject(request, not_answered(reason, request.stage is not Stage.QUEUED), now)
         self._queue.clear()
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -430,7 +461,7 @@ class RequestTable:
             last_error = self.last_connection_error or (seen(now) if self.open else "still connecting")
             why = self.complaint()
             error = timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=why)
-            self._reject(request, error)
+            self._reject(request, error, now)
         if expired:
             self.transmit(now)
         return unacknowledged
@@ -441,13 +472,13 @@ class RequestTable:
         try:
             timestamp = self._clock.tick(now.wall_ms)
         except TimestampError as error:
-            self._reject(request, error)
+            self._reject(request, error, now)
             return
         payload = encode_payload(request.command)
         properties, size = self._properties.of(request.command, timestamp, request.fencing_token, request.span)
         size += len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
         if size > self.max_packet_size:
-            self._reject(request, too_large(size, self.max_packet_size))
+            self._reject(request, too_large(size, self.max_packet_size), now)
             return
         envelope, correlation = self._properties.envelope, self._new_correlation()
         message = OutgoingMessage(envelope, payload, correlation, _expiry_s(request.deadline, now), properties)
@@ -465,7 +496,10 @@ class RequestTable:
         self._by_delivery[request.delivery_id] = request
         if self.silence.deadline == math.inf:
             self.silence.expect(now.monotonic)
-        self._actions.append(Publish(request.delivery_id, message, again))
+        output = self._output
+        if output.connection is not None:
+            output.connection.publish(request.delivery_id, message, again)
+            output.unflushed += 1
 
     def _no_longer_under_way(self, request: Request) -> None:
         if request.is_under_way:
@@ -481,12 +515,12 @@ class RequestTable:
             # is wrong; ours must not follow. If the server objects, the answer to the next SET says so.
             self.stats.clock_drift += 1
 
-    def _reject(self, request: Request, error: StateStoreError) -> None:
+    def _reject(self, request: Request, error: StateStoreError, now: Instant) -> None:
         self._finish(request, error)
-        self._answer(Reject(request.waiter, error))
-
-    def _answer(self, answer: Resolve | Reject) -> None:
-        (self.internal if isinstance(answer.waiter, InternalWaiter) else self._actions).append(answer)
+        if request.waiter is not None:
+            request.waiter.reject(error)
+        elif request.on_answer is not None:
+            request.on_answer(None, error, now)
 
     def _finish(self, request: Request, error: StateStoreError | None = None) -> None:
         self._no_longer_under_way(request)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 #: If a request times out, and the broker has sent and acknowledged nothing for this long (seconds), it is taken for
 #: gone. For lines of which nobody sees the bytes: those of the application's paho client.
@@ -46,18 +46,6 @@ _LATE_S: Final = 0.1
 _LOOK_S: Final = 0.03
 #: Bytes a second that each line carries: 1 Mbit/s.
 _SLOWEST_LINE: Final = 125_000
-
-
-class Line(Protocol):
-    """What a driver knows of its connection."""
-
-    @property
-    def heard_at(self) -> float | None:
-        """When the last byte came (monotonic seconds). None: nobody sees that, and nothing follows from silence."""
-
-    @property
-    def url(self) -> str:
-        """Whose line it is, for messages."""
 
 
 class Verdict(Enum):

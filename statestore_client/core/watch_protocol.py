@@ -4,22 +4,20 @@ Steps for one key, on each connection anew (state store protocol, "KEYNOTIFY")::
 
     subscribed to notifications --> KEYNOTIFY --OK--> GET, if something may have been missed or is owed --> active
 
-Requests of these steps wait with a ``_Step`` instead of a shell's waiter; :meth:`WatchProtocol.settle` takes their
-answers. No more of them are under way than the window holds, however many keys there are: a request of the user waits
-for no more than that.
+The answers to these requests come to callbacks. No more of them are under way than the window holds, however many keys
+there are: a request of the user waits for no more than that.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import partial
 from itertools import count
 
-import attrs
-
-from statestore_client.core.actions import Action, Observer, Reject, Resolve, WatchOptions
+from statestore_client.core.actions import Observer, Output, Waiter, WatchOptions
 from statestore_client.core.prefixes import PrefixTable, PrefixWatch
-from statestore_client.core.request import InternalWaiter, Request
+from statestore_client.core.request import OnAnswer, Request, Stage
 from statestore_client.core.request_table import RequestTable
 from statestore_client.core.results import Item, KeyPage
 from statestore_client.core.watches import WatchTable
@@ -38,45 +36,23 @@ from statestore_client.wire.notifications import decode_notification
 from statestore_client.wire.protocol import TIMESTAMP, notification_filter, parse_notification_topic
 
 
-@attrs.frozen
-class _Step(InternalWaiter):
-    """The waiter of a request that is sent for a watch.
-
-    ``attempt`` tells the answer that the watch waits for from those to what it asked for on an earlier connection, or
-    before the key was unwatched and watched again.
-    """
-
-    key: bytes
-    command: Command
-    attempt: int
-
-
-@attrs.frozen
-class _ScanStep(InternalWaiter):
-    """The same for a page of a listing."""
-
-    watch: PrefixWatch
-    attempt: int
-
-
 class WatchProtocol:
     """The watches of one client. True while there are any."""
 
-    def __init__(
-        self, client_id: str, *, request_table: RequestTable, actions: list[Action], request_timeout: float
-    ) -> None:
+    def __init__(self, client_id: str, *, request_table: RequestTable, output: Output, request_timeout: float) -> None:
         self._client_id = client_id
         self._request_table = request_table
         self._request_timeout = request_timeout
-        self._table = WatchTable(actions=actions)
+        self._table = WatchTable(output=output)
         self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
-        self._prefixes = PrefixTable(client_id, table=self._table, actions=actions, to_ask=self._to_ask)
+        self._prefixes = PrefixTable(client_id, table=self._table, output=output, to_ask=self._to_ask)
         self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
         self._next_poll = math.inf  # no later than the first of them
         self._steps: dict[int, Request] = {}  # requests without an answer, by attempt
         self._attempts = count(1)
         self._started = False  # on this connection: subscribed, and KEYNOTIFYs may leave
         self._closed = False
+        self._is_sending = False
         #: The filter that all notifications of this client match.
         self.topic_filter: str = notification_filter(client_id)
 
@@ -85,7 +61,7 @@ class WatchProtocol:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def add(self, key: bytes, observer: Observer, waiter: object, now: Instant, options: WatchOptions) -> None:
+    def add(self, key: bytes, observer: Observer, waiter: Waiter, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``, at once if notifications are subscribed to, otherwise with :meth:`start`."""
         if options.prefix is not None:
             watch = self._prefixes.add(key, observer, waiter, options, options.prefix)
@@ -100,6 +76,7 @@ class WatchProtocol:
     def remove(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Forget a watcher; the server is told when it was the last one of its key."""
         if self._prefixes.remove(observer):
+            self._send(now)
             return
         was_last = self._table.remove(key, observer)
         self._plan_poll(key, now)
@@ -168,6 +145,7 @@ class WatchProtocol:
         """List and read the keys whose time has come."""
         for watch in self._prefixes.due(now):
             self._scan(watch, now)
+        self._send(now)
         if not self._polls or now.monotonic < self._next_poll:
             return
         for key in [key for key, due in self._polls.items() if due <= now.monotonic]:
@@ -208,70 +186,76 @@ class WatchProtocol:
         self._send(now)
 
     def _send(self, now: Instant) -> None:
-        while self._started and self._to_ask and len(self._steps) < self._request_table.window.depth:
-            key, _ = self._to_ask.popitem(last=False)
-            self._submit(self._table.wanted(key), key, now)
+        """Ask for the keys whose turn has come. A request may fail at once, and its callback comes here again."""
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while self._started and self._to_ask and len(self._steps) < self._request_table.window.depth:
+                key, _ = self._to_ask.popitem(last=False)
+                self._submit(self._table.wanted(key), key, now)
+        finally:
+            self._is_sending = False
 
     def _scan(self, watch: PrefixWatch, now: Instant) -> None:
         watch.attempt = attempt = next(self._attempts)
-        step = _ScanStep(watch, attempt)
-        self._steps[attempt] = self._request_table.submit(watch.scan, step, now, timeout=self._request_timeout)
+        self._request(watch.scan, attempt, partial(self._scan_done, watch, attempt), now)
 
     def _submit(self, command: Command, key: bytes, now: Instant) -> None:
         attempt = next(self._attempts)
         self._table.expect(key, attempt)
-        step = _Step(key, command, attempt)
-        self._steps[attempt] = self._request_table.submit(command, step, now, timeout=self._request_timeout)
+        self._request(command, attempt, partial(self._step_done, command, key, attempt), now)
 
-    def settle(self, now: Instant) -> None:
-        """Take the answers to these steps and go on with the next ones."""
-        internal = self._request_table.internal
-        self._send(now)
-        while internal:
-            answers = internal.copy()
-            internal.clear()
-            for answer in answers:
-                self._steps.pop(answer.waiter.attempt, None)
-                if isinstance(answer.waiter, _ScanStep):
-                    self._scan_done(answer, answer.waiter.watch, now)
-                else:
-                    self._step_done(answer, now)
-            self._send(now)
+    def _request(self, command: Command, attempt: int, on_answer: OnAnswer, now: Instant) -> None:
+        """Send a request of a step.
 
-    def _scan_done(self, answer: Resolve | Reject, watch: PrefixWatch, now: Instant) -> None:
-        if watch.attempt != answer.waiter.attempt:
-            return
-        if isinstance(answer, Reject):
-            if self._is_worth_repeating(answer.error):
+        ``attempt`` tells the answer that a watch waits for from those to what it asked for on an earlier connection, or
+        before the key was unwatched and watched again.
+        """
+        timeout = self._request_timeout
+        request = self._request_table.submit(command, None, now, timeout=timeout, on_answer=on_answer)
+        if request.stage is not Stage.DONE:
+            self._steps[attempt] = request
+
+    def _scan_done(
+        self, watch: PrefixWatch, attempt: int, result: object, error: StateStoreError | None, now: Instant
+    ) -> None:
+        self._steps.pop(attempt, None)
+        if watch.attempt != attempt:
+            pass
+        elif error is not None:
+            if self._is_worth_repeating(error):
                 self._scan(watch, now)
-            elif self._is_final(answer.error):
-                self._prefixes.end(watch, answer.error)
-        elif isinstance(answer.result, KeyPage) and self._prefixes.receive_page(watch, answer.result, now):
+            elif self._is_final(error):
+                self._prefixes.end(watch, error)
+        elif isinstance(result, KeyPage) and self._prefixes.receive_page(watch, result, now):
             self._scan(watch, now)
+        self._send(now)
 
-    def _step_done(self, answer: Resolve | Reject, now: Instant) -> None:
-        step = answer.waiter
-        assert isinstance(step, _Step)  # noqa: S101 - selected so by the only caller
-        if not self._table.expects(step.key, step.attempt):
-            return
-        match answer, step.command:
-            case Resolve(), KeyNotify(stop=False):
-                if self._table.notifying(step.key):
-                    self._submit(Get(step.key), step.key, now)
-            case Resolve(result=result), Get():
-                if self._table.read(step.key, result if isinstance(result, Item) else None):
-                    self._submit(step.command, step.key, now)
-            case Reject(error=error), KeyNotify(stop=False) | Get():
-                self._step_failed(step, error, now)
-        if self._prefixes and self._table.is_active(step.key):
-            self._prefixes.activated(step.key)
+    def _step_done(
+        self, command: Command, key: bytes, attempt: int, result: object, error: StateStoreError | None, now: Instant
+    ) -> None:
+        self._steps.pop(attempt, None)
+        if self._table.expects(key, attempt):
+            if isinstance(command, KeyNotify) and command.stop:
+                pass
+            elif error is not None:
+                self._step_failed(command, key, error, now)
+            elif isinstance(command, Get):
+                if self._table.read(key, result if isinstance(result, Item) else None):
+                    self._submit(command, key, now)
+            elif self._table.notifying(key):
+                self._submit(Get(key), key, now)
+            if self._prefixes and self._table.is_active(key):
+                self._prefixes.activated(key)
+        self._send(now)
 
-    def _step_failed(self, step: _Step, error: StateStoreError, now: Instant) -> None:
+    def _step_failed(self, command: Command, key: bytes, error: StateStoreError, now: Instant) -> None:
         if self._is_worth_repeating(error):
-            self._submit(step.command, step.key, now)
+            self._submit(command, key, now)
         elif self._is_final(error):
-            self._table.failed(step.key, error)
-            self._prefixes.failed(step.key, error)
+            self._table.failed(key, error)
+            self._prefixes.failed(key, error)
 
     def _is_worth_repeating(self, error: StateStoreError) -> bool:
         """A time-out, while connected."""

@@ -16,17 +16,7 @@ from enum import Enum
 
 import attrs
 
-from statestore_client.core.actions import (
-    Action,
-    EventKind,
-    Notify,
-    Observer,
-    Reject,
-    Resolve,
-    WatchEvent,
-    WatchOptions,
-)
-from statestore_client.core.request import InternalWaiter
+from statestore_client.core.actions import EventKind, Observer, Output, Waiter, WatchEvent, WatchOptions
 from statestore_client.core.results import Item
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command, Get, KeyNotify
@@ -43,7 +33,7 @@ class _Phase(Enum):
 @attrs.define(eq=False)
 class _Watcher:
     observer: Observer
-    waiter: object | None  # waits until the watch is active; None afterwards
+    waiter: Waiter | None  # waits until the watch is active; None afterwards
     options: WatchOptions
     initial: bool  # the current value is still owed
     late: bool = False  # there may have been values before it: its first event says so
@@ -67,12 +57,12 @@ class _Key:
 
 
 class WatchTable:
-    """The watch half of a client. Appends what must be done to the ``actions`` list it was given."""
+    """The watch half of a client."""
 
-    __slots__ = ("_actions", "_keys")
+    __slots__ = ("_keys", "_output")
 
-    def __init__(self, *, actions: list[Action]) -> None:
-        self._actions = actions
+    def __init__(self, *, output: Output) -> None:
+        self._output = output
         self._keys: dict[bytes, _Key] = {}
 
     def __bool__(self) -> bool:
@@ -85,7 +75,7 @@ class WatchTable:
         self,
         key: bytes,
         observer: Observer,
-        waiter: object,
+        waiter: Waiter,
         options: WatchOptions,
         *,
         listed: bool = False,
@@ -138,7 +128,7 @@ class WatchTable:
             return False
         for watcher in state.watchers:
             if watcher.observer is observer and watcher.waiter is not None:
-                self._reject(watcher.waiter, ClosedError("the watch is closed"))
+                watcher.waiter.reject(ClosedError("the watch is closed"))
         state.watchers = [w for w in state.watchers if w.observer is not observer]
         if state.watchers:
             state.poll = _shortest_poll(state.watchers)
@@ -170,7 +160,7 @@ class WatchTable:
             for watcher in state.watchers:
                 if watcher.options.connection_events and watcher.waiter is None and not watcher.suspended:
                     watcher.suspended = True
-                    self._actions.append(Notify(watcher.observer, WatchEvent(EventKind.SUSPENDED, key, None, None)))
+                    self._output.notify(watcher.observer, WatchEvent(EventKind.SUSPENDED, key, None, None))
 
     def expect(self, key: bytes, attempt: int) -> None:
         """From now on only the answer to this request counts for ``key``."""
@@ -295,28 +285,23 @@ class WatchTable:
             self._started(watcher)
             if watcher.suspended:
                 watcher.suspended = False
-                self._actions.append(Notify(watcher.observer, WatchEvent(EventKind.RESUMED, key, None, None)))
+                self._output.notify(watcher.observer, WatchEvent(EventKind.RESUMED, key, None, None))
 
     def _tell(self, watcher: _Watcher, event: WatchEvent, *, missed: bool) -> None:
         if event.missed is not (missed := missed or watcher.late):
             event = attrs.evolve(event, missed=missed)
         watcher.told, watcher.late = True, False
-        self._actions.append(Notify(watcher.observer, event))
+        self._output.notify(watcher.observer, event)
 
     def _started(self, watcher: _Watcher) -> None:
-        if watcher.waiter is not None and not isinstance(watcher.waiter, InternalWaiter):
-            self._actions.append(Resolve(watcher.waiter, None))
+        if watcher.waiter is not None:
+            watcher.waiter.resolve(None)
         watcher.waiter = None
-
-    def _reject(self, waiter: object, error: StateStoreError) -> None:
-        """Unless it is not a caller who waits."""
-        if not isinstance(waiter, InternalWaiter):
-            self._actions.append(Reject(waiter, error))
 
     def _end(self, watcher: _Watcher, error: StateStoreError) -> None:
         if watcher.waiter is not None:
-            self._reject(watcher.waiter, error)
-        self._actions.append(Notify(watcher.observer, error))
+            watcher.waiter.reject(error)
+        self._output.notify(watcher.observer, error)
 
 
 def _is_outdated(state: _Key, notification: Notification, version: HlcTimestamp | None) -> bool:

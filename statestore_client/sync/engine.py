@@ -41,7 +41,7 @@ from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, within
 from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import Worker, call_back
@@ -63,8 +63,8 @@ _SLICE_S: Final = 0.02
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
-class Link:
-    """The connection of one client. ``actions`` and ``loan`` are used inside ``section``."""
+class Link(ActionRunner[SyncDriver]):
+    """The connection of one client. The machine, the driver and ``loan`` are used inside ``section``."""
 
     def __init__(
         self,
@@ -75,29 +75,17 @@ class Link:
         clock: Clock,
         connector: SyncConnector,
     ) -> None:
-        #: The MQTT client's name.
-        self.client_id: str = client_id
+        super().__init__(settings, client_id, give_up_on=give_up_on, connector=connector)
         self._connector = connector
         self._on_state = on_state
-        #: What the client was made with.
-        self.settings = settings
         #: Where it reads the time.
         self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
         self.section: Section = Section(self.interrupted)
-        self.actions: ActionRunner[SyncDriver] = ActionRunner(
-            settings,
-            client_id,
-            give_up_on=give_up_on,
-            connector=connector,
-            on_open=self._open,
-            on_state=self._to_tell.append,
-        )
-        self._machine = self.actions.machine
         #: Whom calling threads wait for.
         self.waiting: set[Waiter | Batch] = set()
-        self.loan: SocketLoan = SocketLoan(self.actions, self._to_tell, self.waiting, self._wake)
+        self.loan: SocketLoan = SocketLoan(self, self._to_tell, self.waiting, self._wake)
         self._to_connect: SyncDriver | None = None
         self._connecting: SyncDriver | None = None
         self._given_up: SyncDriver | None = None  # while it was connecting
@@ -125,10 +113,10 @@ class Link:
 
         Raises :class:`BusyError` if the system has no room for a thread; it may be tried again.
         """
-        if self._machine.has_ended:
+        if self.machine.has_ended:
             self._connector.reopen()
             self._given_up = self._connecting  # the network thread may still be at the attempt before
-        elif self._machine.state is ConnectionState.CLOSED:
+        elif self.machine.state is ConnectionState.CLOSED:
             return
         self._log.is_awaited = is_awaited
         if self.thread is not None and not self._is_leaving:
@@ -149,22 +137,17 @@ class Link:
         """Carry out what the machine wants, and write; inside."""
         if self.loan.reader is None and threading.current_thread() is not self.thread:
             self.loan.end_parking()  # somebody who does not read himself waits for something
-        self.actions.perform()
+        self.carry_out()
         self._flush()
-        if self.loan.reader is None and self._machine.request_table.silence.deadline < self.loan.looked_after_at:
+        if self.loan.reader is None and self.machine.request_table.silence.deadline < self.loan.looked_after_at:
             self._wake()  # the network thread would sleep for longer than an answer may take
-
-    def caught_up(self, observer: Observer) -> None:
-        """A watch that was full has room again, or has ended; inside."""
-        self.actions.caught_up(observer)
-        self.perform()
 
     def expire(self) -> None:
         """Reject what has reached its deadline, without waiting for the network thread to do so."""
         self.run(self._expire)
 
     def _expire(self) -> None:
-        self._machine.tick(self.now())
+        self.machine.tick(self.now())
         self.perform()
         self._wake()  # the connection may have been given up, and the network thread has to take the news
 
@@ -179,7 +162,7 @@ class Link:
         try:
             while fileno is not None and is_pending() and (remaining := deadline - monotonic()) > 0:
                 # In slices: another thread may have brought the outcome, by closing the client for one.
-                slice_s = ACK_DELAY_S if self.actions.unflushed_acks else _SLICE_S
+                slice_s = ACK_DELAY_S if self.output.unflushed_acks else _SLICE_S
                 loan.poller.wait_for_input(fileno, min(remaining, slice_s))
                 section.enter(reader)
                 goes_on = loan.renew(reader)
@@ -205,13 +188,14 @@ class Link:
 
         Start over: a new connection without the old session. Everybody who waits learns that the outcome is unknown.
         """
-        for driver in (self.actions.driver, self._to_connect):
+        for driver in (self.driver, self._to_connect):
             if driver is not None:
                 driver.abort()
-        self.actions.driver = self._to_connect = None
+        self.use(None)
+        self._to_connect = None
         self._given_up = self._connecting
         self.loan.forget()
-        self._machine.interrupted(self.now())
+        self.machine.interrupted(self.now())
         for waiter in list(self.waiting):
             text = "a signal interrupted the client while it was at work"
             waiter.reject(ConnectionLostError(text, may_have_been_applied=True))
@@ -229,7 +213,7 @@ class Link:
         self._wake()
 
     def _close(self, why: StateStoreError | None) -> None:
-        self._machine.close(self.now(), why)
+        self.machine.close(self.now(), why)
         self.perform()
 
     def join(self) -> None:
@@ -246,36 +230,40 @@ class Link:
 
     def drop(self) -> None:
         """Give up this process's descriptor of the connection."""
-        if self.actions.driver is not None:
-            self.actions.driver.abort()
+        if self.driver is not None:
+            self.driver.abort()
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _state_changed(self, action: StateChanged) -> None:
+        self._to_tell.append(action)
 
     def _open(self, action: Open) -> None:
         self._to_connect = self._connector.open(clean_start=action.clean_start, new_round=action.new_round)
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 
     def _flush(self) -> None:
-        actions = self.actions
-        actions.flush()
-        driver = actions.driver
+        self.flush_output()
+        driver = self.driver
         if driver is not None and driver.wants_write and threading.current_thread() is not self.thread:
             self._wake()
 
     def _take_events(self) -> None:
-        actions, machine = self.actions, self._machine
-        driver = actions.driver
+        output, machine, driver = self.output, self.machine, self.driver
         if driver is not None:
             moment = self.now()
             events = driver.poll()
-            actions.unflushed_acks = 0  # it writes as well
+            output.unflushed_acks = 0  # it writes as well
             for event in events:
                 machine.receive(event, moment)
+                if output.unflushed >= FLUSH_EVERY:
+                    self.flush_output()
             if moment.monotonic >= machine.request_table.silence.deadline:
                 machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
-        actions.perform()
-        driver = actions.driver
-        acks_may_wait = 0 < actions.unflushed_acks <= FEW_ACKS and not actions.unflushed
+        if machine.actions:
+            self.carry_out()
+            driver = self.driver
+        acks_may_wait = 0 < output.unflushed_acks <= FEW_ACKS and not output.unflushed
         if not acks_may_wait or (driver is not None and driver.wants_write):
             self._flush()
 
@@ -314,7 +302,7 @@ class Link:
         """Do what is due, then yield how long to wait, until the client is closed and its DISCONNECT is written."""
         while True:
             with self.section:
-                self._machine.tick(self.now())
+                self.machine.tick(self.now())
                 if self.loan.lasts():
                     self.perform()  # who borrowed the socket reads
                 else:
@@ -329,7 +317,7 @@ class Link:
                 # Inside: another thread may close the driver, and the descriptor would be gone or another's.
                 self.loan.watch()
                 timeout = self._sleep_for()
-                is_over = self._machine.state is ConnectionState.CLOSED
+                is_over = self.machine.state is ConnectionState.CLOSED
                 if is_over and not self.loan.is_watched and not self._to_tell:
                     self._is_leaving = True
                     return
@@ -340,16 +328,16 @@ class Link:
         with self.section:
             self._connecting = None
             if driver is not self._given_up:
-                self.actions.driver = driver
-            if driver is self._given_up or self._machine.state is ConnectionState.CLOSED:
+                self.use(driver)
+            if driver is self._given_up or self.machine.state is ConnectionState.CLOSED:
                 driver.abort()
 
     def _sleep_for(self) -> float:
-        moment, loan, driver = monotonic(), self.loan, self.actions.driver
+        moment, loan, driver = monotonic(), self.loan, self.driver
         deadlines = [moment + _LONGEST_SLEEP_S, loan.next_look(moment)]
-        if self.actions.unflushed_acks and not loan.is_lent:
+        if self.output.unflushed_acks and not loan.is_lent:
             deadlines.append(moment + ACK_DELAY_S)
-        if (deadline := self._machine.next_deadline()) is not None:
+        if (deadline := self.machine.next_deadline()) is not None:
             deadlines.append(deadline)
         if driver is not None:
             deadlines.append(driver.next_deadline())
@@ -381,7 +369,8 @@ class Engine:
         self._settings = link.settings
         self._now = link.now
         self._link = link
-        self._machine = link.actions.machine
+        self._machine = link.machine
+        self._requests = link.machine.request_table
         #: Whether it was opened without waiting for the connection.
         self.is_in_background: bool = False
 
@@ -434,7 +423,7 @@ class Engine:
             link.section.enter(waiter, deadline)
             link.waiting.add(waiter)
             link.loan.take(waiter)
-            request = self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+            request = self._requests.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
             link.perform()
             link.section.leave()
             return self._await(waiter, deadline)
@@ -449,14 +438,14 @@ class Engine:
             link.waiting.discard(waiter)
 
     def _cancel(self, request: Request) -> None:
-        self._machine.cancel(request, self._now())
+        self._requests.cancel(request, self._now())
         self._link.perform()
 
     def _send_later(
         self, command: Command, waiter: Waiter, timeout: float | None, fencing_token: HlcTimestamp | None = None
     ) -> None:
         def send() -> None:
-            self._machine.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+            self._requests.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
             self._link.perform()
 
         self.check_process()
@@ -510,14 +499,14 @@ class Engine:
 
     def _await_room(self, batch: Batch, deadline: float) -> int:
         """Wait until more requests of the batch may be submitted, and return how many."""
-        window = self._machine.request_table.window
+        window = self._requests.window
         while batch.outstanding > (depth := window.depth):
             batch.low_water = depth
             self._await_batch(batch, deadline, depth)
         return 2 * depth - batch.outstanding
 
     def _cancel_batch(self, batch: Batch) -> None:
-        self._machine.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
+        self._requests.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
         self._link.perform()
 
     def _submit_chunk(
@@ -527,15 +516,17 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment = self._now()
+        moment, output = self._now(), self._link.output
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
                 slot.reject(command)
             elif isinstance(command, FencedCommand):
-                self._machine.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
+                self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
-                self._machine.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
+                self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
+            if output.unflushed >= FLUSH_EVERY:
+                self._link.flush_output()
 
     def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
@@ -576,7 +567,7 @@ class Engine:
 
     def send(self, command: Command, *, timeout: float) -> None:
         """Send one command within ``timeout`` seconds; nobody waits for its answer. Inside."""
-        self._machine.submit(command, Batch().slot(), self._now(), timeout=timeout)
+        self._requests.submit(command, Batch().slot(), self._now(), timeout=timeout)
         self._link.perform()
 
     def __del__(self) -> None:
@@ -624,12 +615,12 @@ class Engine:
     @property
     def stats(self) -> ExchangeStats:
         """Counters since the client was made."""
-        return self._machine.request_table.stats
+        return self._requests.stats
 
     @property
     def store_id(self) -> str | None:
         """The store that answered last; None if it does not say which it is."""
-        return self._machine.request_table.store_id
+        return self._requests.store_id
 
     def check_open(self) -> None:
         """Raise what every call gets once the client is closed."""

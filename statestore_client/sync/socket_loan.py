@@ -40,18 +40,18 @@ class SocketLoan:
     """
 
     __slots__ = (
-        "_actions", "_ends_at", "_lent", "_returned_at", "_thread", "_to_tell", "_waiting", "_wake", "_watched",
+        "_ends_at", "_lent", "_link", "_returned_at", "_thread", "_to_tell", "_waiting", "_wake", "_watched",
         "looked_after_at", "poller", "reader", "selector",
     )  # fmt: skip
 
     def __init__(
         self,
-        actions: ActionRunner[SyncDriver],
+        link: ActionRunner[SyncDriver],
         to_tell: Collection[StateChanged],
         waiting: Collection[object],
         wake: Callable[[], None],
     ) -> None:
-        self._actions = actions
+        self._link = link
         self._to_tell = to_tell
         self._waiting = waiting
         self._wake = wake
@@ -97,7 +97,7 @@ class SocketLoan:
 
         Descriptor numbers are reused: the driver itself tells old from new.
         """
-        selector, driver = self.selector, self._actions.driver
+        selector, driver = self.selector, self._link.driver
         if self._lent is not None or selector is None:
             return
         fileno = None if driver is None else driver.fileno()
@@ -163,7 +163,7 @@ class SocketLoan:
 
         Not after a signal handler's call that has read for both: another thread may have borrowed the socket since.
         """
-        if self.reader is not reader or self._lent is None or self._lent[0] is not self._actions.driver:
+        if self.reader is not reader or self._lent is None or self._lent[0] is not self._link.driver:
             return False
         self._ends_at = monotonic() + _LOAN_S
         return True
@@ -188,8 +188,8 @@ class SocketLoan:
             if self.looked_after_at > moment + 2 * _PARK_S:
                 self._wake()  # it sleeps for too long to see that the loop has ended
             return
-        if self._actions.unflushed_acks and not is_loop:
-            self._actions.flush()  # in a loop, they go out with the next call
+        if self._link.output.unflushed_acks and not is_loop:
+            self._link.flush_output()  # in a loop, they go out with the next call
         self.end()
 
     def end_parking(self) -> None:
@@ -201,12 +201,12 @@ class SocketLoan:
         """The network thread reads again."""
         self._lent = None
         self.watch()
-        actions = self._actions
+        link = self._link
         if (
             self._to_tell
-            or actions.driver is None
-            or actions.driver.wants_write
-            or actions.machine.state is ConnectionState.CLOSED
+            or link.driver is None
+            or link.driver.wants_write
+            or link.machine.state is ConnectionState.CLOSED
         ):
             self._wake()
 
@@ -218,7 +218,7 @@ class SocketLoan:
 
     def _may_park(self) -> bool:
         """Whether nobody misses what comes in before the next call: no other caller, no watch, nothing to see to."""
-        machine = self._actions.machine
+        machine = self._link.machine
         return (
             self.may_go_on()
             and len(self._waiting) <= 1  # the caller who gives it back
@@ -228,4 +228,4 @@ class SocketLoan:
 
     def _is_quiet(self, driver: SyncDriver) -> bool:
         """Whether nothing but reading from this driver is to be done."""
-        return driver is self._actions.driver and not driver.wants_write and not self._to_tell
+        return driver is self._link.driver and not driver.wants_write and not self._to_tell

@@ -63,7 +63,7 @@ async def test_closing_after_a_reconnect_says_goodbye(driver: str) -> None:
         assert not (await asyncio.wait([closing], timeout=0.1))[0], "it waits for its goodbye"
         gate.open()
         await closing
-        assert store._engine._link.actions.driver is None
+        assert store._engine._link.driver is None
         assert own_tasks() <= tasks
         await until(lambda: "slow" not in server.sessions)
     assert not complaints
@@ -90,7 +90,7 @@ async def test_closing_after_a_reconnect_ends_tls_in_order(server: EmbeddedServe
     async with Proxy(server.port, tls=certificates.server_context()) as proxy:
         store = await AsyncStateStoreClient(proxy.url, client_id="tls", tls_ca_file=certificates.ca_file).open()
         await reconnect(store, proxy)
-        driver: Any = store._engine._link.actions.driver
+        driver: Any = store._engine._link.driver
         await store.close()
         assert driver._transport is None
         await until(lambda: "tls" not in server.sessions)
@@ -112,7 +112,7 @@ async def test_a_cancelled_close_leaves_nothing_open(server: EmbeddedServer, dri
             await closing
         with pytest.raises(StateStoreError):
             await writing
-        await until(lambda: store._engine._link.actions.driver is None and own_tasks() <= tasks)
+        await until(lambda: store._engine._link.driver is None and own_tasks() <= tasks)
         await store.close()
 
 

@@ -22,7 +22,7 @@ from stub import Echo
 
 from statestore_client import ConnectionSettings
 from statestore_client.core import arguments
-from statestore_client.core.actions import Acknowledge, Publish, Reject, Resolve, Subscribe
+from statestore_client.core.actions import Subscribe
 from statestore_client.core.connection import ClientMachine, node_id
 from statestore_client.mqtt.client_connection import ClientConnection
 from statestore_client.mqtt.packets import PacketDecoder, encode
@@ -41,13 +41,10 @@ class Slot:
     def __init__(self) -> None:
         self.result: object = None
 
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, result: object) -> None:
+    def resolve(self, result: object) -> None:
         self.result = result
 
-    def set_exception(self, error: Exception) -> None:
+    def reject(self, error: Exception) -> None:
         raise error
 
 
@@ -63,7 +60,9 @@ class Layers:
             max_in_flight=WINDOW,
             request_timeout=10.0,
         )
-        self._connection = ClientConnection(ConnectionSettings(host="none"), CLIENT_ID)
+        self._connection = self._machine.output.connection = ClientConnection(
+            ConnectionSettings(host="none"), CLIENT_ID
+        )
         self._stub = Echo()
         self._stub_decoder = PacketDecoder(version=None, max_packet_size=1 << 20)
         self._stub.reset()
@@ -83,11 +82,11 @@ class Layers:
         """One batch, there and back."""
         with self._timed("commands"):
             commands = list(arguments.set_commands(((b"bench/%d" % i, VALUE) for i in range(WINDOW)), None))
-        with self._timed("machine: submit"):
+        with self._timed("machine: submit and encode request"):
             now = _now()
             for command in commands:
                 assert isinstance(command, Set)
-                self._machine.submit(command, Slot(), now, timeout=10.0)
+                self._machine.request_table.submit(command, Slot(), now, timeout=10.0)
         self._carry_out()
         with self._timed("one buffer"):
             data = self._outbox()
@@ -101,28 +100,15 @@ class Layers:
         with self._timed("connection: decode PUBACK and reply"):
             self._connection.receive(data, time.monotonic())
             events = self._connection.take_events()
-        with self._timed("machine: take events"):
+        with self._timed("machine: take events, resolve and acknowledge"):
             now = _now()
             for event in events:
                 self._machine.receive(event, now)
 
     def _carry_out(self) -> None:
-        actions = self._machine.take_actions()
-        with self._timed("connection: encode request"):
-            for action in actions:
-                if type(action) is Publish:
-                    self._connection.publish(action.delivery_id, action.message)
-        with self._timed("resolve and acknowledge"):
-            for action in actions:
-                match action:
-                    case Resolve():
-                        action.waiter.set_result(action.result)
-                    case Acknowledge():
-                        self._connection.acknowledge(action.ack_id)
-                    case Subscribe():
-                        self._connection.subscribe(action.subscribe_id, action.topic_filters)
-                    case Reject():
-                        raise action.error
+        for action in self._machine.take_actions():
+            if isinstance(action, Subscribe):
+                self._connection.subscribe(action.subscribe_id, action.topic_filters)
 
     def _outbox(self) -> bytes:
         data = b"".join(self._connection.outbox)

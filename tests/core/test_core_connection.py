@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Seen
+from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Publish, Seen
 
-from statestore_client.core.actions import Action, ConnectionState, Disconnect, Drop, Open, Publish, Subscribe
+from statestore_client.core.actions import Action, ConnectionState, Disconnect, Drop, Open, Subscribe
 from statestore_client.core.connection import Subscriptions
 from statestore_client.errors import (
     ClosedError,
@@ -187,7 +187,7 @@ def test_a_retried_first_connection_keeps_its_waiters() -> None:
     driver.open("patient")
     driver.open("hasty")
     driver.lose()
-    driver.machine.cancel_open("hasty")
+    driver.machine.cancel_open(driver.waiter("hasty"))
     driver.reconnect(session_present=False)
     assert driver.outcome("patient") is None
     assert driver.outcomes["hasty"] == []

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
-from machine_driver import MachineDriver, Seen
+from machine_driver import Acknowledge, MachineDriver, Notify, Publish, Seen
 
-from statestore_client.core.actions import Acknowledge, ConnectionState, Notify, Open, Publish, Subscribe
+from statestore_client.core.actions import ConnectionState, Open, Subscribe
 from statestore_client.core.results import Item
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.wire.commands import Del, Get, Set
@@ -78,7 +78,7 @@ class MachineModel(RuleBasedStateMachine):
         if handle is not None:
             if not self.driver.outcomes[name]:
                 self.cancelled.add(name)
-            self.driver.machine.cancel(handle, self.driver.now)
+            self.driver.machine.request_table.cancel(handle, self.driver.now)
             self.driver.take()
 
     @rule(target=watches, initial=st.booleans())

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
-from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Seen
+from machine_driver import NOTIFICATIONS, RESPONSES, Acknowledge, MachineDriver, Publish, Seen
 
-from statestore_client.core.actions import Acknowledge, Drop, EventKind, Open, Publish, Subscribe, WatchEvent
+from statestore_client.core.actions import Drop, EventKind, Open, Subscribe, WatchEvent
 from statestore_client.core.results import DeleteResult, Item, SetResult
 from statestore_client.errors import ConnectionLostError, StateStoreError
 from statestore_client.wire.commands import Del, Get, Set

@@ -6,9 +6,9 @@ from copy import copy
 from typing import Any
 
 import pytest
-from machine_driver import RESPONSES, MachineDriver
+from machine_driver import RESPONSES, Acknowledge, MachineDriver, Resolve
 
-from statestore_client.core.actions import Acknowledge, Resolve, WatchEvent
+from statestore_client.core.actions import WatchEvent
 from statestore_client.core.arguments import fencing_token
 from statestore_client.core.request import RequestProperties
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
@@ -168,7 +168,7 @@ def test_the_brokers_receive_maximum_is_kept_whatever_the_callers_do(driver: Mac
     one = driver.submit(SET, "one")
     driver.submit(SET, "two", timeout=1)
     driver.submit(SET, "three")
-    driver.machine.cancel(one, driver.now)
+    driver.machine.request_table.cancel(one, driver.now)
     driver.after(1)
     assert len(driver.published) == 2
     driver.puback()

@@ -6,9 +6,9 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from machine_driver import MachineDriver
+from machine_driver import MachineDriver, Publish
 
-from statestore_client.core.actions import Disconnect, Drop, Publish
+from statestore_client.core.actions import Disconnect, Drop
 from statestore_client.core.request import Request, Stage
 from statestore_client.core.request_table import Deadlines
 from statestore_client.errors import (
@@ -71,7 +71,7 @@ def test_a_cancelled_request_is_forgotten_at_any_stage() -> None:
     publishes = list(driver.published)
     driver.reply(publishes[0], b"+OK\r\n")
     for request in requests:
-        driver.machine.cancel(request, driver.now)
+        driver.machine.request_table.cancel(request, driver.now)
         driver.take()
     assert driver.machine.request_table.pending == 0
     driver.after(100)
@@ -83,7 +83,7 @@ def test_all_requests_of_one_kind_are_cancelled_together() -> None:
     driver = MachineDriver(max_in_flight=2).ready()
     for i in range(6):
         driver.submit(SET, i)
-    driver.machine.cancel_all(lambda waiter: waiter % 2 == 0, driver.now)
+    driver.machine.request_table.cancel_all(lambda waiter: waiter.name % 2 == 0, driver.now)
     driver.take()
     for _ in range(4):
         driver.answer(b"+OK\r\n")
@@ -323,9 +323,9 @@ def test_closing_answers_everybody() -> None:
     assert isinstance(driver.outcome("queued"), ClosedError)
     assert isinstance(actions[-1], Disconnect)
     assert driver.close() == []
-    assert driver.submit(SET, "later") is None
+    assert driver.submit(SET, "later").stage is Stage.DONE
     assert isinstance(driver.outcome("later"), ClosedError)
-    driver.machine.open("open later")
+    driver.open("open later")
     driver.watch(b"k", "watch later")
     driver.after(100)
     driver.connect()

@@ -31,7 +31,7 @@ class Silent(MachineDriver):
     def __init__(self, broker: Broker | None = None, addresses: int = 1, **options: object) -> None:
         self.broker = broker or Broker()
         alternatives = OneAddress(several=addresses > 1)
-        super().__init__(line=lambda: self.broker, alternatives=lambda: alternatives, **options)
+        super().__init__(self.broker, alternatives=lambda: alternatives, **options)
         self.open()
         self.connect()
         for number in range(20):
@@ -132,7 +132,7 @@ def test_a_large_value_has_its_time_on_a_slow_line() -> None:
 def test_subscribe_is_owed_an_answer() -> None:
     """A broker that falls silent after CONNACK is left as soon; there is no round trip yet."""
     broker = Broker()
-    driver = MachineDriver(line=lambda: broker, alternatives=lambda: OneAddress(several=True))
+    driver = MachineDriver(broker, alternatives=lambda: OneAddress(several=True))
     driver.open()
     driver.receive(Connected(False))
     assert Ping() in driver.after(1.0)

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from watch_driver import event, told
 
-from statestore_client.action_runner import HeldAcknowledgements
-from statestore_client.core.actions import WatchEvent
+from statestore_client.core.actions import Output, WatchEvent
 from statestore_client.core.event_queue import EventQueue, Overflow, WatchState
 from statestore_client.errors import BusyError, ClosedError, ConnectionLostError, WatchOverflowError
 
@@ -176,22 +175,42 @@ def test_a_watch_that_loses_events_instead_has_always_room() -> None:
 
 
 class Reader:
-    """Stands for a watch; only its identity matters."""
+    """A watch that is full after each event."""
 
     def push(self, event: object) -> bool:
-        raise NotImplementedError(event)
+        return False
+
+
+class Link:
+    """Keeps what is acknowledged on it."""
+
+    heard_at = None
+    url = "mqtt://b"
+
+    def __init__(self) -> None:
+        self.acknowledged: list[int] = []
+
+    def publish(self, delivery_id: int, message: object, again: bool = False) -> None:
+        raise NotImplementedError
+
+    def acknowledge(self, ack_id: int) -> None:
+        self.acknowledged.append(ack_id)
 
 
 def test_a_full_watch_holds_up_those_of_all() -> None:
-    """One full watch, reported twice, holds up all acknowledgements; with room they leave together and in order."""
-    acks, reader = HeldAcknowledgements(), Reader()
-    assert acks.may_leave(1)
-    acks.is_full(reader)
-    acks.is_full(reader)
-    assert not acks.may_leave(2)
-    assert not acks.may_leave(3)
-    assert acks.has_room(reader) == [2, 3]
-    assert acks.may_leave(4)
+    """One full watch, filled twice, holds up all acknowledgements; with room they leave together and in order."""
+    output, reader = Output(), Reader()
+    output.connection = link = Link()
+    output.acknowledge(1)
+    output.notify(reader, EVENT)
+    output.notify(reader, EVENT)
+    output.acknowledge(2)
+    output.acknowledge(3)
+    assert (link.acknowledged, output.unflushed_acks, output.unflushed) == ([1], 1, 0)
+    output.caught_up(reader)
+    assert (link.acknowledged, output.unflushed) == ([1, 2, 3], 2)
+    output.acknowledge(4)
+    assert link.acknowledged == [1, 2, 3, 4]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["full", "room", "ack", "ack", "reconnect"]), st.integers(0, 2))))
@@ -200,21 +219,26 @@ def test_a_full_watch_holds_up_those_of_all() -> None:
 def test_every_one_leaves_once_and_in_order(events: list[tuple[str, int]]) -> None:
     """Acknowledgements leave at once, or in order when no watch is full any more; a reconnect forgets those that wait,
     since the broker sends their messages again, and a full watch stays so."""
-    acks, readers, given_out = HeldAcknowledgements(), [Reader() for _ in range(3)], 0
+    output, readers, given_out = Output(), [Reader() for _ in range(3)], 0
+    output.connection = link = Link()
     full: set[int] = set()
     held: list[int] = []
+    acknowledged: list[int] = []
     for what, number in events:
         if what == "full":
-            acks.is_full(readers[number])
+            output.notify(readers[number], EVENT)
             full.add(number)
         elif what == "room":
             full.discard(number)
             leaving, held = ([], held) if full else (held, [])
-            assert acks.has_room(readers[number]) == leaving
+            acknowledged += leaving
+            output.caught_up(readers[number])
         elif what == "reconnect":
-            acks.reconnecting()
+            output.reconnecting()
+            output.connection = link
             held = []
         else:
             given_out += 1
-            assert acks.may_leave(given_out) == (not full)
-            held += [given_out] if full else []
+            output.acknowledge(given_out)
+            (held if full else acknowledged).append(given_out)
+        assert link.acknowledged == acknowledged

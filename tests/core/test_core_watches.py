@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from machine_driver import NOTIFICATIONS, MachineDriver
+from machine_driver import NOTIFICATIONS, MachineDriver, Notify, Publish
 from watch_driver import (
     DELETED,
     GET,
@@ -25,7 +25,7 @@ from watch_driver import (
     watched,
 )
 
-from statestore_client.core.actions import EventKind, Notify, Publish, Subscribe, WatchEvent
+from statestore_client.core.actions import EventKind, Subscribe, WatchEvent
 from statestore_client.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -206,7 +206,7 @@ def test_a_watch_that_cannot_be_sent_fails_in_place() -> None:
     request = driver.submit(Get(b"x"), "get")
     seen = driver.watch(b"k" * 2000, "w")
     driver.suback()
-    driver.machine.cancel(request, driver.now)
+    driver.machine.request_table.cancel(request, driver.now)
     driver.take()
     assert isinstance(driver.outcome("w"), InvalidArgumentError)
     assert isinstance(seen[0], InvalidArgumentError)

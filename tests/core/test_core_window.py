@@ -126,7 +126,7 @@ def test_what_is_asked_again_counts_once(driver: MachineDriver) -> None:
     requests = [driver.submit(Get(b"k") if i % 2 else Set(b"k", b"v"), i) for i in range(8)]
     driver.puback()
     driver.cut(session_present=True)
-    driver.machine.cancel(requests[1], driver.now)
+    driver.machine.request_table.cancel(requests[1], driver.now)
     driver.take()
     driver.cut(session_present=False)
     driver.machine.interrupted(driver.now)

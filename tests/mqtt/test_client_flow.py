@@ -47,6 +47,19 @@ class Observer:
         return True
 
 
+class Waiter:
+    """A caller, whose outcomes are kept under its name."""
+
+    def __init__(self, outcomes: dict[object, list[object]], name: object) -> None:
+        self._outcomes = outcomes
+        self._name = name
+
+    def resolve(self, result: object) -> None:
+        self._outcomes.setdefault(self._name, []).append(result)
+
+    reject = resolve
+
+
 class Client:
     """A client without a socket: what it sends is in :attr:`sent`, one packet after the other."""
 
@@ -94,30 +107,28 @@ class Client:
         connection = self.connection
         match action:
             case actions.Open(clean_start=clean_start):
-                self.connection = self._new_connection()
+                self.connection = self.machine.output.connection = self._new_connection()
                 self._decoder = PacketDecoder(version=MQTT_5_0, max_packet_size=1_000_000)
                 self.sent.clear()
                 self.connection.connect(self.time, clean_start=clean_start, password=None)
-            case actions.Publish(delivery_id=delivery_id, message=message, again=again):
-                connection.publish(delivery_id, message, again)
             case actions.Subscribe(subscribe_id=subscribe_id, topic_filters=topic_filters):
                 connection.subscribe(subscribe_id, topic_filters)
-            case actions.Acknowledge(ack_id=ack_id):
-                connection.acknowledge(ack_id)
-            case actions.Resolve(waiter=waiter, result=result):
-                self.outcomes.setdefault(waiter, []).append(result)
-            case actions.Reject(waiter=waiter, error=error):
-                self.outcomes.setdefault(waiter, []).append(error)
 
     # -- the user's side -----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        self.machine.open("open")
+        self.machine.open(self.waiter("open"))
         self._run()
 
     def set(self, number: int) -> None:
-        self.machine.submit(Set(b"k", b"%d" % number), number, self.now, timeout=None)
+        self.submit(Set(b"k", b"%d" % number), number)
         self._run()
+
+    def submit(self, command: Set, name: object) -> None:
+        self.machine.request_table.submit(command, self.waiter(name), self.now, timeout=None)
+
+    def waiter(self, name: object) -> Waiter:
+        return Waiter(self.outcomes, name)
 
     # -- the broker's side ---------------------------------------------------------------------------------------------
 
@@ -197,8 +208,8 @@ def test_a_subscription_finds_a_packet_identifier_however_much_is_under_way() ->
     watch."""
     client = connected(65_535, max_in_flight=65_535)
     for number in range(65_535):
-        client.machine.submit(Set(b"k", b"v"), number, client.now, timeout=None)
-    client.machine.watch(b"k", Observer(), "watch", client.now, actions.WatchOptions())
+        client.submit(Set(b"k", b"v"), number)
+    client.machine.watch(b"k", Observer(), client.waiter("watch"), client.now, actions.WatchOptions())
     client._run()
     assert len(client.subscribing) == 1
     assert not client.outcomes.get("watch")

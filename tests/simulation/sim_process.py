@@ -6,24 +6,20 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sim_network import Link
 from sim_world import Host, World
 
 from statestore_client.core.actions import (
-    Acknowledge,
     Disconnect,
     Drop,
-    Notify,
     Observer,
     Open,
     Ping,
-    Publish,
-    Reject,
-    Resolve,
     StateChanged,
     Subscribe,
+    Waiter,
     WatchOptions,
 )
 from statestore_client.core.connection import Backoff, ClientMachine, node_id
@@ -43,14 +39,6 @@ if TYPE_CHECKING:
 
 _BOTH_WAYS = frozenset({"up", "down"})
 _NO_WAY: frozenset[str] = frozenset()
-
-
-class Waiter(Protocol):
-    """A caller that waits for an answer."""
-
-    def resolve(self, result: object) -> None: ...
-
-    def reject(self, error: StateStoreError) -> None: ...
 
 
 class _Nobody:
@@ -95,7 +83,6 @@ class Process(Host):
             retry_first_connect=True,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             silence_timeout=settings.silence_timeout,
-            line=lambda: self._connection,
         )
         self._session = ClientSession()
         self._connection: ClientConnection | None = None
@@ -104,12 +91,7 @@ class Process(Host):
         self._armed = math.inf
         self._handlers: dict[type, Callable[..., None]] = {
             Open: self._open,
-            Publish: lambda a: self._connected().publish(a.delivery_id, a.message, a.again),
             Subscribe: lambda a: self._connected().subscribe(a.subscribe_id, a.topic_filters),
-            Acknowledge: lambda a: self._connected().acknowledge(a.ack_id),
-            Resolve: lambda a: a.waiter.resolve(a.result),
-            Reject: lambda a: a.waiter.reject(a.error),
-            Notify: lambda a: a.observer.push(a.event),
             StateChanged: lambda a: world.note(name, a.state, a.error or ""),
             Ping: lambda _: self._connected().ping(),
             Drop: lambda _: self._end("the connection was given up"),
@@ -122,13 +104,15 @@ class Process(Host):
 
     def submit(
         self, command: Command, waiter: Waiter, *, timeout: float, fencing_token: HlcTimestamp | None = None
-    ) -> Request | None:
-        request = self.machine.submit(command, waiter, self.instant(), timeout=timeout, fencing_token=fencing_token)
+    ) -> Request:
+        request = self.machine.request_table.submit(
+            command, waiter, self.instant(), timeout=timeout, fencing_token=fencing_token
+        )
         self.perform()
         return request
 
     def cancel(self, request: Request) -> None:
-        self.machine.cancel(request, self.instant())
+        self.machine.request_table.cancel(request, self.instant())
         self.perform()
 
     def watch(self, key: bytes, observer: Observer, waiter: Waiter, options: WatchOptions) -> None:
@@ -189,7 +173,7 @@ class Process(Host):
         now = self.instant()
         for event in connection.take_events():
             if isinstance(event, Closed):
-                self._connection = None
+                self._connection = self.machine.output.connection = None
                 self._hang_up()
             self.machine.receive(event, now)
 
@@ -197,6 +181,7 @@ class Process(Host):
         """The TCP handshake, in another thread."""
         began, server = self.local, self.server
         connection = self._connection = ClientConnection(self.settings, self.name, session=self._session)
+        self.machine.output.connection = connection
 
         def shake_hands() -> None:
             if not self.blocked and server.is_up:

@@ -25,7 +25,16 @@ from statestore_client.aio.callbacks import Calls, Tasks, Worker, finish
 from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
-from statestore_client.core.arguments import FencedCommand, next_commands
+from statestore_client.core.arguments import (
+    DEFAULT_TIMEOUT,
+    FencedCommand,
+    Timeout,
+    Token,
+    check_timeout,
+    next_commands,
+    raise_failures,
+    token_of,
+)
 from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import within
@@ -313,15 +322,17 @@ class Engine:
     async def call(
         self,
         command: Command,
+        timeout: Timeout,
+        fencing_token: Token | None = None,
         *,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None = None,
         lasting: bool = False,
     ) -> Any:
         """Send one command and wait for its result. A lasting one goes on its way also if the caller is cancelled."""
         link, requests = self._link, self._requests
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        token = None if fencing_token is None else token_of(fencing_token)
         waiter = Waiter(self._usable_loop())
-        request = requests.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+        request = requests.submit(command, waiter, self._now(), timeout=limit, fencing_token=token)
         link.write_soon()
         link.look_after(request)
         try:
@@ -342,28 +353,30 @@ class Engine:
     async def call_many(
         self,
         commands: Iterable[Command | FencedCommand | StateStoreError],
-        *,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None = None,
+        timeout: Timeout,
+        fencing_token: Token | None = None,
     ) -> list[object]:
-        """Send many commands, pipelined; returns a result or an exception for each, in order.
+        """Send many commands, pipelined; returns their results in order, or raises :class:`BatchError`.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
         its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
         When ``commands`` raises or the task is cancelled, nobody waits for what is under way.
         """
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        token = None if fencing_token is None else token_of(fencing_token)
         self._usable_loop()
         batch = Batch()
         source = iter(commands)
         try:
             while chunk := next_commands(source, await self._room(batch)):
-                self._submit_chunk(chunk, batch, timeout, fencing_token)
+                self._submit_chunk(chunk, batch, limit, token)
                 self._link.perform()
             await batch.wait(0)
         except BaseException:
             self._requests.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
             self._link.perform()
             raise
+        raise_failures(batch.outcomes, self.store_id)
         return batch.outcomes
 
     async def _room(self, batch: Batch) -> int:
@@ -473,6 +486,10 @@ class Engine:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
         if os.getpid() == self._pid and not self._link.has_ended and self._link.loop is not None:
             await self._link.join()
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """A time limit as the user gave it; None for none."""
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
 
     @property
     def state(self) -> ConnectionState:

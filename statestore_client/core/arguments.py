@@ -143,7 +143,7 @@ def value_bytes(value: Bytes) -> bytes:
 _HOLDERS: Final = frozenset({"AsyncLease", "AsyncLock", "Lease", "Lock"})
 
 
-def fencing_token(token: object) -> HlcTimestamp | None:
+def token_of(token: object) -> HlcTimestamp | None:
     """A token given as a timestamp or as its text."""
     if token is None or isinstance(token, HlcTimestamp):
         return token
@@ -174,6 +174,11 @@ def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: st
             f"{name} must be a positive number of seconds{otherwise} or None, not {timeout!r}", argument=name
         )
     return None if timeout >= _FOREVER_S else float(timeout)
+
+
+def seconds(timeout: Timeout) -> Timeout:
+    """The time limit of a request: as :func:`check_timeout`, or the client's setting."""
+    return timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
 
 
 def check_wait(timeout: float | None) -> float | None:
@@ -325,7 +330,7 @@ def set_commands(
         own_ms = expires_ms if item.expiry is None else _expiry_ms(item.expiry)
         own = persist if item.persist is None else check_flag("persist", item.persist)
         command = Set(key_bytes(item.key), value_bytes(item.value), None, own_ms, None, own)
-        token = fencing_token(item.fencing_token)
+        token = token_of(item.fencing_token)
         return command if token is None else FencedCommand(command, token)
 
     return _batch(make, _check_pairs(items))

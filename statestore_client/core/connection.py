@@ -18,8 +18,8 @@ What is final:
 Invariant: after the first success nothing else ends a client: user data bases, files and clocks come back.
 
 Both shells drive exactly this machine: they carry out :meth:`ClientMachine.take_actions` after every call, and call
-:meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. A request needs no action: its message goes
-from the request table to the connection, and its answer to whoever waits. Not thread-safe; the shell serialises.
+:meth:`ClientMachine.tick` no later than :meth:`ClientMachine.next_deadline`. A request needs no action: its message
+goes from the request table to the connection, and its answer to whoever waits. Not thread-safe; the shell serialises.
 """
 
 from __future__ import annotations

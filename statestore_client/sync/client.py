@@ -1,8 +1,7 @@
 # Generated from statestore_client/aio/client.py by tools/twins.py. Edit that, and run "make twins".
 """The blocking client.
 
-With it come the store whose writes carry a lease's fencing token, and what both ask about keys: time limits and tokens
-as users write them, batches that fail in part, listings.
+With it comes the store whose writes carry a lease's fencing token.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,
-    FencedCommand,
     SetItem,
     Timeout,
     Token,
@@ -28,6 +26,7 @@ from statestore_client.core.arguments import (
     check_error_classes,
     check_function,
     check_timeout,
+    seconds,
 )
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.leases import check_after
@@ -38,7 +37,6 @@ from statestore_client.errors import (
     ConnectionLostError,
     InvalidArgumentError,
     PickleRefusedError,
-    StateStoreError,
     TransportError,
 )
 from statestore_client.mqtt.driver import share_sync, sync_connector
@@ -49,52 +47,9 @@ from statestore_client.sync.engine import Engine, Link
 from statestore_client.sync.leases import Lease
 from statestore_client.sync.locks import Election, Lock
 from statestore_client.sync.watch import Watch
-from statestore_client.wire.commands import Command
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
-
-
-class KeyRequests:
-    """The requests of one client.
-
-    :param request_timeout: seconds, where a call names none.
-    """
-
-    def __init__(self, engine: Engine, request_timeout: float | None) -> None:
-        self._engine = engine
-        self._request_timeout = request_timeout
-
-    def seconds(self, timeout: Timeout) -> float | None:
-        """A time limit; None for none."""
-        return self._request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
-
-    def call(self, command: Command, timeout: Timeout, token: Token | None = None) -> object:
-        """The result of one command."""
-        return self._engine.call(command, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token))
-
-    def call_many(
-        self,
-        commands: Iterable[Command | FencedCommand | StateStoreError],
-        timeout: Timeout,
-        token: Token | None = None,
-    ) -> list[object]:
-        """The results of many, in order; :class:`BatchError` if any of them failed."""
-        outcomes = self._engine.call_many(
-            commands, timeout=self.seconds(timeout), fencing_token=arguments.fencing_token(token)
-        )
-        arguments.raise_failures(outcomes, self._engine.store_id)
-        return outcomes
-
-    def scan(self, pattern: bytes, timeout: float | None) -> Iterator[bytes]:
-        """The keys that match, page by page; ``timeout`` is for each page."""
-        token: bytes | None = None
-        while True:
-            page = cast("KeyPage", self.call(arguments.scan_command(pattern, token), timeout))
-            yield from page.keys
-            token = page.token
-            if token is None:
-                return
 
 
 class StateStoreClient:
@@ -157,7 +112,6 @@ class StateStoreClient:
     def _use(self, link: Link) -> None:
         self._settings = link.settings
         self._engine = Engine(link)
-        self._keys = KeyRequests(self._engine, link.settings.request_timeout)
 
     @classmethod
     def over(
@@ -295,23 +249,25 @@ class StateStoreClient:
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
         command = arguments.set_command(key, value, condition, expiry, expected, persist)
-        return cast("SetResult", self._keys.call(command, timeout, fencing_token))
+        return cast("SetResult", self._engine.call(command, seconds(timeout), fencing_token))
 
     def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
-        return cast("Item | None", self._keys.call(arguments.get_command(key), timeout))
+        return cast("Item | None", self._engine.call(arguments.get_command(key), seconds(timeout)))
 
     def delete(
         self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
-        return cast("DeleteResult", self._keys.call(arguments.delete_command(key), timeout, fencing_token))
+        command = arguments.delete_command(key)
+        return cast("DeleteResult", self._engine.call(command, seconds(timeout), fencing_token))
 
     def vdelete(
         self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
-        return cast("DeleteResult", self._keys.call(arguments.vdelete_command(key, value), timeout, fencing_token))
+        command = arguments.vdelete_command(key, value)
+        return cast("DeleteResult", self._engine.call(command, seconds(timeout), fencing_token))
 
     def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> Iterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
@@ -319,7 +275,16 @@ class StateStoreClient:
         Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are not UTF-8 never
         match. Raises :class:`UnknownCommandError` with older servers.
         """
-        return self._keys.scan(arguments.key_bytes(pattern, "pattern"), self._keys.seconds(timeout))
+        return self._pages(arguments.key_bytes(pattern, "pattern"), seconds(timeout))
+
+    def _pages(self, pattern: bytes, timeout: Timeout) -> Iterator[bytes]:
+        token: bytes | None = None
+        while True:
+            page = cast("KeyPage", self._engine.call(arguments.scan_command(pattern, token), timeout))
+            yield from page.keys
+            token = page.token
+            if token is None:
+                return
 
     def set_many(
         self,
@@ -336,18 +301,18 @@ class StateStoreClient:
         expiry, a fencing token or a ``persist`` of its own.
         """
         commands = arguments.set_commands(pairs, expiry, persist)
-        return cast("list[SetResult]", self._keys.call_many(commands, timeout, fencing_token))
+        return cast("list[SetResult]", self._engine.call_many(commands, seconds(timeout), fencing_token))
 
     def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        return cast("list[Item | None]", self._keys.call_many(arguments.get_commands(keys), timeout))
+        return cast("list[Item | None]", self._engine.call_many(arguments.get_commands(keys), seconds(timeout)))
 
     def delete_many(
         self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = arguments.delete_commands(keys)
-        return cast("list[DeleteResult]", self._keys.call_many(commands, timeout, fencing_token))
+        return cast("list[DeleteResult]", self._engine.call_many(commands, seconds(timeout), fencing_token))
 
     def vdelete_many(
         self,
@@ -358,7 +323,7 @@ class StateStoreClient:
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = arguments.vdelete_commands(pairs)
-        return cast("list[DeleteResult]", self._keys.call_many(commands, timeout, fencing_token))
+        return cast("list[DeleteResult]", self._engine.call_many(commands, seconds(timeout), fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
 
@@ -393,7 +358,7 @@ class StateStoreClient:
         """
         options = WatchOptions(initial, connection_events, arguments.check_timeout(poll, "poll"))
         terms = arguments.watch_terms(key, self._client_id, options, max_queued, overflow)
-        return Watch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
+        return Watch(self._engine, terms, timeout=self._engine.seconds(timeout), callback=callback)
 
     def watch_prefix(
         self,
@@ -432,7 +397,7 @@ class StateStoreClient:
         """
         options = WatchOptions(initial, connection_events, prefix=arguments.prefix_terms(rescan, max_keys))
         terms = arguments.prefix_watch_terms(prefix, options, max_queued, max_keys, overflow)
-        return Watch(self._engine, terms, timeout=self._keys.seconds(timeout), callback=callback)
+        return Watch(self._engine, terms, timeout=self._engine.seconds(timeout), callback=callback)
 
     def lock(
         self,

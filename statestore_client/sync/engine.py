@@ -36,7 +36,16 @@ from statestore_client import thread_locks
 from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import Clock, monotonic
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
-from statestore_client.core.arguments import FencedCommand, next_commands
+from statestore_client.core.arguments import (
+    DEFAULT_TIMEOUT,
+    FencedCommand,
+    Timeout,
+    Token,
+    check_timeout,
+    next_commands,
+    raise_failures,
+    token_of,
+)
 from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, within
@@ -402,9 +411,9 @@ class Engine:
     def call(
         self,
         command: Command,
+        timeout: Timeout,
+        fencing_token: Token | None = None,
         *,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None = None,
         lasting: bool = False,
     ) -> Any:
         """Send one command and wait for its result.
@@ -413,17 +422,19 @@ class Engine:
         at work, or is its network thread, it leaves when that work is done. :data:`ON_ITS_WAY` is returned then.
         """
         link, waiter = self._link, Waiter()
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        token = None if fencing_token is None else token_of(fencing_token)
         if lasting and (link.section.is_interrupted or link.thread is threading.current_thread()):
-            self._send_later(command, waiter, timeout, fencing_token)
+            self._send_later(command, waiter, limit, token)
             return ON_ITS_WAY
         self._check_usable()
-        deadline = _deadline(timeout)
+        deadline = _deadline(limit)
         request = None
         try:
             link.section.enter(waiter, deadline)
             link.waiting.add(waiter)
             link.loan.take(waiter)
-            request = self._requests.submit(command, waiter, self._now(), timeout=timeout, fencing_token=fencing_token)
+            request = self._requests.submit(command, waiter, self._now(), timeout=limit, fencing_token=token)
             link.perform()
             link.section.leave()
             return self._await(waiter, deadline)
@@ -461,16 +472,17 @@ class Engine:
     def call_many(
         self,
         commands: Iterable[Command | FencedCommand | StateStoreError],
-        *,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None = None,
+        timeout: Timeout,
+        fencing_token: Token | None = None,
     ) -> list[object]:
-        """Send many commands, pipelined; returns a result or an exception for each, in order.
+        """Send many commands, pipelined; returns their results in order, or raises :class:`BatchError`.
 
         An exception in ``commands`` stands for an item that could not even be made; a ``FencedCommand`` has a token of
         its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
         When ``commands`` raises or the thread is interrupted, nobody waits for what is under way.
         """
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        token = None if fencing_token is None else token_of(fencing_token)
         self._check_usable()
         link, batch = self._link, Batch()
         source = iter(commands)
@@ -478,10 +490,10 @@ class Engine:
         link.waiting.add(batch)
         try:
             while chunk := next_commands(source, self._await_room(batch, deadline)):
-                deadline = _deadline(timeout)  # of the last one that is sent now
+                deadline = _deadline(limit)  # of the last one that is sent now
                 link.section.enter(batch, deadline)
                 link.loan.take(batch)
-                self._submit_chunk(chunk, batch, timeout, fencing_token)
+                self._submit_chunk(chunk, batch, limit, token)
                 link.perform()
                 link.section.leave()
             link.section.enter(batch, deadline)
@@ -495,6 +507,7 @@ class Engine:
             raise
         finally:
             link.waiting.discard(batch)
+        raise_failures(batch.outcomes, self.store_id)
         return batch.outcomes
 
     def _await_room(self, batch: Batch, deadline: float) -> int:
@@ -606,6 +619,10 @@ class Engine:
         """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
         if os.getpid() == self._pid:
             self._link.join()
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """A time limit as the user gave it; None for none."""
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
 
     @property
     def state(self) -> ConnectionState:

@@ -142,9 +142,9 @@ def test_an_expiry_has_bounds(expiry: Any) -> None:
 
 def test_a_fencing_token_is_a_timestamp_or_its_text() -> None:
     """A fencing token is a timestamp, as a lease has it, or its text, as it was stored somewhere."""
-    assert arguments.fencing_token(None) is None
-    assert arguments.fencing_token(TOKEN) is TOKEN
-    assert arguments.fencing_token(TOKEN_TEXT) == arguments.fencing_token(str(TOKEN)) == TOKEN
+    assert arguments.token_of(None) is None
+    assert arguments.token_of(TOKEN) is TOKEN
+    assert arguments.token_of(TOKEN_TEXT) == arguments.token_of(str(TOKEN)) == TOKEN
 
 
 @pytest.mark.parametrize("token", ["", "1:2", "x:0:n", "-1:0:n", "1:2:3:4", 5, b"1:0:n", True, 1.5])
@@ -152,7 +152,7 @@ def test_a_fencing_token_that_cannot_be_read_is_refused(token: Any) -> None:
     """What is no fencing token, bytes included, is refused before anything is sent: without it the write would be
     unprotected; who passes a lease gets told of its attribute."""
     must = f"fencing_token must be a timestamp or its text, not {type(token).__name__}"
-    words = complaint(arguments.fencing_token, token)
+    words = complaint(arguments.token_of, token)
     assert words.startswith("fencing_token: ") if isinstance(token, str) else words == must
 
     class Lease: ...

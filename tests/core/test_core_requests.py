@@ -9,7 +9,7 @@ import pytest
 from machine_driver import RESPONSES, Acknowledge, MachineDriver, Resolve
 
 from statestore_client.core.actions import WatchEvent
-from statestore_client.core.arguments import fencing_token
+from statestore_client.core.arguments import token_of
 from statestore_client.core.request import RequestProperties
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.errors import (
@@ -86,7 +86,7 @@ def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(driver: MachineDri
     driver.notify(b"k", b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n", text)
     event = seen[-1]
     assert isinstance(event, WatchEvent)
-    for token in (driver.outcome("lock").version, event.version, fencing_token(text)):
+    for token in (driver.outcome("lock").version, event.version, token_of(text)):
         driver.submit(SET, "write", fencing_token=token)
         assert ("__ft", text) in driver.published[-1].message.user_properties
         driver.answer(b"+OK\r\n", ("__ts", text))

@@ -91,13 +91,6 @@ class ActionRunner(ABC, Generic[D]):
             for action in machine.take_actions():
                 self._carry_out(action)
 
-    def flush_output(self) -> None:
-        """Write what is queued."""
-        output, driver = self.output, self.driver
-        output.unflushed = output.unflushed_acks = 0
-        if driver is not None:
-            driver.flush()
-
     def caught_up(self, observer: Observer) -> None:
         """A watch that was full has room again, or has ended: acknowledge what waited for it."""
         self.output.caught_up(observer)

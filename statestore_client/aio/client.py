@@ -30,7 +30,6 @@ from statestore_client.core.arguments import (
     check_error_classes,
     check_function,
     check_timeout,
-    seconds,
 )
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.leases import check_after
@@ -248,25 +247,25 @@ class AsyncStateStoreClient:
         What the broker's largest packet (of the embedded server: 16 MiB) cannot hold raises InvalidArgumentError.
         """
         command = arguments.set_command(key, value, condition, expiry, expected, persist)
-        return cast("SetResult", await self._engine.call(command, seconds(timeout), fencing_token))
+        return cast("SetResult", await self._engine.call(command, timeout, fencing_token))
 
     async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """The value and version of ``key``, or None when there is no such key."""
-        return cast("Item | None", await self._engine.call(arguments.get_command(key), seconds(timeout)))
+        return cast("Item | None", await self._engine.call(arguments.get_command(key), timeout))
 
     async def delete(
         self, key: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key``; ``count`` is 0 when it did not exist."""
         command = arguments.delete_command(key)
-        return cast("DeleteResult", await self._engine.call(command, seconds(timeout), fencing_token))
+        return cast("DeleteResult", await self._engine.call(command, timeout, fencing_token))
 
     async def vdelete(
         self, key: Bytes, value: Bytes, *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> DeleteResult:
         """Delete ``key`` only if it holds ``value`` (the protocol's VDEL); ``matched`` is False when it does not."""
         command = arguments.vdelete_command(key, value)
-        return cast("DeleteResult", await self._engine.call(command, seconds(timeout), fencing_token))
+        return cast("DeleteResult", await self._engine.call(command, timeout, fencing_token))
 
     def scan(self, pattern: Bytes = "*", *, timeout: Timeout = DEFAULT_TIMEOUT) -> AsyncIterator[bytes]:
         """The keys that match a glob (``*``, ``?``, ``[abc]``, ``[!abc]``), fetched page by page while you iterate.
@@ -274,9 +273,9 @@ class AsyncStateStoreClient:
         Without a pattern, all keys. Keys set or deleted meanwhile may or may not appear; keys that are not UTF-8 never
         match. Raises :class:`UnknownCommandError` with older servers.
         """
-        return self._pages(arguments.key_bytes(pattern, "pattern"), seconds(timeout))
+        return self._pages(arguments.key_bytes(pattern, "pattern"), self._engine.seconds(timeout))
 
-    async def _pages(self, pattern: bytes, timeout: Timeout) -> AsyncIterator[bytes]:
+    async def _pages(self, pattern: bytes, timeout: float | None) -> AsyncIterator[bytes]:
         token: bytes | None = None
         while True:
             page = cast("KeyPage", await self._engine.call(arguments.scan_command(pattern, token), timeout))
@@ -301,18 +300,18 @@ class AsyncStateStoreClient:
         expiry, a fencing token or a ``persist`` of its own.
         """
         commands = arguments.set_commands(pairs, expiry, persist)
-        return cast("list[SetResult]", await self._engine.call_many(commands, seconds(timeout), fencing_token))
+        return cast("list[SetResult]", await self._engine.call_many(commands, timeout, fencing_token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """GET every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
-        return cast("list[Item | None]", await self._engine.call_many(arguments.get_commands(keys), seconds(timeout)))
+        return cast("list[Item | None]", await self._engine.call_many(arguments.get_commands(keys), timeout))
 
     async def delete_many(
         self, keys: Iterable[Bytes], *, fencing_token: Token | None = None, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """DEL every key, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = arguments.delete_commands(keys)
-        return cast("list[DeleteResult]", await self._engine.call_many(commands, seconds(timeout), fencing_token))
+        return cast("list[DeleteResult]", await self._engine.call_many(commands, timeout, fencing_token))
 
     async def vdelete_many(
         self,
@@ -323,7 +322,7 @@ class AsyncStateStoreClient:
     ) -> list[DeleteResult]:
         """VDEL every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed."""
         commands = arguments.vdelete_commands(pairs)
-        return cast("list[DeleteResult]", await self._engine.call_many(commands, seconds(timeout), fencing_token))
+        return cast("list[DeleteResult]", await self._engine.call_many(commands, timeout, fencing_token))
 
     # -- watches and locks ---------------------------------------------------------------------------------------------
 

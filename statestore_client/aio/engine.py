@@ -93,25 +93,26 @@ class Link(ActionRunner[AioDriver]):
     def perform(self) -> None:
         """Carry out what the machine wants, and see to it that its next deadline is met."""
         self.carry_out()
-        self.write_soon()
+        if self.output.unflushed:
+            self._write_soon()
         self._set_timer()
 
-    def write_soon(self) -> None:
+    def sent(self, request: Request) -> None:
+        """See to a request that was submitted; mostly, an earlier one has set the timer."""
+        if self._turn_end is None and self.machine.request_table.window.count == 1:
+            self.output.flush()  # a lone request need not wait for the turn's end
+        elif self.output.unflushed:
+            self._write_soon()
+        if request.deadline < self._wakes_at or self.machine.request_table.silence.deadline < self._wakes_at:
+            self._set_timer()
+
+    def _write_soon(self) -> None:
         """Write what must not wait: at once, or together with what follows in this turn of the loop."""
-        output = self.output
-        if not output.unflushed:
-            return
         is_alone = self._turn_end is None and self.machine.request_table.window.count == 1
-        # A lone request need not wait for the turn's end. Where more are under way, those of one turn leave together.
-        if is_alone or output.unflushed >= FLUSH_EVERY:
-            self.flush_output()
+        if is_alone or self.output.unflushed >= FLUSH_EVERY:
+            self.output.flush()
         else:
             self._flush_at_turn_end()
-
-    def look_after(self, request: Request) -> None:
-        """See to the deadlines of a request that was submitted: mostly, an earlier one has set the timer."""
-        if min(request.deadline, self.machine.request_table.silence.deadline) < self._wakes_at:
-            self._set_timer()
 
     def begin(self, *, is_awaited: bool) -> asyncio.AbstractEventLoop:
         """Belong to the running loop, for good, or until the client has ended; returns the loop that it belongs to.
@@ -142,7 +143,7 @@ class Link(ActionRunner[AioDriver]):
         """
         self.machine.close(self.now(), why)
         self.perform()
-        self.flush_output()
+        self.output.flush()
         self._connector.close()
         if self._ack_timer is not None:
             self._ack_timer.cancel()
@@ -210,11 +211,11 @@ class Link(ActionRunner[AioDriver]):
     def _end_turn(self) -> None:
         self._turn_end = None
         if self.output.unflushed or self.output.unflushed_acks > FEW_ACKS:
-            self.flush_output()
+            self.output.flush()
 
     def _flush_acks(self) -> None:
         self._ack_timer = None
-        self.flush_output()
+        self.output.flush()
 
     def _state_changed(self, action: StateChanged) -> None:
         self._log.note(action, self.now().monotonic)
@@ -225,7 +226,7 @@ class Link(ActionRunner[AioDriver]):
         driver = self._connector.open(
             clean_start=action.clean_start,
             new_round=action.new_round,
-            on_events=lambda events: self._take_events(driver, events),
+            on_events=self._take_events,
         )
         self._newest = driver
         self._gone = asyncio.Event()
@@ -247,8 +248,8 @@ class Link(ActionRunner[AioDriver]):
                 self._gone.set()
             machine.receive(event, moment)
             if output.unflushed >= FLUSH_EVERY:
-                self.flush_output()
-        if machine.actions or output.unflushed or machine.watching:  # otherwise nothing is due earlier than before
+                self.output.flush()
+        if machine.actions or output.unflushed or machine.is_watching:  # otherwise nothing is due earlier than before
             self.perform()
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
@@ -307,7 +308,7 @@ class Engine:
             raise BusyError(_NO_LOOP) from None
         if not is_running:
             raise _foreign(loop)
-        waiter = Waiter(loop) if wait else None
+        waiter = Waiter(loop=loop) if wait else None
         self.is_in_background = not wait
         self._machine.open(waiter)
         self._link.perform()
@@ -329,14 +330,13 @@ class Engine:
     ) -> Any:
         """Send one command and wait for its result. A lasting one goes on its way also if the caller is cancelled."""
         link, requests = self._link, self._requests
-        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
         token = None if fencing_token is None else token_of(fencing_token)
-        waiter = Waiter(self._usable_loop())
+        waiter = Waiter(loop=self._usable_loop())
         request = requests.submit(command, waiter, self._now(), timeout=limit, fencing_token=token)
-        link.write_soon()
-        link.look_after(request)
+        link.sent(request)
         try:
-            return await waiter.future
+            return await waiter
         except asyncio.CancelledError:
             if not lasting:  # harmless when it is done
                 requests.cancel(request, self._now())
@@ -345,7 +345,7 @@ class Engine:
 
     async def post(self, command: Command, *, patience: float, timeout: float) -> None:
         """Send one command, within ``timeout`` seconds; wait for its result no longer than ``patience`` seconds."""
-        waiter = Waiter(self._usable_loop())
+        waiter = Waiter(loop=self._usable_loop())
         self._requests.submit(command, waiter, self._now(), timeout=timeout)
         self._link.perform()
         await waiter.wait(patience)
@@ -362,7 +362,7 @@ class Engine:
         its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
         When ``commands`` raises or the task is cancelled, nobody waits for what is under way.
         """
-        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
         token = None if fencing_token is None else token_of(fencing_token)
         self._usable_loop()
         batch = Batch()
@@ -404,11 +404,11 @@ class Engine:
             else:
                 self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
             if output.unflushed >= FLUSH_EVERY:
-                self._link.flush_output()
+                self._link.output.flush()
 
     async def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
-        waiter = Waiter(self._usable_loop())
+        waiter = Waiter(loop=self._usable_loop())
         self._machine.watch(key, observer, waiter, self._now(), options)
         self._link.perform()
         try:
@@ -529,8 +529,7 @@ class Engine:
         """The client's loop, which is the running one. (In a forked child, none of the parent's is.)"""
         loop = self._link.loop
         try:
-            if loop is not None and asyncio.get_running_loop() is loop:
-                self._machine.check_open()
+            if loop is not None and asyncio.get_running_loop() is loop and not self._requests.is_closed:
                 return loop
         except RuntimeError:
             pass

@@ -11,35 +11,31 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, StateStoreError
 
 
-class Waiter:
+class Waiter(asyncio.Future[Any]):
     """One outcome for one calling task; the first one counts."""
 
-    __slots__ = ("future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[Any] = loop.create_future()
+    __slots__ = ()
 
     def resolve(self, result: object) -> None:
         # The caller may have been cancelled in this very turn of the loop; one whose loop is closed waits no more.
-        if not self.future.done() and not self.future.get_loop().is_closed():
-            self.future.set_result(result)
+        if not self.done() and not self.get_loop().is_closed():
+            self.set_result(result)
 
     def reject(self, error: StateStoreError) -> None:
-        if not self.future.done() and not self.future.get_loop().is_closed():
-            self.future.set_exception(error)
+        if not self.done() and not self.get_loop().is_closed():
+            self.set_exception(error)
 
     async def wait(self, timeout: float | None) -> bool:
         """Whether the outcome came within ``timeout`` seconds; raises it if it is an error. Later ones reach nobody."""
-        future = self.future
         try:
-            await asyncio.wait([future], timeout=timeout)
-            if future.done():
-                future.result()
+            await asyncio.wait([self], timeout=timeout)
+            if self.done():
+                self.result()
                 return True
             return False
         finally:
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # the caller may have been cancelled in the very turn in which it came
+            if not self.cancel() and not self.cancelled():
+                self.exception()  # the caller may have been cancelled in the very turn in which it came
 
 
 async def pause(seconds: float) -> None:

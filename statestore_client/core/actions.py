@@ -160,6 +160,9 @@ class Connection(Protocol):
     def acknowledge(self, ack_id: int) -> None:
         """Queue the PUBACK of a received message."""
 
+    def flush(self) -> None:
+        """Write what is queued, as far as the socket takes it."""
+
     @property
     def heard_at(self) -> float | None:
         """When the last byte came (monotonic seconds). None: nobody sees that, and nothing follows from silence."""
@@ -195,6 +198,12 @@ class Output:
         elif self.connection is not None:
             self.connection.acknowledge(ack_id)
             self.unflushed_acks += 1
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        self.unflushed = self.unflushed_acks = 0
+        if self.connection is not None:
+            self.connection.flush()
 
     def notify(self, observer: Observer, event: WatchEvent | StateStoreError) -> None:
         """Hand an event, or the error that ends the watch, to a watch's observer.

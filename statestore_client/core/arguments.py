@@ -17,8 +17,8 @@ import attrs
 from statestore_client.core.actions import PrefixTerms, WatchOptions
 from statestore_client.core.event_queue import Overflow, WatchTerms
 from statestore_client.core.locks import ElectionTerms, LockTerms
+from statestore_client.core.request_table import MOST_BYTES, request_bytes
 from statestore_client.core.results import SetResult, is_another_store
-from statestore_client.core.window import MOST_BYTES, request_bytes
 from statestore_client.errors import (
     BatchError,
     InvalidArgumentError,
@@ -176,11 +176,6 @@ def check_timeout(timeout: float | None, name: str = "timeout", *, otherwise: st
     return None if timeout >= _FOREVER_S else float(timeout)
 
 
-def seconds(timeout: Timeout) -> Timeout:
-    """The time limit of a request: as :func:`check_timeout`, or the client's setting."""
-    return timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
-
-
 def check_wait(timeout: float | None) -> float | None:
     """A time to wait for a lock or an event: as :func:`check_timeout`, or 0, which tries once."""
     if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout == 0:
@@ -280,6 +275,9 @@ def set_command(
     An ``expected`` that is the value itself is not sent: every server understands NEX without a value, and it says
     the same.
     """
+    is_plain = condition is None and expected is None and expiry is None and persist is False
+    if is_plain and type(key) is bytes and key and type(value) is bytes and len(value) <= _MAX_VALUE:
+        return Set(key, value)  # as nearly always
     if condition not in (None, "NX", "NEX"):
         raise InvalidArgumentError(f"condition must be 'NX', 'NEX' or None, not {condition!r}")
     if expected is not None and condition != "NEX":

@@ -346,6 +346,12 @@ class ClientMachine:
         error = self._final_error or self.request_table.last_connection_error
         return str(self.state) if error is None else f"{self.state}: {error}"
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether anything is watched."""
+        watching = self.watching
+        return bool(watching.table.keys or watching.prefixes.watches)
+
     def too_late(self, text: str) -> RequestTimeoutError:
         """The error of a call, other than a request, that waited in vain."""
         complaint = self.request_table.complaint()

@@ -95,31 +95,31 @@ class PrefixTable:
         self._table = table
         self._output = output
         self._to_ask = to_ask
-        self._watches: dict[int, PrefixWatch] = {}  # by the identity of their observers
+        self.watches: dict[int, PrefixWatch] = {}  # by the identity of their observers
 
     def __bool__(self) -> bool:
-        return bool(self._watches)
+        return bool(self.watches)
 
     def __iter__(self) -> Iterator[PrefixWatch]:
-        return iter(list(self._watches.values()))
+        return iter(list(self.watches.values()))
 
     def add(
         self, prefix: bytes, observer: Observer, waiter: Waiter, options: WatchOptions, terms: PrefixTerms
     ) -> PrefixWatch:
         """Watch what begins with ``prefix``; a listing is to follow."""
-        watch = self._watches[id(observer)] = PrefixWatch(prefix, observer, waiter, options, terms)
+        watch = self.watches[id(observer)] = PrefixWatch(prefix, observer, waiter, options, terms)
         return watch
 
     def remove(self, observer: Observer) -> bool:
         """Forget a watch and its keys. Returns False if it is none of these."""
-        watch = self._watches.get(id(observer))
+        watch = self.watches.get(id(observer))
         if watch is not None:
             self._forget(watch, ClosedError("the watch is closed"))
         return watch is not None
 
     def suspended(self) -> None:
         """The link broke: whatever is known of the keys has to be learnt anew."""
-        for watch in self._watches.values():
+        for watch in self.watches.values():
             watch.starting = dict.fromkeys(watch.keys)
             watch.listed.clear()
             watch.token, watch.attempt, watch.due, watch.is_complete = None, 0, math.inf, False
@@ -129,11 +129,11 @@ class PrefixTable:
 
     def next_deadline(self) -> float:
         """When the next listing is due, in monotonic seconds."""
-        return min((watch.due for watch in self._watches.values()), default=math.inf)
+        return min((watch.due for watch in self.watches.values()), default=math.inf)
 
     def due(self, now: Instant) -> list[PrefixWatch]:
         """Those whose keys are to be listed now."""
-        watches = [watch for watch in self._watches.values() if watch.due <= now.monotonic]
+        watches = [watch for watch in self.watches.values() if watch.due <= now.monotonic]
         for watch in watches:
             watch.due = math.inf
         return watches
@@ -198,7 +198,7 @@ class PrefixTable:
 
     def activated(self, key: bytes) -> None:
         """A key is watched, and nothing of it is owed."""
-        for watch in self._watches.values():
+        for watch in self.watches.values():
             if key in watch.starting:
                 del watch.starting[key]
                 self._stands(watch)
@@ -222,7 +222,7 @@ class PrefixTable:
             self.end(watch, error)
 
     def _forget(self, watch: PrefixWatch, error: StateStoreError) -> None:
-        del self._watches[id(watch.observer)]
+        del self.watches[id(watch.observer)]
         watch.attempt = 0
         if watch.waiter is not None:
             watch.waiter.reject(error)

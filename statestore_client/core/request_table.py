@@ -37,7 +37,6 @@ from statestore_client.core.request import (
 )
 from statestore_client.core.results import interpret, named
 from statestore_client.core.silence import Silence
-from statestore_client.core.window import Window
 from statestore_client.errors import (
     QuotaExceededError,
     RemoteProtocolError,
@@ -47,12 +46,123 @@ from statestore_client.errors import (
     StateStoreError,
     TimestampError,
 )
-from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, encode_payload
+from statestore_client.wire.commands import Command, Get, KeyNotify, Scan, Set, VDel, encode_payload
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import Connected, IncomingMessage, OutgoingMessage, Published
 from statestore_client.wire.protocol import FIRST_ERROR, MAX_PACKET_SIZE, STATUS_MESSAGE
 from statestore_client.wire.replies import decode_reply
+
+#: Executing these twice is the same as executing them once.
+_READS: Final = (Get, Scan)
+
+#: Of requests and answers together. The reference server sends no more to one client without an acknowledgement.
+MOST_BYTES: Final = 16 * 1024 * 1024
+#: What the answer to a read is taken to hold before there was one: eight of them fit.
+_UNKNOWN_BYTES: Final = 2 * 1024 * 1024
+#: A smaller answer than expected lowers what is expected by this part of the difference. Large ones are rare among
+#: small ones, mostly, and the next one may be near.
+_LOWER: Final = 1 / 16
+#: Seconds after which a window that was narrowed is made twice as wide.
+_WIDEN_S: Final = 60.0
+
+
+def request_bytes(command: object) -> int:
+    """What a command holds beside its key."""
+    return len(command.value) if isinstance(command, (Set, VDel)) else 0
+
+
+class Window:
+    """How many requests may be under way: a number of them, and the bytes that they and their answers hold.
+
+    A broker keeps the answers that a client has not taken yet, and throws out a client for whom it keeps too many
+    (reason code 0x97, *quota exceeded*): a client that then asked for the same again would be thrown out again, for
+    ever. So
+
+    * what is under way holds no more than :data:`MOST_BYTES`, and one request of any size more. What a request holds
+      is known; what the answer to a read will hold is not, so it is taken to be as large as earlier ones were;
+    * when the broker throws the client out, half as many requests as were under way then may be under way from now on.
+      A minute without such an end doubles that again, up to the setting ``max_in_flight``.
+
+    Invariant: with nothing under way there is always room, so that each size up to the packet limit goes through.
+
+    ``width`` is the number that may be under way now, ``count`` the number that is.
+    """
+
+    __slots__ = ("_bytes", "_most", "_read_bytes", "_reads", "_widen_at", "_write_bytes", "count", "width")
+
+    def __init__(self, most: int) -> None:
+        """``most``: the setting ``max_in_flight``."""
+        self._most: int = most
+        self.width: int = most
+        self.count: int = 0
+        self._bytes = 0  # of the requests
+        self._reads = 0
+        self._read_bytes: float | None = None  # of one answer
+        self._write_bytes: float | None = None  # of one request
+        self._widen_at = 0.0  # monotonic seconds
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may leave."""
+        count = self.count
+        if count >= self.width:
+            return False
+        expected = _UNKNOWN_BYTES if self._read_bytes is None else self._read_bytes
+        return not count or self._bytes + self._reads * expected < MOST_BYTES
+
+    @property
+    def request_bytes(self) -> int:
+        """What the requests under way hold."""
+        return self._bytes
+
+    @property
+    def depth(self) -> int:
+        """How many requests of the present size may be under way. As many more may wait behind them, at most: their
+        time runs.
+        """
+        read, write = self._read_bytes, self._write_bytes
+        if read is None:
+            read = _UNKNOWN_BYTES if self._reads or write is None else 0
+        return max(1, min(self.width, int(MOST_BYTES / max(read, write or 0, 1))))
+
+    def add(self, command: Command) -> None:
+        """A request leaves."""
+        self.count += 1
+        if isinstance(command, _READS):
+            self._reads += 1
+            return
+        size = len(command.value) if isinstance(command, (Set, VDel)) else 0
+        self._bytes += size
+        expected = self._write_bytes
+        larger = expected is None or size >= expected
+        self._write_bytes = size if larger else _learned(expected, size)
+
+    def remove(self, command: Command) -> None:
+        """A request that left is over, or has to leave again."""
+        self.count -= 1
+        if isinstance(command, _READS):
+            self._reads -= 1
+        else:
+            self._bytes -= len(command.value) if isinstance(command, (Set, VDel)) else 0
+
+    def answered(self, command: Command, size: int, now: float) -> None:
+        """An answer of so many bytes came."""
+        if isinstance(command, _READS):
+            self._read_bytes = _learned(self._read_bytes, size)
+        if self.width < self._most and now >= self._widen_at:
+            self.width = min(self._most, 2 * self.width)
+            self._widen_at = now + _WIDEN_S
+
+    def thrown_out(self, now: float) -> None:
+        """The broker had no room for what was under way."""
+        self.width = max(1, min(self.count, self.width) // 2)
+        self._widen_at = now + _WIDEN_S
+
+
+def _learned(expected: float | None, size: int) -> float:
+    return size if expected is None or size >= expected else expected - (expected - size) * _LOWER
+
 
 #: Answered requests are dropped when there are more of them than this and the live ones.
 _STALE: Final = 1024
@@ -122,8 +232,6 @@ _MAX_EXPIRY_S: Final = 0x7FFFFFFF
 _NO_MATCHING_SUBSCRIBERS: Final = 0x10
 #: At a time, whatever the broker takes: some of 65,535 packet identifiers stay free for SUBSCRIBE (MQTT 5.0, 2.2.1).
 _MOST_PUBLICATIONS: Final = 65_520
-#: Executing these twice is the same as executing them once.
-_READS: Final = (Get, Scan)
 _REPEATABLE: Final = (*_READS, KeyNotify)
 
 _ANSWERED: Final = Get(b"-")
@@ -333,12 +441,18 @@ class RequestTable:
             self.stats.late_or_unknown_replies += 1
             return
         self.stats.replies += 1
-        self.window.answered(request.command, len(message.payload), now.monotonic)
+        if isinstance(request.command, _READS) or self.window.width < self._most:
+            self.window.answered(request.command, len(message.payload), now.monotonic)
         try:
             reply, (version, store) = decode_reply(message.payload), reply_properties(message)
             self.store_id = store
             if version is not None:
-                self._merge(version, now)
+                try:
+                    self._clock.merge(version, now.wall_ms)
+                except TimestampError:
+                    # Too far ahead, or its counter is full. The command was executed and its answer is good. One of the
+                    # clocks is wrong; ours must not follow. If the server objects, the answer to the next SET says so.
+                    self.stats.clock_drift += 1
             result = interpret(request.command, reply, version, store)
         except RemoteProtocolError as error:
             self._reject(request, unreadable(error), now)
@@ -481,7 +595,9 @@ class RequestTable:
             self._reject(request, too_large(size, self.max_packet_size), now)
             return
         envelope, correlation = self._properties.envelope, self._new_correlation()
-        message = OutgoingMessage(envelope, payload, correlation, _expiry_s(request.deadline, now), properties)
+        remaining = request.deadline - now.monotonic
+        expiry_s = math.ceil(remaining) if 0 < remaining < _MAX_EXPIRY_S else _expiry_s(request.deadline, now)
+        message = OutgoingMessage(envelope, payload, correlation, expiry_s, properties)
         request.message = message
         request.stage = Stage.SENT
         self._by_correlation[correlation] = request
@@ -506,15 +622,6 @@ class RequestTable:
             request.is_under_way = False
             self.window.remove(request.command)
 
-    def _merge(self, version: HlcTimestamp, now: Instant) -> None:
-        """A reply's version moves our clock on."""
-        try:
-            self._clock.merge(version, now.wall_ms)
-        except TimestampError:
-            # Too far ahead, or its counter is full. The command was executed and its answer is good. One of the clocks
-            # is wrong; ours must not follow. If the server objects, the answer to the next SET says so.
-            self.stats.clock_drift += 1
-
     def _reject(self, request: Request, error: StateStoreError, now: Instant) -> None:
         self._finish(request, error)
         if request.waiter is not None:
@@ -523,7 +630,9 @@ class RequestTable:
             request.on_answer(None, error, now)
 
     def _finish(self, request: Request, error: StateStoreError | None = None) -> None:
-        self._no_longer_under_way(request)
+        if request.is_under_way:
+            request.is_under_way = False
+            self.window.remove(request.command)
         if request.span is not None:
             request.span.end(error)
         if request.message is not None:

@@ -43,9 +43,9 @@ class WatchProtocol:
         self._client_id = client_id
         self._request_table = request_table
         self._request_timeout = request_timeout
-        self._table = WatchTable(output=output)
+        self.table = WatchTable(output=output)
         self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
-        self._prefixes = PrefixTable(client_id, table=self._table, output=output, to_ask=self._to_ask)
+        self.prefixes = PrefixTable(client_id, table=self.table, output=output, to_ask=self._to_ask)
         self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
         self._next_poll = math.inf  # no later than the first of them
         self._steps: dict[int, Request] = {}  # requests without an answer, by attempt
@@ -57,28 +57,28 @@ class WatchProtocol:
         self.topic_filter: str = notification_filter(client_id)
 
     def __bool__(self) -> bool:
-        return bool(self._table) or bool(self._prefixes)
+        return bool(self.table.keys or self.prefixes.watches)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def add(self, key: bytes, observer: Observer, waiter: Waiter, now: Instant, options: WatchOptions) -> None:
         """Watch ``key``, at once if notifications are subscribed to, otherwise with :meth:`start`."""
         if options.prefix is not None:
-            watch = self._prefixes.add(key, observer, waiter, options, options.prefix)
+            watch = self.prefixes.add(key, observer, waiter, options, options.prefix)
             if self._started:
                 self._scan(watch, now)
             return
-        must_ask = self._table.add(key, observer, waiter, options)
+        must_ask = self.table.add(key, observer, waiter, options)
         self._plan_poll(key, now)
         if must_ask:
             self._ask(key, now)
 
     def remove(self, key: bytes, observer: Observer, now: Instant) -> None:
         """Forget a watcher; the server is told when it was the last one of its key."""
-        if self._prefixes.remove(observer):
+        if self.prefixes.remove(observer):
             self._send(now)
             return
-        was_last = self._table.remove(key, observer)
+        was_last = self.table.remove(key, observer)
         self._plan_poll(key, now)
         if was_last:
             self._ask(key, now)
@@ -89,8 +89,8 @@ class WatchProtocol:
         """Notifications are subscribed to: KEYNOTIFY for every key, and a listing for every prefix."""
         self._started = True
         self._to_ask.clear()
-        self._to_ask.update(dict.fromkeys(self._table))
-        for watch in self._prefixes:
+        self._to_ask.update(dict.fromkeys(self.table))
+        for watch in self.prefixes:
             self._scan(watch, now)
         self._send(now)
 
@@ -101,24 +101,24 @@ class WatchProtocol:
         what it lets through could not be told from what the old connection left over.
         """
         self._started = False
-        self._table.suspended()
-        self._prefixes.suspended()
+        self.table.suspended()
+        self.prefixes.suspended()
         for request in self._steps.values():
             self._request_table.cancel(request, now)
         self._steps.clear()
 
     def refused(self, error: StateStoreError) -> None:
         """The broker refused the subscription: every watch ends."""
-        for key in self._table:
-            self._table.failed(key, error)
-        self._prefixes.close(error)
+        for key in self.table:
+            self.table.failed(key, error)
+        self.prefixes.close(error)
 
     def close(self, error: StateStoreError) -> None:
         """The client ends."""
         self._started = False
         self._closed = True
-        self._table.close(error)
-        self._prefixes.close(error)
+        self.table.close(error)
+        self.prefixes.close(error)
 
     def begin_anew(self) -> None:
         """The client is opened again, and has no watches any more."""
@@ -129,7 +129,7 @@ class WatchProtocol:
     # -- reading now and then, for brokers that lose notifications -----------------------------------------------------
 
     def _plan_poll(self, key: bytes, now: Instant) -> None:
-        interval = self._table.poll_interval(key)
+        interval = self.table.poll_interval(key)
         if interval is None:
             self._polls.pop(key, None)
         else:
@@ -138,19 +138,19 @@ class WatchProtocol:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        deadline = min(self._next_poll if self._polls else math.inf, self._prefixes.next_deadline())
+        deadline = min(self._next_poll if self._polls else math.inf, self.prefixes.next_deadline())
         return None if deadline == math.inf else deadline
 
     def tick(self, now: Instant) -> None:
         """List and read the keys whose time has come."""
-        for watch in self._prefixes.due(now):
+        for watch in self.prefixes.due(now):
             self._scan(watch, now)
         self._send(now)
         if not self._polls or now.monotonic < self._next_poll:
             return
         for key in [key for key, due in self._polls.items() if due <= now.monotonic]:
             self._plan_poll(key, now)
-            if self._started and self._table.polling(key):
+            if self._started and self.table.polling(key):
                 self._ask(key, now)
         self._next_poll = min(self._polls.values(), default=math.inf)
 
@@ -174,8 +174,8 @@ class WatchProtocol:
             return
         key = target[1]
         if version is None or version.wall_ms - now.wall_ms <= MAX_DRIFT_MS:
-            self._table.notified(key, notification, version)
-        elif self._started and self._table.polling(key):
+            self.table.notified(key, notification, version)
+        elif self._started and self.table.polling(key):
             self._ask(key, now)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class WatchProtocol:
         try:
             while self._started and self._to_ask and len(self._steps) < self._request_table.window.depth:
                 key, _ = self._to_ask.popitem(last=False)
-                self._submit(self._table.wanted(key), key, now)
+                self._submit(self.table.wanted(key), key, now)
         finally:
             self._is_sending = False
 
@@ -203,7 +203,7 @@ class WatchProtocol:
 
     def _submit(self, command: Command, key: bytes, now: Instant) -> None:
         attempt = next(self._attempts)
-        self._table.expect(key, attempt)
+        self.table.expect(key, attempt)
         self._request(command, attempt, partial(self._step_done, command, key, attempt), now)
 
     def _request(self, command: Command, attempt: int, on_answer: OnAnswer, now: Instant) -> None:
@@ -227,8 +227,8 @@ class WatchProtocol:
             if self._is_worth_repeating(error):
                 self._scan(watch, now)
             elif self._is_final(error):
-                self._prefixes.end(watch, error)
-        elif isinstance(result, KeyPage) and self._prefixes.receive_page(watch, result, now):
+                self.prefixes.end(watch, error)
+        elif isinstance(result, KeyPage) and self.prefixes.receive_page(watch, result, now):
             self._scan(watch, now)
         self._send(now)
 
@@ -236,26 +236,26 @@ class WatchProtocol:
         self, command: Command, key: bytes, attempt: int, result: object, error: StateStoreError | None, now: Instant
     ) -> None:
         self._steps.pop(attempt, None)
-        if self._table.expects(key, attempt):
+        if self.table.expects(key, attempt):
             if isinstance(command, KeyNotify) and command.stop:
                 pass
             elif error is not None:
                 self._step_failed(command, key, error, now)
             elif isinstance(command, Get):
-                if self._table.read(key, result if isinstance(result, Item) else None):
+                if self.table.read(key, result if isinstance(result, Item) else None):
                     self._submit(command, key, now)
-            elif self._table.notifying(key):
+            elif self.table.notifying(key):
                 self._submit(Get(key), key, now)
-            if self._prefixes and self._table.is_active(key):
-                self._prefixes.activated(key)
+            if self.prefixes and self.table.is_active(key):
+                self.prefixes.activated(key)
         self._send(now)
 
     def _step_failed(self, command: Command, key: bytes, error: StateStoreError, now: Instant) -> None:
         if self._is_worth_repeating(error):
             self._submit(command, key, now)
         elif self._is_final(error):
-            self._table.failed(key, error)
-            self._prefixes.failed(key, error)
+            self.table.failed(key, error)
+            self.prefixes.failed(key, error)
 
     def _is_worth_repeating(self, error: StateStoreError) -> bool:
         """A time-out, while connected."""

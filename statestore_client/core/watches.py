@@ -59,17 +59,17 @@ class _Key:
 class WatchTable:
     """The watch half of a client."""
 
-    __slots__ = ("_keys", "_output")
+    __slots__ = ("_output", "keys")
 
     def __init__(self, *, output: Output) -> None:
         self._output = output
-        self._keys: dict[bytes, _Key] = {}
+        self.keys: dict[bytes, _Key] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self.keys)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(list(self._keys))
+        return iter(list(self.keys))
 
     def add(
         self,
@@ -85,10 +85,10 @@ class WatchTable:
 
         ``listed``: a SCAN has said that it is there. ``late``: the watcher's first event may not be the key's first.
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         new = state is None
         if state is None:
-            state = self._keys[key] = _Key()
+            state = self.keys[key] = _Key()
         state.listed = state.listed or listed
         watcher = _Watcher(observer, waiter, options, options.initial, late)
         state.watchers.append(watcher)
@@ -103,19 +103,19 @@ class WatchTable:
 
     def wanted(self, key: bytes) -> Command:
         """What the server has to be asked for ``key`` next."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None:
             return KeyNotify(key, stop=True)
         return Get(key) if state.phase is _Phase.READING else KeyNotify(key)
 
     def is_active(self, key: bytes) -> bool:
         """Whether the server notifies of ``key``, and nothing is to be asked."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return state is not None and state.phase is _Phase.ACTIVE
 
     def is_absent(self, key: bytes) -> bool:
         """Whether the last thing that is known of ``key`` is that it does not exist."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return state is None or state.present is False
 
     def remove(self, key: bytes, observer: Observer) -> bool:
@@ -123,7 +123,7 @@ class WatchTable:
 
         A caller that still waits for the watch to begin gets an error.
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None:
             return False
         for watcher in state.watchers:
@@ -133,17 +133,17 @@ class WatchTable:
         if state.watchers:
             state.poll = _shortest_poll(state.watchers)
             return False
-        del self._keys[key]
+        del self.keys[key]
         return True
 
     def poll_interval(self, key: bytes) -> float | None:
         """Seconds between reads of ``key``; None for no reads."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return None if state is None else state.poll
 
     def polling(self, key: bytes) -> bool:
         """It is time to read ``key``. Returns whether a GET must be sent: nothing else is going on."""
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None or state.phase is not _Phase.ACTIVE:
             return False
         state.phase = _Phase.READING
@@ -152,7 +152,7 @@ class WatchTable:
 
     def suspended(self) -> None:
         """The link broke: the server forgets our KEYNOTIFYs and changes go unseen."""
-        for key, state in self._keys.items():
+        for key, state in self.keys.items():
             state.phase = _Phase.STARTING
             state.missed_before = state.missed
             state.missed = True
@@ -164,7 +164,7 @@ class WatchTable:
 
     def expect(self, key: bytes, attempt: int) -> None:
         """From now on only the answer to this request counts for ``key``."""
-        if (state := self._keys.get(key)) is not None:
+        if (state := self.keys.get(key)) is not None:
             state.attempt = attempt
             state.overtaken = False
 
@@ -174,7 +174,7 @@ class WatchTable:
         An answer to a KEYNOTIFY of an earlier connection says nothing: the server has forgotten it (and answers a
         repeated one from its cache, without carrying it out).
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         return state is not None and state.attempt == attempt
 
     def notifying(self, key: bytes) -> bool:
@@ -183,7 +183,7 @@ class WatchTable:
         After a reconnect, for ``initial``, and for a key that was listed: it may have gone since. If nobody knows that,
         no later listing contradicts what is known, when the notification of its return was lost.
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None or state.phase is not _Phase.STARTING:
             return False
         if state.missed or state.listed or any(w.initial for w in state.watchers):
@@ -198,7 +198,7 @@ class WatchTable:
         That a key is absent comes without a version. When a notification said meanwhile that it is there, nobody can
         tell which of the two is newer: responses and notifications have topics of their own, and no common order.
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None or state.phase is not _Phase.READING:
             return False
         if item is None and state.overtaken and state.present:
@@ -232,7 +232,7 @@ class WatchTable:
         Before KEYNOTIFY is answered it can only be a leftover of the connection before, which the broker delivers again
         (MQTT 5.0, 4.4). It follows what was seen there without a gap, and says nothing about the time since.
         """
-        state = self._keys.get(key)
+        state = self.keys.get(key)
         if state is None:
             return
         if _is_outdated(state, notification, version):
@@ -257,13 +257,13 @@ class WatchTable:
 
     def failed(self, key: bytes, error: StateStoreError) -> None:
         """The server refused to watch ``key``: the watch ends with the error."""
-        state = self._keys.pop(key, None)
+        state = self.keys.pop(key, None)
         for watcher in state.watchers if state else ():
             self._end(watcher, error)
 
     def close(self, error: StateStoreError) -> None:
         """The client ends: so do all watches."""
-        for key in list(self._keys):
+        for key in list(self.keys):
             self.failed(key, error)
 
     def _changed(self, state: _Key, item: Item | None) -> bool:

@@ -5,10 +5,21 @@ Life of a connection::
     NEW --connect()--> WAITING --CONNACK--> OPEN --disconnect(), DISCONNECT, a broken packet, silence--> ENDED
 
 What is sent is appended to :attr:`ClientConnection.outbox`; the driver takes and writes it. What outlives the
-connection is in :class:`~statestore_client.mqtt.messaging.ClientSession`. After a reconnect, ``core`` says which
-publications are sent again (``publish(..., again=True)``), before any new one.
+connection, packet identifiers above all, is in :class:`ClientSession`. What is sent, how much at a time, and what again
+after a reconnect is decided in :mod:`statestore_client.core`: there ``publish(..., again=True)`` comes before any new
+publication. :class:`PublishFrames` makes the bytes, and :mod:`~statestore_client.mqtt.qos` has the rules for what comes
+in with QoS 2.
 
-This module is the handshake, the keep-alive and the ends; messages are :mod:`~statestore_client.mqtt.messaging`'s.
+**Flow.** Publications leave at once: ``core`` keeps to the Receive Maximum that ``Connected`` tells it. The broker in
+turn may have :data:`RECEIVE_MAXIMUM` messages unacknowledged here.
+
+**Topic aliases.** We send them and announce none to the broker: reading a topic that was read before takes a look-up,
+as an alias would, and the brokers that people run seldom send any.
+
+Invariant: packet identifiers in use are unique and not 0 (2.2.1).
+Invariant: a session has at most one living connection. The broker's half may be gone when the next one stands; CONNACK
+tells, and the session is emptied then.
+
 Source: MQTT 5.0 sections 3 and 4.
 """
 
@@ -16,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -29,8 +40,8 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
 from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, no_pingresp, refused
-from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM, ClientSession, Messaging, PublishCall
 from statestore_client.mqtt.packets import (
+    DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
     Auth,
     Connack,
@@ -43,13 +54,206 @@ from statestore_client.mqtt.packets import (
     Packet,
     Pingreq,
     Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
     ReasonCode,
+    Suback,
+    Subscribe,
+    Subscription,
     encode,
+    validate_topic_name,
+)
+from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
+from statestore_client.mqtt.packets.properties import CORRELATION_DATA
+from statestore_client.mqtt.packets.publish import (
+    delivery_properties,
+    encode_user_properties,
+    leading_properties,
 )
 from statestore_client.mqtt.packets.types import DISCONNECT_CODES
+from statestore_client.mqtt.qos import LAST_PACKET_ID, PUBACK, Inbound, next_packet_id
 from statestore_client.settings import ConnectionSettings
-from statestore_client.wire.messages import Closed, Event, IncomingMessage
-from statestore_client.wire.protocol import MAX_PACKET_SIZE, METRIC_CATEGORY, PERSISTED
+from statestore_client.wire.messages import (
+    Closed,
+    Connected,
+    Envelope,
+    Event,
+    IncomingMessage,
+    OutgoingMessage,
+    Published,
+    Subscribed,
+)
+from statestore_client.wire.protocol import (
+    ANY_BYTES,
+    CONTENT_TYPE,
+    FIRST_ERROR,
+    MAX_PACKET_SIZE,
+    METRIC_CATEGORY,
+    PERSISTED,
+    QOS,
+)
+
+
+@attrs.define(eq=False)
+class ClientSession:
+    """What survives a connection (MQTT 5.0, 4.1): which publication has which packet identifier, and the QoS 2 messages
+    that were taken over.
+    """
+
+    inbound: Inbound = attrs.field(factory=Inbound, init=False)
+    #: Packet identifier to delivery id of each publication without PUBACK, in the order in which they left first.
+    in_flight: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Delivery id to packet identifier of those that an earlier connection left behind, and that were not repeated yet.
+    repeatable: dict[int, int] = attrs.field(factory=dict, init=False)
+    #: Packet identifier to subscribe id and number of filters, of this connection's SUBSCRIBEs without SUBACK.
+    subscriptions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    _last_id: int = attrs.field(default=0, init=False)
+
+    def resume(self, *, is_present: bool, receive_window: int) -> None:
+        """A connection stands, and the broker has the session or not; ``receive_window`` is our Receive Maximum.
+
+        One that an earlier process left behind goes on; this process has nothing in flight there. [MQTT-3.2.2-4] would
+        have us close, but a user who sets ``clean_start=False`` wants the messages that wait there.
+        """
+        if not is_present:
+            self.clear()
+        self.subscriptions.clear()
+        self.repeatable = {delivery_id: packet_id for packet_id, delivery_id in self.in_flight.items()}
+        self.inbound.resume(receive_window)
+
+    def clear(self) -> None:
+        """The session is over: we ended it, or the broker has lost it."""
+        self.in_flight.clear()
+        self.repeatable.clear()
+        self.inbound.unreleased.clear()
+
+    def new_id(self) -> int:
+        """A packet identifier that is not in use. ``core`` publishes no more than leaves some free."""
+        packet_id = self._last_id + 1
+        if packet_id > LAST_PACKET_ID or packet_id in self.in_flight or packet_id in self.subscriptions:
+            packet_id = next_packet_id(self._last_id, self.in_flight, self.subscriptions)
+        self._last_id = packet_id
+        return packet_id
+
+    def give_up_repeatable(self) -> None:
+        """``core`` went on to new publications: nobody waits any longer for those that it did not repeat."""
+        for packet_id in self.repeatable.values():
+            del self.in_flight[packet_id]
+        self.repeatable.clear()
+
+
+#: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
+_APART: Final = 8192
+#: An alias costs three bytes in each message.
+_SHORT_TOPIC: Final = 5
+#: Stands where an alias says the topic.
+_NO_TOPIC: Final = encode_text("")
+
+#: The identifier of that property.
+_CORRELATION_DATA: Final = bytes((CORRELATION_DATA,))
+
+#: The first byte of a PUBLISH.
+QOS_1: Final = b"\x32"
+#: With DUP: the broker may have seen it.
+QOS_1_AGAIN: Final = b"\x3a"
+
+
+class PublishFrames:
+    """Makes the bytes of requests' PUBLISHes on one connection (MQTT 5.0, 3.3).
+
+    All that the requests of an envelope share is encoded when the first of them passes, and again when the expiry
+    changes. Its topic goes out in full once, together with an alias where the broker takes one, and as the alias from
+    then on: that saves the broker, too, the reading of the topic. ``maximum_size`` is the broker's Maximum Packet Size,
+    in bytes.
+    """
+
+    __slots__ = (
+        "_alias",
+        "_alias_maximum",
+        "_aliases",
+        "_envelope",
+        "_expiry_s",
+        "_leading",
+        "_maximum_size",
+        "_topic",
+        "_trailing",
+    )
+
+    def __init__(self, *, alias_maximum: int, maximum_size: int) -> None:
+        self._alias_maximum = alias_maximum
+        self._maximum_size = maximum_size
+        self._aliases: dict[str, int] = {}
+        self._expiry_s = 0
+        self._envelope: Envelope | None = None  # the last one; what follows belongs to it
+        self._alias = 0
+        self._topic = b""
+        self._leading = b""
+        self._trailing = b""
+
+    def put(self, message: OutgoingMessage, outbox: list[bytes], packet_id: int, *, first: bytes = QOS_1) -> bool:
+        """Append the PUBLISH to the outbox; ``first`` is its first byte.
+
+        False: it is larger than the broker accepts, and was not appended.
+        """
+        envelope, payload, correlation = message.envelope, message.payload, message.correlation_data
+        topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
+        if message.message_expiry_s != self._expiry_s:
+            self._expire_in(message.message_expiry_s, envelope)
+        leading, users, trailing = self._leading, encode_user_properties(message.user_properties), self._trailing
+        size = len(leading) + 3 + len(correlation) + len(users) + len(trailing)
+        before, length = encode_variable(size) + leading + _CORRELATION_DATA, len(correlation).to_bytes(2, "big")
+        properties = b"".join((before, length, correlation, users, trailing))
+        payload_size = len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+        size = len(topic) + 2 + len(properties) + payload_size
+        if size + 5 > self._maximum_size and size + 1 + len(encode_variable(size)) > self._maximum_size:
+            self._forget_topic(topic, envelope)
+            return False
+        frame = (first, encode_variable(size), topic, packet_id.to_bytes(2, "big"), properties)
+        if not isinstance(payload, bytes):
+            outbox += (b"".join((*frame, payload[0])), *payload[1:])
+        elif payload_size < _APART:
+            outbox.append(b"".join((*frame, payload)))
+        else:
+            outbox += (b"".join(frame), payload)
+        return True
+
+    def _turn_to(self, envelope: Envelope) -> bytes:
+        """Make ``envelope`` the present one. Returns the topic for this message; for later ones its alias may do."""
+        name = envelope.topic
+        validate_topic_name(name)
+        topic = self._topic = encode_text(name)
+        self._alias = self._aliases.get(name, 0)
+        if self._alias:
+            topic = self._topic = _NO_TOPIC
+        elif len(topic) > _SHORT_TOPIC and len(self._aliases) < self._alias_maximum:
+            self._alias = self._aliases[name] = len(self._aliases) + 1
+            self._topic = _NO_TOPIC
+        self._trailing = encode_user_properties(envelope.user_properties)
+        self._expire_in(self._expiry_s, envelope)
+        self._envelope = envelope
+        return topic
+
+    def _expire_in(self, expiry_s: int, envelope: Envelope) -> None:
+        """Encode what stands before the correlation data; the topic alias, too, does not change within an envelope."""
+        leading = leading_properties(ANY_BYTES, expiry_s, CONTENT_TYPE, envelope.response_topic)
+        self._leading = leading + delivery_properties((), self._alias or None)
+        self._expiry_s = expiry_s
+
+    def _forget_topic(self, topic: bytes, envelope: Envelope) -> None:
+        """A message that was not sent did not tell the broker its alias either."""
+        if topic is not _NO_TOPIC:
+            self._aliases.pop(envelope.topic, None)
+        self._envelope = None
+
+
+#: More than one read brings, so that a broker never waits for us; few enough that it cannot flood us.
+RECEIVE_MAXIMUM: Final = 1024
+#: Pieces that wait to be written. A broker takes 65,535 messages at a time, of three pieces each, and needs few answers
+#: before it has to read them. If more pile up, it does not read.
+MOST_WAITING: Final = 200_000
 
 
 def connect_user_properties(settings: ConnectionSettings) -> tuple[tuple[str, str], ...]:
@@ -119,30 +323,35 @@ class _State(Enum):
     ENDED = "ended"
 
 
-class ClientConnection:
-    """See the module. Times are monotonic seconds.
+class PublishCall(Protocol):
+    """See :meth:`ClientConnection.publish`, which the drivers hand on as it is."""
 
-    ``publish``, ``subscribe`` and ``acknowledge`` are :class:`~statestore_client.mqtt.messaging.Messaging`'s.
-    """
+    def __call__(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None: ...
+
+
+class ClientConnection:
+    """See the module. Times are monotonic seconds. Nothing is sent while it is not :attr:`is_open`."""
 
     __slots__ = (
         "_authentication",
         "_clean_start",
         "_connack_deadline",
         "_decoder",
+        "_frames",
         "_handlers",
-        "_keep_alive",
+        "_inbound",
         "_maximum_packet_size",
-        "_messaging",
+        "_maximum_size",
         "_session",
         "_state",
-        "acknowledge",
         "client_id",
+        "events",
+        "has_ended",
+        "is_open",
+        "keep_alive",
         "outbox",
-        "publish",
         "room",
         "settings",
-        "subscribe",
     )
 
     def __init__(
@@ -160,6 +369,7 @@ class ClientConnection:
         #: Ours, or the one that the broker assigned in CONNACK.
         self.client_id: str = client_id
         self._session = session = session or ClientSession()
+        self._inbound = session.inbound
         self._maximum_packet_size = maximum_packet_size
         self._authentication = Authentication(authenticator)
         self._state = _State.NEW
@@ -169,23 +379,18 @@ class ClientConnection:
         #: Where the driver may receive the next bytes, if they are to stay there: then it calls :meth:`received`.
         self.room: Callable[[], memoryview | None] = self._decoder.room
         self._handlers: dict[type[Packet | IncomingMessage], Callable[[Any], None]] = {}
-        self._keep_alive = KeepAlive(settings.keep_alive)
+        #: The driver tells it when something was written.
+        self.keep_alive: KeepAlive = KeepAlive(settings.keep_alive)
         #: Whole packets, large payloads apart, that wait to be written; the driver empties it.
         self.outbox: list[bytes] = []
-        self._messaging = messaging = Messaging(session, self.outbox)
-        self.publish: PublishCall = messaging.publish
-        self.subscribe: Callable[[int, Sequence[str]], None] = messaging.subscribe
-        self.acknowledge: Callable[[int], None] = messaging.acknowledge
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether ``Closed`` was reported: nothing more comes in or goes out."""
-        return self._state is _State.ENDED
-
-    @property
-    def has_events(self) -> bool:
-        """Whether :meth:`take_events` would return some. Calls can cause events, too."""
-        return bool(self._messaging.events)
+        #: What happened since the last :meth:`take_events`. Calls can cause events, too.
+        self.events: list[Event] = []
+        #: Whether CONNACK came, and nothing has ended the connection.
+        self.is_open: bool = False
+        #: Whether ``Closed`` was reported: nothing more comes in or goes out.
+        self.has_ended: bool = False
+        self._frames = PublishFrames(alias_maximum=0, maximum_size=MAX_PACKET_SIZE)
+        self._maximum_size = MAX_PACKET_SIZE  # that the broker takes
 
     @property
     def url(self) -> str:
@@ -195,7 +400,7 @@ class ClientConnection:
     @property
     def heard_at(self) -> float:
         """When the last byte came, or else when connecting began."""
-        return self._keep_alive.last_received
+        return self.keep_alive.last_received
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -205,7 +410,7 @@ class ClientConnection:
         self._state = _State.WAITING
         self._handlers = {Connack: self._on_connack, Disconnect: self._on_disconnect, Auth: self._on_auth}
         self._connack_deadline = now + settings.connect_timeout
-        self._keep_alive.begin(now)
+        self.keep_alive.begin(now)
         self._clean_start = clean_start
         try:
             data = self._authentication.begin()
@@ -247,6 +452,47 @@ class ClientConnection:
         if packet is not None:
             self.outbox.append(encode(packet))
 
+    def publish(self, delivery_id: int, message: OutgoingMessage, again: bool = False) -> None:
+        """Queue a PUBLISH with QoS 1; ``Published(delivery_id)`` follows with its PUBACK.
+
+        ``again``: it was published on an earlier connection and not acknowledged there. It goes out as the same
+        PUBLISH, with DUP, if the session has it still, and as a new one otherwise.
+        """
+        if not self.is_open:
+            return
+        session, first = self._session, QOS_1_AGAIN
+        packet_id = session.repeatable.pop(delivery_id, None) if again else None
+        if packet_id is None:
+            if session.repeatable and not again:
+                session.give_up_repeatable()
+            packet_id, first = session.new_id(), QOS_1
+            session.in_flight[packet_id] = delivery_id
+        if not self._frames.put(message, self.outbox, packet_id, first=first):
+            del session.in_flight[packet_id]
+            self.events.append(Published(delivery_id, ReasonCode.PACKET_TOO_LARGE))
+
+    def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
+        """Queue a SUBSCRIBE with QoS 1; ``Subscribed(subscribe_id)`` follows."""
+        if not self.is_open:
+            return
+        session, count = self._session, len(topic_filters)
+        if len(session.in_flight) + len(session.subscriptions) >= LAST_PACKET_ID:
+            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * count))
+            return
+        packet_id = session.new_id()
+        frame = encode(Subscribe(packet_id, tuple(Subscription(f, QOS) for f in topic_filters)))
+        if len(frame) > self._maximum_size:
+            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * count))
+            return
+        session.subscriptions[packet_id] = (subscribe_id, count)
+        self.outbox.append(frame)
+
+    def acknowledge(self, ack_id: int) -> None:
+        """Queue the PUBACK of a message that was received with QoS 1."""
+        if self.is_open:
+            self._inbound.used -= 1
+            self.outbox.append(PUBACK + ack_id.to_bytes(2, "big"))
+
     def ping(self) -> None:
         """Queue a PINGREQ: does the broker answer anything?"""
         if self._state is _State.OPEN:
@@ -261,21 +507,21 @@ class ClientConnection:
 
     def end(self, why: Closed) -> None:
         """Report the end, once."""
-        if self._state is not _State.ENDED:
-            self._state = _State.ENDED
+        if not self.has_ended:
+            self._state, self.has_ended, self.is_open = _State.ENDED, True, False
             self._handlers.clear()
-            self._messaging.is_open = False
-            self._messaging.events.append(why)
+            self.events.append(why)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def heard(self, now: float) -> None:
         """Bytes came that are not for here yet: a part of a WebSocket's frame."""
-        self._keep_alive.heard(now)
+        self.keep_alive.heard(now)
 
     def receive(self, data: bytes, now: float) -> None:
         """Bytes from the broker, in any portions."""
-        self._keep_alive.heard(now)
+        keep_alive = self.keep_alive
+        keep_alive.last_received, keep_alive.pinged_at = now, None
         try:
             packets = self._decoder.feed(data)
         except PacketError as error:
@@ -285,7 +531,8 @@ class ClientConnection:
 
     def received(self, count: int, now: float) -> None:
         """So many bytes from the broker, in :attr:`room`."""
-        self._keep_alive.heard(now)
+        keep_alive = self.keep_alive
+        keep_alive.last_received, keep_alive.pinged_at = now, None
         try:
             packets = self._decoder.received(count)
         except PacketError as error:
@@ -312,19 +559,14 @@ class ClientConnection:
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, in order."""
-        messaging = self._messaging
-        events, messaging.events = messaging.events, []
+        events, self.events = self.events, []
         return events
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do."""
         if self._state is _State.WAITING:
             return self._connack_deadline
-        return self._keep_alive.deadline() if self._state is _State.OPEN else None
-
-    def written(self, now: float) -> None:
-        """The driver wrote something: keep-alive counts from here."""
-        self._keep_alive.last_sent = now
+        return self.keep_alive.deadline() if self._state is _State.OPEN else None
 
     def receive_eof(self) -> None:
         """The broker closed the stream."""
@@ -335,11 +577,11 @@ class ClientConnection:
         if self._state is _State.WAITING and now >= self._connack_deadline:
             self.end(no_connack(self.settings))
         elif self._state is _State.OPEN:
-            due = self._keep_alive.check(now)
+            due = self.keep_alive.check(now)
             if due is Due.PING:
                 self.outbox.append(_PINGREQ)
             elif due is Due.END:
-                self.end(no_pingresp(self.settings, now - self._keep_alive.last_received))
+                self.end(no_pingresp(self.settings, now - self.keep_alive.last_received))
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -368,12 +610,26 @@ class ClientConnection:
     def _open(self, session_present: bool, properties: ConnackProperties) -> None:
         self._state = _State.OPEN
         del self._handlers[Connack]
-        self._handlers |= {Pingresp: self._on_pingresp, **self._messaging.handlers}
+        self._handlers |= {
+            IncomingMessage: self._on_message,
+            Puback: self._on_puback,
+            Publish: self._on_publish,
+            Pubrec: self._on_pubrec,
+            Pubrel: self._on_pubrel,
+            Pubcomp: self._check_not_ours,
+            Suback: self._on_suback,
+            Pingresp: self._on_pingresp,
+        }
         if properties.server_keep_alive is not None:
-            self._keep_alive.interval_s = float(properties.server_keep_alive)
+            self.keep_alive.interval_s = float(properties.server_keep_alive)
         if properties.assigned_client_id is not None:
             self.client_id = properties.assigned_client_id
-        self._messaging.open(session_present, properties)
+        self.is_open = True
+        self._maximum_size = properties.maximum_packet_size or MAX_PACKET_SIZE
+        self._frames = PublishFrames(alias_maximum=properties.topic_alias_maximum or 0, maximum_size=self._maximum_size)
+        self._session.resume(is_present=session_present, receive_window=RECEIVE_MAXIMUM)
+        window = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
+        self.events.append(Connected(session_present, window, properties.maximum_packet_size))
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         self.end(disconnected(self.settings, packet.reason_code, packet.properties.reason_string))
@@ -405,6 +661,67 @@ class ClientConnection:
         else:
             self._violated(f"a broker does not send {name}")
 
+    # -- what becomes of our publications and subscriptions ------------------------------------------------------------
+
+    def _on_puback(self, packet: Puback) -> None:
+        session = self._session
+        delivery_id = session.in_flight.pop(packet.packet_id, None)
+        if delivery_id is None:
+            return  # a duplicate: harmless
+        if session.repeatable:
+            session.repeatable.pop(delivery_id, None)
+        self.events.append(Published(delivery_id, packet.reason_code))
+
+    def _on_pubrec(self, packet: Pubrec) -> None:
+        self._check_not_ours(packet)
+        if packet.reason_code < FIRST_ERROR:
+            self.outbox.append(encode(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)))
+
+    def _check_not_ours(self, packet: Pubrec | Pubcomp) -> None:
+        """PUBREC and PUBCOMP are for QoS 2; nothing that we publish has that."""
+        if packet.packet_id in self._session.in_flight:
+            raise _violation(f"a {type(packet).__name__.upper()} came for a message of QoS 1")
+
+    def _on_suback(self, packet: Suback) -> None:
+        subscribe_id, count = self._session.subscriptions.pop(packet.packet_id, (0, 0))
+        if not count:
+            return  # a duplicate: harmless
+        if len(packet.reason_codes) != count:
+            raise _violation(
+                f"SUBACK has {len(packet.reason_codes)} reason codes for {count} filters"
+            )  # [MQTT-3.8.4-6]
+        self.events.append(Subscribed(subscribe_id, packet.reason_codes))
+
+    # -- the broker's messages -----------------------------------------------------------------------------------------
+
+    def _on_message(self, message: IncomingMessage) -> None:
+        if message.ack_id:
+            inbound = self._inbound
+            inbound.used += 1
+            if inbound.used > inbound.window:
+                raise _flooded(inbound.window)
+        self.events.append(message)
+
+    def _on_publish(self, packet: Publish) -> None:
+        """QoS 2, or a topic alias."""
+        properties, inbound = packet.properties, self._inbound
+        if properties.topic_alias is not None:
+            text = f"topic alias {properties.topic_alias} came and none is allowed"
+            raise PacketError(text, reason_code=ReasonCode.TOPIC_ALIAS_INVALID)
+        is_new = inbound.publish(packet.packet_id)
+        if inbound.used > inbound.window:
+            raise _flooded(inbound.window)
+        self.outbox.append(encode(Pubrec(packet.packet_id)))
+        if is_new:
+            self.events.append(
+                IncomingMessage(packet.topic, packet.payload, properties.correlation_data, properties.user_properties)
+            )
+
+    def _on_pubrel(self, packet: Pubrel) -> None:
+        is_known = self._inbound.release(packet.packet_id)
+        reason = ReasonCode.SUCCESS if is_known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        self.outbox.append(encode(Pubcomp(packet.packet_id, reason)))
+
     # -- the broker's mistakes -----------------------------------------------------------------------------------------
 
     def _violated(self, text: str) -> None:
@@ -421,3 +738,12 @@ class ClientConnection:
             code = reason_code if reason_code in DISCONNECT_CODES else ReasonCode.PROTOCOL_ERROR
             self.outbox.append(encode(Disconnect(code)))
         self.end(Closed(error))
+
+
+def _violation(text: str) -> PacketError:
+    return PacketError(text, reason_code=ReasonCode.PROTOCOL_ERROR)
+
+
+def _flooded(window: int) -> PacketError:
+    text = f"more than {window} messages came without waiting for their acknowledgements"
+    return PacketError(text, reason_code=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)

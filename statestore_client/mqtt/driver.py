@@ -132,10 +132,10 @@ class AioConnector(Connector, Protocol):
         """Raises BusyError if this kind of driver cannot work in that loop."""
 
     def open(
-        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[AioDriver, Sequence[Event]], None]
     ) -> AioDriver:
         """A driver that is not connected yet. ``new_round``: it may try each address again. ``on_events`` is called in
-        the running loop.
+        the running loop, with the driver.
         """
 
 

@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
-from statestore_client.mqtt.client_connection import ClientConnection
+from statestore_client.mqtt.client_connection import ClientConnection, ClientSession, PublishCall
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.credentials import LOOK_EVERY_S, ServiceAccountToken, client_context, read_password
 from statestore_client.mqtt.dialing import Dialer, Line
-from statestore_client.mqtt.messaging import ClientSession
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.messaging import PublishCall
     from statestore_client.mqtt.websocket import WebSocket
 
 #: A piece of this size is written as it is; smaller ones are joined, because each write is a call of the system.
@@ -156,7 +154,9 @@ class NativeDriver:
         outbox = self._connection.outbox
         websocket = self._websocket
         if websocket is None:
-            pieces = _coalesced(outbox) if outbox else []
+            if not outbox:
+                return []
+            pieces = [b"".join(outbox)] if sum(map(len, outbox)) < _LARGE else _coalesced(outbox)
         elif websocket.is_open:
             pieces = websocket.wrap(_coalesced(outbox))
             if self._connection.has_ended:
@@ -269,24 +269,29 @@ class NativeSyncDriver(NativeDriver):
     @property
     def wants_write(self) -> bool:
         """Whether :meth:`poll` has something to do once the socket is writable: also to tell what a call caused."""
-        return bool(self._unsent or self._connection.has_events or self._broken) and self._socket is not None
+        return bool(self._unsent or self._connection.events or self._broken) and self._socket is not None
 
     def next_deadline(self) -> float:
         if self._socket is None:
-            return 0.0 if self._connection.has_events else math.inf  # the end of an abort is to be taken
+            return 0.0 if self._connection.events else math.inf  # the end of an abort is to be taken
         return self._next_deadline()
 
     def flush(self) -> None:
         sock, unsent = self._socket, self._unsent
-        if sock is None or self._broken is not None or not (unsent or self._may_have_output or self._leaving):
+        if sock is None or self._broken is not None:
             return
+        connection = self._connection
         if not unsent:
             unsent.extend(map(memoryview, self._take_output()))
         try:
             while unsent:
-                drop_sent(unsent, _send(sock, unsent))
-                self._connection.written(monotonic())
-                if not unsent and self._may_have_output:
+                sent = _send(sock, unsent)
+                if len(unsent) == 1 and sent == len(unsent[0]):
+                    unsent.clear()
+                else:
+                    drop_sent(unsent, sent)
+                connection.keep_alive.last_sent = monotonic()
+                if not unsent and (connection.outbox or self._websocket is not None):
                     # Not before: what a slow broker does not take stays in the connection, which sees how much it is.
                     unsent.extend(map(memoryview, self._take_output()))
         except _WOULD_BLOCK:
@@ -300,8 +305,13 @@ class NativeSyncDriver(NativeDriver):
     def poll(self) -> Sequence[Event]:
         if self._socket is not None:
             self._read(self._socket)
-            self._tick(monotonic())
-            self.flush()
+            connection, now = self._connection, monotonic()
+            alive = connection.keep_alive
+            is_due = alive.pinged_at is not None or now - min(alive.last_sent, alive.last_received) >= alive.interval_s
+            if is_due or not connection.is_open or self._token is not None:
+                self._tick(now)
+            if connection.outbox or self._unsent or self._leaving or self._websocket is not None:
+                self.flush()
             if self._broken is not None:
                 self._end(unreachable(self._settings, self._broken))
             elif self._connection.has_ended and not self._leaving:

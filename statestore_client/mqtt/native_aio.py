@@ -18,6 +18,7 @@ from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.credentials import client_context
 from statestore_client.mqtt.dialing import AioDialer, Line
+from statestore_client.mqtt.driver import AioDriver
 from statestore_client.mqtt.native import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,
@@ -55,7 +56,7 @@ class NativeAioConnector(NativeConnector):
         return self._dialer.addresses
 
     def open(
-        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[AioDriver, Sequence[Event]], None]
     ) -> NativeAioDriver:
         return NativeAioDriver(self, self._dialer, clean_start=clean_start, new_round=new_round, on_events=on_events)
 
@@ -81,7 +82,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         *,
         clean_start: bool,
         new_round: bool,
-        on_events: Callable[[Sequence[Event]], None],
+        on_events: Callable[[AioDriver, Sequence[Event]], None],
     ) -> None:
         super().__init__(connector, clean_start=clean_start)
         self._dialer = dialer
@@ -159,10 +160,10 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
                     self._send_many(self._direct)
                 while unsent and not self._paused:
                     transport.write(unsent.popleft())  # may call pause_writing()
-                self._connection.written(self._loop.time())
+                self._connection.keep_alive.last_sent = self._loop.time()
         if self._connection.has_ended:
             self._hang_up(transport)
-        elif self._connection.has_events:
+        elif self._connection.events:
             self._loop.call_soon(self._report)  # a call caused one, without a packet from the broker
 
     def _send_many(self, sock: socket.socket) -> None:
@@ -242,11 +243,12 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if self._leaving:
             self.flush()
             return  # the end is told when the goodbye is written
-        events = self._connection.take_events()
+        connection = self._connection
+        events, connection.events = connection.events, []
         if events:
             if type(events[0]) is Connected:
                 self._timed()  # from here on, the keep-alive counts
-            self._on_events(events)  # its receiver flushes, once the callers that waited have run
+            self._on_events(self, events)  # its receiver flushes, once the callers that waited have run
         if not events or self._connection.has_ended:
             self.flush()
 
@@ -276,7 +278,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         self._stop_timer()
         events = self._connection.take_events()
         if events:
-            self._on_events(events)
+            self._on_events(self, events)
 
 
 def _sliced(piece: bytes) -> list[memoryview]:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError
+from statestore_client.mqtt.driver import AioDriver
 from statestore_client.mqtt.opening import in_own_thread
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.wire.messages import Alternatives, Event
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.messaging import PublishCall
+    from statestore_client.mqtt.client_connection import PublishCall
     from statestore_client.mqtt.paho_owned import OwnedConnector
     from statestore_client.mqtt.paho_shared import SharedConnector
 
@@ -43,7 +44,7 @@ class PahoAioConnector:
         return self._connector.addresses
 
     def open(
-        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[Sequence[Event]], None]
+        self, *, clean_start: bool, new_round: bool = True, on_events: Callable[[AioDriver, Sequence[Event]], None]
     ) -> PahoAioDriver:
         return PahoAioDriver(self._connector.open(clean_start=clean_start, new_round=new_round), on_events)
 
@@ -51,7 +52,7 @@ class PahoAioConnector:
 class PahoAioDriver:
     """For an event loop; see :class:`statestore_client.mqtt.driver.AioDriver`."""
 
-    def __init__(self, driver: PahoDriver, on_events: Callable[[Sequence[Event]], None]) -> None:
+    def __init__(self, driver: PahoDriver, on_events: Callable[[AioDriver, Sequence[Event]], None]) -> None:
         self._driver = driver
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
@@ -105,7 +106,7 @@ class PahoAioDriver:
         events = self._driver.poll()
         self._look_ahead()
         if events:
-            self._on_events(events)
+            self._on_events(self, events)
 
     def _look_ahead(self) -> None:
         """See to it that the next turn comes when there is something to do."""

@@ -22,8 +22,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
+from statestore_client.mqtt.client_connection import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.dialing import Line
-from statestore_client.mqtt.messaging import MOST_WAITING, RECEIVE_MAXIMUM
 from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.mqtt.packets.decoder import LONGEST_HEADER, check_header
 from statestore_client.settings import ConnectionSettings

@@ -20,11 +20,10 @@ from paho.mqtt.properties import Properties
 
 from statestore_client.clocks import monotonic
 from statestore_client.mqtt.addresses import Addresses
-from statestore_client.mqtt.client_connection import connect_user_properties
+from statestore_client.mqtt.client_connection import RECEIVE_MAXIMUM, connect_user_properties
 from statestore_client.mqtt.closing import no_connack, no_mqtt, unreachable
 from statestore_client.mqtt.credentials import client_context, read_password
 from statestore_client.mqtt.dialing import Dialer, Line
-from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM
 from statestore_client.mqtt.paho_bounds import BoundedClient, FailureKeepingSocket, through_proxy
 from statestore_client.mqtt.paho_driver import PahoDriver
 from statestore_client.mqtt.paho_listener import PahoListener

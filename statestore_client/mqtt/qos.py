@@ -1,7 +1,7 @@
 """What both ends of a connection need for QoS 1 and 2: packet identifiers, acknowledgements, and the receiver.
 
 How they send differs: the broker has a queue (``server/broker/outbound``); the client publishes what ``core``
-wants (:mod:`~statestore_client.mqtt.messaging`). Source: MQTT 5.0, sections 2.2.1, 4.3.
+wants (:mod:`~statestore_client.mqtt.client_connection`). Source: MQTT 5.0, sections 2.2.1, 4.3.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ class Link(ActionRunner[SyncDriver]):
         """Carry out what the machine wants, and write; inside."""
         if self.loan.reader is None and threading.current_thread() is not self.thread:
             self.loan.end_parking()  # somebody who does not read himself waits for something
-        self.carry_out()
+        if self.machine.actions:
+            self.carry_out()
         self._flush()
         if self.loan.reader is None and self.machine.request_table.silence.deadline < self.loan.looked_after_at:
             self._wake()  # the network thread would sleep for longer than an answer may take
@@ -178,6 +179,8 @@ class Link(ActionRunner[SyncDriver]):
                 if goes_on:
                     self._take_events()
                     goes_on = is_pending() and loan.may_go_on()
+                if not goes_on and loan.reader is reader:
+                    loan.give_back()
                 section.leave()
                 if not goes_on:
                     break
@@ -252,7 +255,7 @@ class Link(ActionRunner[SyncDriver]):
         self._wake()  # a caller's own deadline may have brought the time of the next attempt to light
 
     def _flush(self) -> None:
-        self.flush_output()
+        self.output.flush()
         driver = self.driver
         if driver is not None and driver.wants_write and threading.current_thread() is not self.thread:
             self._wake()
@@ -266,7 +269,7 @@ class Link(ActionRunner[SyncDriver]):
             for event in events:
                 machine.receive(event, moment)
                 if output.unflushed >= FLUSH_EVERY:
-                    self.flush_output()
+                    self.output.flush()
             if moment.monotonic >= machine.request_table.silence.deadline:
                 machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
         if machine.actions:
@@ -422,7 +425,7 @@ class Engine:
         at work, or is its network thread, it leaves when that work is done. :data:`ON_ITS_WAY` is returned then.
         """
         link, waiter = self._link, Waiter()
-        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
         token = None if fencing_token is None else token_of(fencing_token)
         if lasting and (link.section.is_interrupted or link.thread is threading.current_thread()):
             self._send_later(command, waiter, limit, token)
@@ -481,7 +484,7 @@ class Engine:
         its own. No more than twice the window, by number or bytes, is taken from ``commands`` ahead of the answers.
         When ``commands`` raises or the thread is interrupted, nobody waits for what is under way.
         """
-        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else timeout
+        limit = self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
         token = None if fencing_token is None else token_of(fencing_token)
         self._check_usable()
         link, batch = self._link, Batch()
@@ -539,7 +542,7 @@ class Engine:
             else:
                 self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
             if output.unflushed >= FLUSH_EVERY:
-                self._link.flush_output()
+                self._link.output.flush()
 
     def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
@@ -662,9 +665,17 @@ class Engine:
             )
 
     def _check_usable(self) -> None:
+        link = self._link
+        if (
+            os.getpid() == self._pid
+            and link.thread is not None
+            and link.thread is not threading.current_thread()
+            and not self._requests.is_closed
+        ):
+            return  # as nearly always
         self._check_thread()
         self._machine.check_open()
-        if self._link.thread is None:
+        if link.thread is None:
             raise BusyError("the client was not opened: use it as a context manager or call open()")
 
     def _check_thread(self) -> None:
@@ -674,7 +685,7 @@ class Engine:
 
     def _await(self, waiter: Waiter, deadline: float) -> Any:
         self._link.read(waiter, waiter.is_pending, deadline)
-        while not waiter.wait(_remaining(deadline)):
+        while waiter.is_pending() and not waiter.wait(_remaining(deadline)):
             self._link.expire()
         if waiter.error is not None:
             raise waiter.error

@@ -189,7 +189,7 @@ class SocketLoan:
                 self._wake()  # it sleeps for too long to see that the loop has ended
             return
         if self._link.output.unflushed_acks and not is_loop:
-            self._link.flush_output()  # in a loop, they go out with the next call
+            self._link.output.flush()  # in a loop, they go out with the next call
         self.end()
 
     def end_parking(self) -> None:
@@ -222,7 +222,7 @@ class SocketLoan:
         return (
             self.may_go_on()
             and len(self._waiting) <= 1  # the caller who gives it back
-            and not machine.watching
+            and not machine.is_watching
             and machine.state is ConnectionState.CONNECTED
         )
 

@@ -20,6 +20,8 @@ from statestore_client.wire.commands import Command
 #: How long (seconds) to wait for the answer to what is sent in passing, and how long it may take to leave.
 _POST_S: Final = 0.05
 _POST_LASTS_S: Final = 10.0
+#: Seconds for an answer, where less is left.
+_AT_LEAST_S: Final = 0.001
 #: A waiter for a lock has to know whether it still hears of it.
 _WATCH: Final = WatchOptions(connection_events=True)
 #: Linux has it. Elsewhere, the monotonic clock must do.
@@ -92,7 +94,7 @@ class _Runner:
         undo, self._undo = self._undo, step.undo or self._undo
         try:
             result = self._engine.call(
-                step.command, timeout=step.timeout, fencing_token=step.fencing_token, lasting=step.lasting
+                step.command, max(_AT_LEAST_S, step.timeout), step.fencing_token, lasting=step.lasting
             )
         except StateStoreError as error:
             if not error.may_have_been_applied:

@@ -11,7 +11,7 @@ from typing import Final
 from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, StateStoreError
-from statestore_client.thread_locks import LONGEST_NAP_S, Mutex, Within, closed_gate
+from statestore_client.thread_locks import LONGEST_NAP_S, Gate, Mutex, Within, closed_gate
 
 __all__ = [
     "Batch", "BatchSlot", "Bell", "Flag", "Guard", "InputPoller", "Mutex", "OneCaller", "OneReader", "Waiter",
@@ -144,9 +144,10 @@ class Waiter:
     __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
-        self._gate = closed_gate()
+        self._gate = gate = Gate()
+        gate.acquire()
         #: Whether there is no outcome yet.
-        self.is_pending: Callable[[], bool] = self._gate.locked
+        self.is_pending: Callable[[], bool] = gate.locked
         self.result: object = None
         self.error: StateStoreError | None = None
 

@@ -69,8 +69,6 @@ class Set:
         return encode_array_apart(self._items(), LARGE_VALUE)
 
     def _items(self) -> Sequence[bytes]:
-        if self.condition is None and self.expected is None and self.expiry_ms is None:
-            return (b"SET", self.key, self.value)
         items = [b"SET", self.key, self.value]
         if self.condition is not None:
             items.append(_CONDITION_BYTES[self.condition])
@@ -144,8 +142,11 @@ Command: TypeAlias = Set | Get | Del | VDel | KeyNotify | Scan
 
 def encode_payload(command: Command) -> Payload:
     """The payload of the request, with a large value apart."""
-    if type(command) is Set and len(command.value) >= LARGE_VALUE:
-        return command.encode_apart()
+    if type(command) is Set:
+        if len(command.value) >= LARGE_VALUE:
+            return command.encode_apart()
+        if command.condition is None and command.expected is None and command.expiry_ms is None:
+            return encode_array((b"SET", command.key, command.value))
     return command.encode()
 
 

@@ -119,6 +119,9 @@ _set_node_id: Final = HlcTimestamp.__dict__["node_id"].__set__
 _set_text: Final = HlcTimestamp.__dict__["_text"].__set__
 
 
+_EXHAUSTED: Final = "the counter of the hybrid logical clock is exhausted"
+
+
 class HybridLogicalClock:
     """The clock of one node.
 
@@ -174,8 +177,10 @@ class HybridLogicalClock:
             last = self._last
             if wall_ms > last.wall_ms:
                 self._last = issued = HlcTimestamp(wall_ms, 0, self._node_id)
+            elif last.counter < MAX_COUNTER:
+                self._last = issued = HlcTimestamp(last.wall_ms, last.counter + 1, self._node_id)
             else:
-                self._last = issued = self._next(last.wall_ms, last.counter)
+                raise CounterOverflowError(_EXHAUSTED)
             return issued
 
     def merge(self, other: HlcTimestamp, wall_ms: int) -> HlcTimestamp:
@@ -186,12 +191,22 @@ class HybridLogicalClock:
         if other.node_id == self._node_id:
             return self._last
         with self._guard:
-            merged = self._merged(other, wall_ms)
+            last = self._last
+            if wall_ms > last.wall_ms and wall_ms > other.wall_ms:
+                ahead_ms, counter = wall_ms, 0
+            elif last.wall_ms == other.wall_ms:
+                ahead_ms, counter = last.wall_ms, max(last.counter, other.counter) + 1
+            elif last.wall_ms > other.wall_ms:
+                ahead_ms, counter = last.wall_ms, last.counter + 1
+            else:
+                ahead_ms, counter = other.wall_ms, other.counter + 1
+            if counter > MAX_COUNTER:
+                raise CounterOverflowError(_EXHAUSTED)
             # When the wall clock won, the difference is zero.
-            if merged.wall_ms - wall_ms > self._max_drift_ms:
-                ahead_s = (merged.wall_ms - wall_ms) / 1000
+            if ahead_ms - wall_ms > self._max_drift_ms:
+                ahead_s = (ahead_ms - wall_ms) / 1000
                 raise ClockDriftError(f"the timestamp is {ahead_s:.1f} s ahead of this machine's clock")
-            self._last = merged
+            self._last = merged = HlcTimestamp(ahead_ms, counter, self._node_id)
             return merged
 
     def advance_past(self, other: HlcTimestamp, wall_ms: int) -> HlcTimestamp:
@@ -216,18 +231,3 @@ class HybridLogicalClock:
                     ahead_ms, counter = ahead_ms + 1, 0
             self._last = issued = HlcTimestamp(ahead_ms, counter, self._node_id)
             return issued
-
-    def _merged(self, other: HlcTimestamp, wall_ms: int) -> HlcTimestamp:
-        last = self._last
-        if wall_ms > last.wall_ms and wall_ms > other.wall_ms:
-            return HlcTimestamp(wall_ms, 0, self._node_id)
-        if last.wall_ms == other.wall_ms:
-            return self._next(last.wall_ms, max(last.counter, other.counter))
-        if last.wall_ms > other.wall_ms:
-            return self._next(last.wall_ms, last.counter)
-        return self._next(other.wall_ms, other.counter)
-
-    def _next(self, wall_ms: int, counter: int) -> HlcTimestamp:
-        if counter >= MAX_COUNTER:
-            raise CounterOverflowError("the counter of the hybrid logical clock is exhausted")
-        return HlcTimestamp(wall_ms, counter + 1, self._node_id)

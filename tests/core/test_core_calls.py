@@ -157,7 +157,7 @@ def test_a_fencing_token_that_cannot_be_read_is_refused(token: Any) -> None:
 
     class Lease: ...
 
-    assert complaint(arguments.fencing_token, Lease()).endswith("not Lease; pass lease.fencing_token")
+    assert complaint(arguments.token_of, Lease()).endswith("not Lease; pass lease.fencing_token")
 
 
 def test_the_bounds_of_a_queue_are_checked() -> None:

@@ -21,7 +21,7 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
-from statestore_client.mqtt.messaging import PublishFrames
+from statestore_client.mqtt.client_connection import PublishFrames
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel, encode_payload
 from statestore_client.wire.hlc import MAX_COUNTER, HlcTimestamp
 from statestore_client.wire.messages import OutgoingMessage, whole

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from machine_driver import MachineDriver
 
 from statestore_client.core.arguments import next_commands
-from statestore_client.core.window import MOST_BYTES, Window
+from statestore_client.core.request_table import MOST_BYTES, Window
 from statestore_client.wire.commands import Command, Get, Scan, Set
 
 MEGABYTE = 1_000_000

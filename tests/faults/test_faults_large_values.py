@@ -8,7 +8,7 @@ import pytest
 from evil_broker import EvilBroker, Say, reply
 from support.shells import Shell
 
-from statestore_client.core import window
+from statestore_client.core import request_table
 from statestore_client.mqtt.packets import Connack, Connect, Disconnect, Packet, Puback, Publish, encode
 from statestore_client.server import BrokerLimits, EmbeddedServer
 
@@ -64,7 +64,7 @@ async def test_a_broker_without_room_for_the_answers(shell: Shell) -> None:
 @pytest.fixture
 def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client looks at the number of its requests only, as others do."""
-    monkeypatch.setattr(window, "MOST_BYTES", 1 << 40)
+    monkeypatch.setattr(request_table, "MOST_BYTES", 1 << 40)
 
 
 @pytest.mark.quick

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from statestore_client.core import actions
 from statestore_client.core.connection import ClientMachine
 from statestore_client.errors import ConnectionLostError, StateStoreError
-from statestore_client.mqtt.client_connection import ClientConnection
-from statestore_client.mqtt.messaging import ClientSession
+from statestore_client.mqtt.client_connection import ClientConnection, ClientSession
 from statestore_client.mqtt.packets import (
     MQTT_5_0,
     Connack,

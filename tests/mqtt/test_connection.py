@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from statestore_client.errors import ConnectionLostError, ConnectRefusedError
-from statestore_client.mqtt.client_connection import ClientConnection
-from statestore_client.mqtt.messaging import ClientSession
+from statestore_client.mqtt.client_connection import ClientConnection, ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
     Closed,
@@ -176,7 +175,7 @@ def test_ping_keeps_the_link_alive_and_finds_a_dead_one() -> None:
     connection.tick(110.0)
     assert sent(connection) == bytes.fromhex("c0 00")
     connection.receive(bytes.fromhex("d0 00"), 110.5)
-    connection.written(110.0)
+    connection.keep_alive.last_sent = 110.0
     assert connection.next_deadline() == 120.0
     connection.tick(120.0)
     connection.tick(125.0)
@@ -186,7 +185,7 @@ def test_ping_keeps_the_link_alive_and_finds_a_dead_one() -> None:
 def test_writing_alone_does_not_prove_that_the_link_lives() -> None:
     """A client that only sends still pings, because silence from the broker counts too."""
     connection = opened(keep_alive=10)
-    connection.written(109.0)
+    connection.keep_alive.last_sent = 109.0
     connection.tick(110.0)
     assert sent(connection) == bytes.fromhex("c0 00")
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from statestore_client.mqtt.client_connection import ClientConnection
-from statestore_client.mqtt.messaging import RECEIVE_MAXIMUM, ClientSession
+from statestore_client.mqtt.client_connection import RECEIVE_MAXIMUM, ClientConnection, ClientSession
 from statestore_client.mqtt.qos import next_packet_id
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packet_strategies import publish_5_0
 
 from statestore_client.errors import PacketError
-from statestore_client.mqtt.messaging import PublishFrames
+from statestore_client.mqtt.client_connection import PublishFrames
 from statestore_client.mqtt.packets import MessageDecoder, Packet, PacketDecoder, Publish, encode
 from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packet_strategies import blobs, names, users
 
-from statestore_client.mqtt.messaging import PublishFrames
+from statestore_client.mqtt.client_connection import PublishFrames
 from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, PublishProperties
 from statestore_client.wire.messages import Envelope, OutgoingMessage
 

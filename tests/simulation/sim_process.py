@@ -25,8 +25,7 @@ from statestore_client.core.actions import (
 from statestore_client.core.connection import Backoff, ClientMachine, node_id
 from statestore_client.core.request import Request
 from statestore_client.errors import ConnectionLostError, StateStoreError
-from statestore_client.mqtt.client_connection import ClientConnection
-from statestore_client.mqtt.messaging import ClientSession
+from statestore_client.mqtt.client_connection import ClientConnection, ClientSession
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
@@ -157,10 +156,10 @@ class Process(Host):
             if connection.outbox:
                 data = b"".join(connection.outbox)
                 connection.outbox.clear()
-                connection.written(self.local)
+                connection.keep_alive.last_sent = self.local
                 if self._link is not None:
                     self._link.send_up(data)
-            if not connection.has_events:
+            if not connection.events:
                 break
             self._take_events(connection)
         self._arm()

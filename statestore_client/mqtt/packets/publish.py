@@ -419,7 +419,11 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
     :class:`Publish`.
     """
     topic, packet_id, start = _header(first, data, pos, end, context)
-    size, stop = read_variable(data, start, end)
+    # One or two bytes, mostly: in line for the reason below.
+    if start < end and data[start] < 128:
+        size, stop = data[start], start + 1
+    else:
+        size, stop = read_variable(data, start, end)
     body = stop + size
     if body > end:
         raise malformed("the properties are longer than their packet", stop)

@@ -39,7 +39,7 @@ from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, AioConnector, AioDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
@@ -109,7 +109,7 @@ class Link(ActionRunner[AioDriver]):
     def _write_soon(self) -> None:
         """Write what must not wait: at once, or together with what follows in this turn of the loop."""
         is_alone = self._turn_end is None and self.machine.request_table.window.count == 1
-        if is_alone or self.output.unflushed >= FLUSH_EVERY:
+        if is_alone:
             self.output.flush()
         else:
             self._flush_at_turn_end()
@@ -241,14 +241,10 @@ class Link(ActionRunner[AioDriver]):
         if driver is not self.driver:
             self.use(driver)
         machine, output = self.machine, self.output
-        moment = self.now()
-        for event in events:
-            if type(event) is Closed:
-                self.use(None)
-                self._gone.set()
-            machine.receive(event, moment)
-            if output.unflushed >= FLUSH_EVERY:
-                self.output.flush()
+        if type(events[-1]) is Closed:
+            self.use(None)
+            self._gone.set()
+        machine.receive(events, self.now())
         if machine.actions or output.unflushed or machine.is_watching:  # otherwise nothing is due earlier than before
             self.perform()
         if self._ack_timer is None and self.loop is not None:
@@ -394,7 +390,7 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment, output = self._now(), self._link.output
+        moment = self._now()
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
@@ -403,8 +399,6 @@ class Engine:
                 self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
                 self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
-            if output.unflushed >= FLUSH_EVERY:
-                self._link.output.flush()
 
     async def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 
@@ -170,6 +170,10 @@ class Connection(Protocol):
     @property
     def url(self) -> str:
         """Whose connection it is, for messages."""
+
+
+#: At most this many publications go out in one write: the server begins while the rest are made.
+FLUSH_EVERY: Final = 16
 
 
 class Output:

@@ -81,7 +81,7 @@ from statestore_client.wire.messages import (
 from statestore_client.wire.protocol import FIRST_ERROR, response_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
 
@@ -434,23 +434,27 @@ class ClientMachine:
 
     # -- driver events -------------------------------------------------------------------------------------------------
 
-    def receive(self, event: Event, now: Instant) -> None:
-        """Take what the driver reports."""
-        if self._phase is _Phase.CLOSED:
-            return  # after DISCONNECT nothing may be sent, not even an acknowledgement (MQTT 5.0, 3.14.4)
+    def receive(self, events: Sequence[Event], now: Instant) -> None:
+        """Take what the driver reports, in its order. After DISCONNECT nothing may be sent, not even an acknowledgement
+        (MQTT 5.0, 3.14.4).
+        """
+        request_table, output = self.request_table, self.output
         self._heard_at = now.monotonic
-        if isinstance(event, Published):
-            self.request_table.published(event, now)
-        elif isinstance(event, IncomingMessage):
-            if event.topic == self._response_topic:
-                self.request_table.received(event, now)
+        for event in events:
+            if self._phase is _Phase.CLOSED:
+                return
+            if isinstance(event, Published):
+                request_table.published(event, now)
+            elif isinstance(event, IncomingMessage):
+                if event.topic == self._response_topic:
+                    request_table.received(event, now)
+                else:
+                    self.watching.receive(event, now)
+                if event.ack_id:
+                    # After it was taken in, so that a crash in between makes the broker send it again.
+                    output.acknowledge(event.ack_id)
             else:
-                self.watching.receive(event, now)
-            if event.ack_id:
-                # After it was taken in, so that a crash in between makes the broker send it again.
-                self.output.acknowledge(event.ack_id)
-        else:
-            self._receivers[type(event)](event, now)
+                self._receivers[type(event)](event, now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""

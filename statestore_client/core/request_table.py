@@ -20,7 +20,7 @@ from typing import Final
 
 import attrs
 
-from statestore_client.core.actions import Output, Waiter
+from statestore_client.core.actions import FLUSH_EVERY, Output, Waiter
 from statestore_client.core.request import (
     OnAnswer,
     Request,
@@ -367,10 +367,18 @@ class RequestTable:
             return request
         self.deadlines.add(request)
         self.stats.requests += 1
-        if self._queue or not self._has_room():
-            self._queue.append(request)
-        else:
+        # :meth:`_has_room`, in line: with nothing under way there is always room in the window.
+        if (
+            self.open
+            and not self._queue
+            and len(self._by_correlation) < self._most
+            and len(self._by_delivery) < self.receive_maximum
+            and (not self.window.count or self.window.has_room)
+            and not self._to_resend
+        ):
             self._send(request, now)
+        else:
+            self._queue.append(request)
         return request
 
     def cancel(self, request: Request, now: Instant) -> None:
@@ -398,13 +406,7 @@ class RequestTable:
             self._send(self._queue.popleft(), now)
 
     def _has_room(self) -> bool:
-        return (
-            self.open
-            and len(self._by_correlation) < self._most
-            and len(self._by_delivery) < self.receive_maximum
-            and (not self.window.count or self.window.has_room)
-            and not self._to_resend
-        )
+        return len(self._by_correlation) < self._most and self._may_publish() and self.open and not self._to_resend
 
     def _may_publish(self) -> bool:
         return self.window.has_room and len(self._by_delivery) < self.receive_maximum
@@ -500,9 +502,9 @@ class RequestTable:
             return
         self.stats.resent += 1
         request.resent = True
-        message = attrs.evolve(request.message, message_expiry_s=_expiry_s(request.deadline, now))
-        was_sent, request.stage = request.stage is Stage.SENT, Stage.SENT
-        self._publish(request, message, now, again=was_sent)
+        expiry_s = _expiry_s(request.deadline - now.monotonic)
+        request.message = attrs.evolve(request.message, message_expiry_s=expiry_s)
+        self._send(request, now, again=request.stage is Stage.SENT)
 
     def session_lost(self, error: SessionLostError, now: Instant) -> None:
         """The broker forgot the session: replies will not come. Repeat what is harmless, fail the rest.
@@ -519,7 +521,7 @@ class RequestTable:
             if request.stage is not Stage.DONE and request.message is not None:
                 self._no_longer_under_way(request)
                 del self._by_correlation[request.message.correlation_data]
-                request.stage = Stage.QUEUED
+                request.stage, request.message = Stage.QUEUED, None
                 self._queue.appendleft(request)
 
     def reset(self) -> None:
@@ -582,30 +584,29 @@ class RequestTable:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _send(self, request: Request, now: Instant) -> None:
-        try:
-            timestamp = self._clock.tick(now.wall_ms)
-        except TimestampError as error:
-            self._reject(request, error, now)
-            return
-        payload = encode_payload(request.command)
-        properties, size = self._properties.of(request.command, timestamp, request.fencing_token, request.span)
-        size += len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
-        if size > self.max_packet_size:
-            self._reject(request, too_large(size, self.max_packet_size), now)
-            return
-        envelope, correlation = self._properties.envelope, self._new_correlation()
-        remaining = request.deadline - now.monotonic
-        expiry_s = math.ceil(remaining) if 0 < remaining < _MAX_EXPIRY_S else _expiry_s(request.deadline, now)
-        message = OutgoingMessage(envelope, payload, correlation, expiry_s, properties)
-        request.message = message
-        request.stage = Stage.SENT
-        self._by_correlation[correlation] = request
-        self._publish(request, message, now)
-
-    def _publish(self, request: Request, message: OutgoingMessage, now: Instant, *, again: bool = False) -> None:
+    def _send(self, request: Request, now: Instant, *, again: bool = False) -> None:
+        """Publish a request. ``again``: as the publication that it was on an earlier connection."""
+        message = request.message
+        if message is None:
+            try:
+                timestamp = self._clock.tick(now.wall_ms)
+            except TimestampError as error:
+                self._reject(request, error, now)
+                return
+            payload = encode_payload(request.command)
+            properties, size = self._properties.of(request.command, timestamp, request.fencing_token, request.span)
+            size += len(payload) if isinstance(payload, bytes) else sum(map(len, payload))
+            if size > self.max_packet_size:
+                self._reject(request, too_large(size, self.max_packet_size), now)
+                return
+            correlation, remaining = self._new_correlation(), request.deadline - now.monotonic
+            expiry_s = math.ceil(remaining) if 0 < remaining < _MAX_EXPIRY_S else _expiry_s(remaining)
+            message = OutgoingMessage(self._properties.envelope, payload, correlation, expiry_s, properties)
+            request.message = message
+            self._by_correlation[correlation] = request
         if not again:
             request.delivery_id = next(self._delivery_ids)
+        request.stage = Stage.SENT
         request.sent_at = now.monotonic
         request.is_under_way = True
         self.window.add(request.command)
@@ -616,6 +617,8 @@ class RequestTable:
         if output.connection is not None:
             output.connection.publish(request.delivery_id, message, again)
             output.unflushed += 1
+            if output.unflushed >= FLUSH_EVERY:
+                output.flush()
 
     def _no_longer_under_way(self, request: Request) -> None:
         if request.is_under_way:
@@ -642,9 +645,8 @@ class RequestTable:
         request.command = _ANSWERED  # the value may be large, and the list of deadlines holds the request a while
 
 
-def _expiry_s(deadline: float, now: Instant) -> int:
-    """The MQTT message expiry that goes with a deadline: whole seconds, rounded up, at least 1."""
-    remaining = deadline - now.monotonic
+def _expiry_s(remaining: float) -> int:
+    """The MQTT message expiry for what is left of a time limit: whole seconds, rounded up, at least 1."""
     if remaining >= _MAX_EXPIRY_S:
         return _MAX_EXPIRY_S
     return math.ceil(remaining) if remaining > 0 else 1

@@ -544,6 +544,21 @@ class ClientConnection:
         handlers = self._handlers
         try:
             for packet in packets:
+                if self.is_open:  # the answers to requests, in line
+                    if type(packet) is IncomingMessage:
+                        if packet.ack_id:
+                            self._inbound.used += 1
+                            if self._inbound.used > self._inbound.window:
+                                raise _flooded(self._inbound.window)
+                        self.events.append(packet)
+                        continue
+                    if type(packet) is Puback:
+                        session = self._session
+                        delivery_id = session.in_flight.pop(packet.packet_id, None)
+                        if delivery_id is not None:  # otherwise it is a duplicate: harmless
+                            session.repeatable.pop(delivery_id, None)
+                            self.events.append(Published(delivery_id, packet.reason_code))
+                        continue
                 handler = handlers.get(type(packet))
                 if handler is None:
                     self._receive_unexpected(packet)
@@ -611,8 +626,6 @@ class ClientConnection:
         self._state = _State.OPEN
         del self._handlers[Connack]
         self._handlers |= {
-            IncomingMessage: self._on_message,
-            Puback: self._on_puback,
             Publish: self._on_publish,
             Pubrec: self._on_pubrec,
             Pubrel: self._on_pubrel,
@@ -663,15 +676,6 @@ class ClientConnection:
 
     # -- what becomes of our publications and subscriptions ------------------------------------------------------------
 
-    def _on_puback(self, packet: Puback) -> None:
-        session = self._session
-        delivery_id = session.in_flight.pop(packet.packet_id, None)
-        if delivery_id is None:
-            return  # a duplicate: harmless
-        if session.repeatable:
-            session.repeatable.pop(delivery_id, None)
-        self.events.append(Published(delivery_id, packet.reason_code))
-
     def _on_pubrec(self, packet: Pubrec) -> None:
         self._check_not_ours(packet)
         if packet.reason_code < FIRST_ERROR:
@@ -693,14 +697,6 @@ class ClientConnection:
         self.events.append(Subscribed(subscribe_id, packet.reason_codes))
 
     # -- the broker's messages -----------------------------------------------------------------------------------------
-
-    def _on_message(self, message: IncomingMessage) -> None:
-        if message.ack_id:
-            inbound = self._inbound
-            inbound.used += 1
-            if inbound.used > inbound.window:
-                raise _flooded(inbound.window)
-        self.events.append(message)
 
     def _on_publish(self, packet: Publish) -> None:
         """QoS 2, or a topic alias."""

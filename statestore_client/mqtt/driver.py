@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # When the shells flush.
 
-#: At most this many publications go out in one write: the server begins while the rest are made.
-FLUSH_EVERY: Final = 16
 #: A few acknowledgements wait this long (seconds) for a request to go out with: a caller that got its answer is about
 #: to send the next request, and a separate write can cost as much as a request. A broker usually has more messages
 #: than these in flight, so that it need not wait.

@@ -50,7 +50,7 @@ from statestore_client.core.request import Request
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, within
 from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, FLUSH_EVERY, SyncConnector, SyncDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.callbacks import Worker, call_back
@@ -266,10 +266,7 @@ class Link(ActionRunner[SyncDriver]):
             moment = self.now()
             events = driver.poll()
             output.unflushed_acks = 0  # it writes as well
-            for event in events:
-                machine.receive(event, moment)
-                if output.unflushed >= FLUSH_EVERY:
-                    self.output.flush()
+            machine.receive(events, moment)
             if moment.monotonic >= machine.request_table.silence.deadline:
                 machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
         if machine.actions:
@@ -532,7 +529,7 @@ class Engine:
         timeout: float | None,
         fencing_token: HlcTimestamp | None,
     ) -> None:
-        moment, output = self._now(), self._link.output
+        moment = self._now()
         for command in chunk:
             slot = batch.slot()
             if isinstance(command, StateStoreError):
@@ -541,8 +538,6 @@ class Engine:
                 self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
             else:
                 self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
-            if output.unflushed >= FLUSH_EVERY:
-                self._link.output.flush()
 
     def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""

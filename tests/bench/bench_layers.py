@@ -102,8 +102,7 @@ class Layers:
             events = self._connection.take_events()
         with self._timed("machine: take events, resolve and acknowledge"):
             now = _now()
-            for event in events:
-                self._machine.receive(event, now)
+            self._machine.receive(events, now)
 
     def _carry_out(self) -> None:
         for action in self._machine.take_actions():

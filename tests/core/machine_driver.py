@@ -244,7 +244,7 @@ class MachineDriver:
     # -- the driver's events -------------------------------------------------------------------------------------------
 
     def receive(self, event: Any) -> list[Done]:
-        self.machine.receive(event, self.now)
+        self.machine.receive([event], self.now)
         return self.take()
 
     def connect(self, *, session_present: bool = False, **options: Any) -> list[Done]:

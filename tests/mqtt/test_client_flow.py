@@ -91,8 +91,7 @@ class Client:
             wanted, events = self.machine.take_actions(), self.connection.take_events()
             for action in wanted:
                 self._perform(action)
-            for event in events:
-                self.machine.receive(event, self.now)
+            self.machine.receive(events, self.now)
             if not wanted and not events:
                 break
         for packet in self._decoder.feed(b"".join(self.connection.outbox)):

@@ -170,11 +170,11 @@ class Process(Host):
 
     def _take_events(self, connection: ClientConnection) -> None:
         now = self.instant()
-        for event in connection.take_events():
-            if isinstance(event, Closed):
-                self._connection = self.machine.output.connection = None
-                self._hang_up()
-            self.machine.receive(event, now)
+        events = connection.take_events()
+        if events and isinstance(events[-1], Closed):
+            self._connection = self.machine.output.connection = None
+            self._hang_up()
+        self.machine.receive(events, now)
 
     def _open(self, action: Open) -> None:
         """The TCP handshake, in another thread."""

@@ -187,7 +187,10 @@ class _Name(dict[str, bytes]):
         self._start = bytes((USER_PROPERTY,)) + encode_text(name)
 
     def write(self, value: str) -> bytes:
-        data = self._start + encode_text(value)
+        if value.isascii() and len(value) <= _LONGEST_VALUE and "\0" not in value:  # :func:`encode_text`, in line
+            data = self._start + len(value).to_bytes(2, "big") + value.encode()
+        else:
+            data = self._start + encode_text(value)
         if len(self) < _VALUES and len(value) <= _LONGEST_VALUE:
             self[value] = data
         return data
@@ -419,9 +422,10 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
     :class:`Publish`.
     """
     topic, packet_id, start = _header(first, data, pos, end, context)
-    # One or two bytes, mostly: in line for the reason below.
-    if start < end and data[start] < 128:
+    if start < end and data[start] < 128:  # :func:`read_variable`, in line for one byte and for two
         size, stop = data[start], start + 1
+    elif start + 1 < end and 0 < data[start + 1] < 128:
+        size, stop = data[start] + ((data[start + 1] - 1) << 7), start + 2
     else:
         size, stop = read_variable(data, start, end)
     body = stop + size
@@ -441,7 +445,9 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
             correlation = data[stop + template.correlation_at : stop + template.between_at]
         if template.name is not None:
             try:
-                value = plain_text(data[stop + template.value_at : stop + template.after_at])
+                value = data[stop + template.value_at : stop + template.after_at].decode()
+                if "\0" in value:
+                    raise ValueError
             except ValueError:
                 read_text(data, stop + template.value_at - 2, body)  # raises, and says where
                 raise

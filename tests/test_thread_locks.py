@@ -17,10 +17,10 @@ import raft_client.sync.primitives
 import statestore_client.clocks
 import statestore_client.errors
 import statestore_client.reports
-import statestore_client.sync.waiters
+import statestore_client.sync.primitives
 from raft_client import thread_locks as of_raft
 from statestore_client import thread_locks as of_store
-from statestore_client.sync.waiters import Bell, Guard, OneCaller
+from statestore_client.sync.primitives import Bell, Guard, OneCaller
 
 BOTH = pytest.mark.parametrize("locks", [of_store, of_raft], ids=["statestore", "raft"])
 IN_TURN = {
@@ -28,7 +28,7 @@ IN_TURN = {
     "raft mutex": of_raft.Mutex,
     "statestore mutex in time": lambda: of_store.Mutex().within(5, TimeoutError),
     "raft mutex in time": lambda: of_raft.Mutex().within(None, TimeoutError),
-    "statestore reader": statestore_client.sync.waiters.OneReader,
+    "statestore reader": statestore_client.sync.primitives.OneReader,
     "raft reader": raft_client.sync.primitives.OneReader,
     "caller": lambda: OneCaller("one at a time"),
     "guard": Guard,

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
-from statestore_client.aio.callbacks import check_callback
 from statestore_client.aio.engine import Engine, Link
 from statestore_client.aio.leases import AsyncLease
 from statestore_client.aio.locks import AsyncElection, AsyncLock
+from statestore_client.aio.primitives import check_callback
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import Clock, now
 from statestore_client.core import arguments
@@ -42,8 +42,8 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
+from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.mqtt.driver import aio_connector, share_aio
-from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from statestore_client.action_runner import ActionRunner
-from statestore_client.aio.callbacks import Calls, Tasks, Worker, finish
-from statestore_client.aio.waiters import Batch, BatchSlot, Waiter
+from statestore_client.aio.primitives import Batch, BatchSlot, Calls, Tasks, Waiter, Worker, finish
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
 from statestore_client.core.arguments import (

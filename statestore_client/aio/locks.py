@@ -11,9 +11,8 @@ from typing import Final, NoReturn, Self
 
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.leases import AsyncLease
-from statestore_client.aio.steps import elapsed, run_steps
-from statestore_client.aio.waiters import Mutex, OneCaller
+from statestore_client.aio.leases import AsyncLease, elapsed, run_steps
+from statestore_client.aio.primitives import Mutex, OneCaller
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import monotonic
 from statestore_client.core import locks

@@ -8,9 +8,8 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self
 
-from statestore_client.aio.callbacks import Worker, call_back, check_callback
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.waiters import Bell, Mutex, OneReader
+from statestore_client.aio.primitives import Bell, Mutex, OneReader, Worker, call_back, check_callback
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.arguments import check_wait

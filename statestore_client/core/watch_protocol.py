@@ -32,8 +32,8 @@ from statestore_client.wire.commands import Command, Get, KeyNotify
 from statestore_client.wire.hlc import MAX_DRIFT_MS, HlcTimestamp
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import IncomingMessage
-from statestore_client.wire.notifications import decode_notification
 from statestore_client.wire.protocol import TIMESTAMP, notification_filter, parse_notification_topic
+from statestore_client.wire.replies import decode_notification
 
 
 class WatchProtocol:

@@ -21,7 +21,7 @@ from statestore_client.core.results import Item
 from statestore_client.errors import ClosedError, StateStoreError
 from statestore_client.wire.commands import Command, Get, KeyNotify
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.notifications import Notification, Operation
+from statestore_client.wire.replies import Notification, Operation
 
 
 class _Phase(Enum):

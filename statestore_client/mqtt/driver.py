@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import SettingsError
-from statestore_client.mqtt.opening import OpenSocket
+from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Alternatives, Event, OutgoingMessage
 
@@ -160,9 +160,9 @@ def aio_connector(
 
         return NativeAioConnector(settings, client_id=client_id, open_socket=open_socket)
     _refuse_open_socket(open_socket)
-    from statestore_client.mqtt import paho_aio, paho_owned  # paho takes 80 ms to import
+    from statestore_client.mqtt import paho_driver, paho_owned  # paho takes 80 ms to import
 
-    return paho_aio.PahoAioConnector(paho_owned.OwnedConnector(settings, client_id=client_id))
+    return paho_driver.PahoAioConnector(paho_owned.OwnedConnector(settings, client_id=client_id))
 
 
 def share_sync(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SyncConnector]:
@@ -173,7 +173,7 @@ def share_sync(paho_client: PahoClient, options: SharedOptions) -> tuple[str, Co
 def share_aio(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, AioConnector]:
     """Client id, settings and connector for an event loop that shares the application's paho client."""
     client_id, settings, connector = _share(paho_client, options)
-    from statestore_client.mqtt.paho_aio import PahoAioConnector  # only who has a paho client needs paho
+    from statestore_client.mqtt.paho_driver import PahoAioConnector  # only who has a paho client needs paho
 
     return client_id, settings, PahoAioConnector(connector)
 

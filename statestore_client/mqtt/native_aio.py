@@ -17,7 +17,7 @@ from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.credentials import client_context
-from statestore_client.mqtt.dialing import AioDialer, Line
+from statestore_client.mqtt.dialing import AioDialer, Line, OpenSocket, in_own_thread
 from statestore_client.mqtt.driver import AioDriver
 from statestore_client.mqtt.native import (
     HAS_SENDMSG,
@@ -26,7 +26,6 @@ from statestore_client.mqtt.native import (
     NativeDriver,
     drop_sent,
 )
-from statestore_client.mqtt.opening import OpenSocket, in_own_thread
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Connected, Event
 

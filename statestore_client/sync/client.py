@@ -38,13 +38,13 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
+from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.mqtt.driver import share_sync, sync_connector
-from statestore_client.mqtt.opening import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
-from statestore_client.sync.callbacks import check_callback
 from statestore_client.sync.engine import Engine, Link
 from statestore_client.sync.leases import Lease
 from statestore_client.sync.locks import Election, Lock
+from statestore_client.sync.primitives import check_callback
 from statestore_client.sync.watch import Watch
 
 if TYPE_CHECKING:

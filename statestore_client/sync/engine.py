@@ -53,10 +53,9 @@ from statestore_client.errors import BusyError, ConnectionLostError, ForkedClien
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
-from statestore_client.sync.callbacks import Worker, call_back
+from statestore_client.sync.primitives import Batch, BatchSlot, Waiter, Worker, call_back
 from statestore_client.sync.section import Section
 from statestore_client.sync.socket_loan import SocketLoan
-from statestore_client.sync.waiters import Batch, BatchSlot, Waiter
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 

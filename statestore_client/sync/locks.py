@@ -28,9 +28,8 @@ from statestore_client.errors import (
     TransportError,
 )
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.leases import Lease
-from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.waiters import Mutex, OneCaller
+from statestore_client.sync.leases import Lease, elapsed, run_steps
+from statestore_client.sync.primitives import Mutex, OneCaller
 from statestore_client.sync.watch import Watch
 
 

@@ -20,7 +20,7 @@ from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.mqtt.driver import SyncDriver
-from statestore_client.sync.waiters import InputPoller
+from statestore_client.sync.primitives import InputPoller
 
 #: Calls that follow each other within this time (seconds) are a loop.
 _TIGHT_LOOP_S: Final = 0.002

@@ -15,9 +15,8 @@ from statestore_client.core.arguments import check_wait
 from statestore_client.core.event_queue import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
-from statestore_client.sync.callbacks import Worker, call_back, check_callback
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.waiters import Bell, Mutex, OneReader
+from statestore_client.sync.primitives import Bell, Mutex, OneReader, Worker, call_back, check_callback
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 

@@ -1,4 +1,4 @@
-"""The answers of the state store: bytes <-> replies.
+"""The answers of the state store, and its notifications of changed keys: bytes <-> values.
 
 Writing differs by dialect; reading accepts what either of them, or a server written from the document, sends:
 
@@ -15,28 +15,36 @@ reply                   real service                published document
 :class:`Keys`           ``*2 *1 $3 key $5 token``   has no SCAN
 ======================  ==========================  ======================================
 
-Source: state store protocol, "Response format" to "-ERR responses", "KEYNOTIFY response message".
+The document's word for a deleted key in a notification is ``DEL``, the real service sends ``DELETE``; both are read.
+
+Source: state store protocol, "Response format" to "-ERR responses", "KEYNOTIFY response message", "KEYNOTIFY
+notification message format".
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, TypeAlias
 
 import attrs
 
 from statestore_client import errors
 from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.resp3 import (
     ErrorString,
+    Limits,
     SimpleString,
     Value,
     cut_blob,
     cut_large_blob,
     decode,
     encode,
+    encode_array,
     encode_blob,
     encode_error,
+    split_blobs,
 )
 
 
@@ -213,3 +221,50 @@ def _page(value: tuple[Value, ...]) -> Keys:
     if len(names) != len(keys):
         raise Resp3Error("a key in a SCAN page is not a blob", offset=0)
     return Keys(names, token if isinstance(token, bytes) else None)
+
+
+class Operation(StrEnum):
+    """What happened to the key."""
+
+    SET = "SET"
+    DELETE = "DELETE"  # by DEL, VDEL, or because it expired
+
+
+@hot_value
+class Notification:
+    """``value`` is what the key was set to; None after a deletion, and when a server leaves it out."""
+
+    operation: Operation
+    value: bytes | None = attrs.field(default=None, repr=False)
+
+
+_DELETED: Final = Notification(Operation.DELETE)
+_DELETE_PAYLOAD: Final = {
+    Dialect.SERVICE: b"*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n",
+    Dialect.DOCUMENT: b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n",
+}
+
+
+def encode_notification(notification: Notification, dialect: Dialect = Dialect.SERVICE) -> bytes:
+    """The payload of the message."""
+    if notification.operation is Operation.DELETE:
+        return _DELETE_PAYLOAD[dialect]
+    value = notification.value
+    if value is None:
+        return encode_array((b"NOTIFY", b"SET"))
+    return b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$%d\r\n%b\r\n" % (len(value), value)
+
+
+_WORDS: Final = Limits(max_items=4, max_depth=1)
+
+
+def decode_notification(payload: bytes) -> Notification:
+    """Read the payload of a message on a notification topic. Raises Resp3Error."""
+    match split_blobs(payload) or decode(payload, limits=_WORDS):
+        case (b"NOTIFY", b"SET", b"VALUE", bytes() as value):
+            return Notification(Operation.SET, value)
+        case (b"NOTIFY", b"SET"):
+            return Notification(Operation.SET)
+        case (b"NOTIFY", b"DELETE" | b"DEL"):
+            return _DELETED
+    raise Resp3Error("this is not a notification of a state store", offset=0)

@@ -11,7 +11,7 @@ import threading
 import pytest
 from support.programs import run_program
 
-from statestore_client.sync.waiters import InputPoller
+from statestore_client.sync.primitives import InputPoller
 
 _HEAD = """
 import gc, os, signal, threading, time

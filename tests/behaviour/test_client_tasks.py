@@ -28,7 +28,7 @@ from statestore_client import (
 )
 from statestore_client.server import EmbeddedServer
 from statestore_client.sync import watch
-from statestore_client.sync.waiters import Batch, acquired
+from statestore_client.sync.primitives import Batch, acquired
 from statestore_client.thread_locks import LONGEST_NAP_S
 
 

@@ -6,8 +6,8 @@ from stub import Echo
 
 from statestore_client.mqtt.packets import Connack, Connect, Packet, Puback, Publish, PublishProperties, encode
 from statestore_client.wire.commands import KeyNotify, Set, decode_command
-from statestore_client.wire.notifications import Notification, Operation, encode_notification
 from statestore_client.wire.protocol import Dialect, notification_topic
+from statestore_client.wire.replies import Notification, Operation, encode_notification
 
 __all__ = ["GO_KEY", "Pusher"]
 

@@ -30,9 +30,8 @@ from statestore_client.server.store import StateStore
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.kvstore.codec import decode as decode_site_message
-from statestore_client.wire.notifications import decode_notification
 from statestore_client.wire.protocol import Dialect
-from statestore_client.wire.replies import decode_reply
+from statestore_client.wire.replies import decode_notification, decode_reply
 
 pytestmark = [pytest.mark.ci, pytest.mark.scaled]
 

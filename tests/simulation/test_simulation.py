@@ -78,7 +78,7 @@ MUTANTS.replace(
 MUTANTS.replace("server_that_checks_no_token", store, "pass_fence", lambda _mark, token: token, "was applied under")
 MUTANTS.replace(
     "watch_that_reads_nothing_after_a_reconnect", WatchTable, "notifying",
-    lambda table, key: table._activate(key, table._keys[key]), "last saw",
+    lambda table, key: table._activate(key, table.keys[key]), "last saw",
 )  # fmt: skip
 MUTANTS.replace("watch_that_takes_what_comes_again_for_news", watches, "_is_outdated", lambda *_: False, " saw ")
 _FORGETFUL = ResponseCacheLimits(max_entries=0)

@@ -9,12 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import Resp3Error
-from statestore_client.wire.notifications import (
-    Notification,
-    Operation,
-    decode_notification,
-    encode_notification,
-)
 from statestore_client.wire.protocol import (
     COMMAND_TOPIC,
     Dialect,
@@ -23,6 +17,12 @@ from statestore_client.wire.protocol import (
     notification_topic,
     parse_notification_topic,
     response_topic,
+)
+from statestore_client.wire.replies import (
+    Notification,
+    Operation,
+    decode_notification,
+    encode_notification,
 )
 
 SET_ABC = b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$3\r\nabc\r\n"

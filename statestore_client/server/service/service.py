@@ -69,7 +69,6 @@ from statestore_client.server.service.response_cache import ResponseCache, Respo
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.notifications import Notification, Operation, encode_notification
 from statestore_client.wire.protocol import (
     COMMAND_TOPIC,
     CONTENT_TYPE,
@@ -87,7 +86,16 @@ from statestore_client.wire.protocol import (
     Dialect,
     notification_topic,
 )
-from statestore_client.wire.replies import OK, Keys, Refused, Reply, encode_reply
+from statestore_client.wire.replies import (
+    OK,
+    Keys,
+    Notification,
+    Operation,
+    Refused,
+    Reply,
+    encode_notification,
+    encode_reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

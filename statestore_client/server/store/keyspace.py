@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from statestore_client.wire.hlc import HlcTimestamp
     from statestore_client.wire.instant import Instant
-    from statestore_client.wire.notifications import Notification
-    from statestore_client.wire.replies import Reply
+    from statestore_client.wire.replies import Notification, Reply
 
 # -- values ------------------------------------------------------------------------------------------------------------
 #

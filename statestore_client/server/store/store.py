@@ -60,9 +60,20 @@ from statestore_client.server.store.keyspace import (
 from statestore_client.server.store.scan import scan
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
-from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.protocol import Dialect
-from statestore_client.wire.replies import COUNT_0, COUNT_1, MISSING, NOT_APPLIED, OK, Found, Keys, Refused, Reply
+from statestore_client.wire.replies import (
+    COUNT_0,
+    COUNT_1,
+    MISSING,
+    NOT_APPLIED,
+    OK,
+    Found,
+    Keys,
+    Notification,
+    Operation,
+    Refused,
+    Reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -19,7 +19,7 @@ from statestore_client.wire.commands import Command, Del, KeyNotify, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.kvstore.value import MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_VERSION, Value
-from statestore_client.wire.notifications import Notification, Operation
+from statestore_client.wire.replies import Notification, Operation
 
 WALL = 1_696_374_425_000
 TTL_MS = 8_000

@@ -10,9 +10,8 @@ from store_driver import NEX, NX, Driver
 from statestore_client.server.journal import Journal, Stream
 from statestore_client.server.store import Outcome
 from statestore_client.server.store.store import CHANGES_AT_ONCE, EXPIRIES_PER_TICK
-from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.protocol import Dialect
-from statestore_client.wire.replies import COUNT_0, MISSING, OK, Found, Keys
+from statestore_client.wire.replies import COUNT_0, MISSING, OK, Found, Keys, Notification, Operation
 
 DELETED = Notification(Operation.DELETE)
 

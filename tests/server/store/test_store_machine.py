@@ -15,8 +15,7 @@ from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, OBSERVATION_OVERHEAD_BYTES
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.notifications import Operation
-from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused
+from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Operation, Refused
 
 if TYPE_CHECKING:
     from statestore_client.server.store import Change

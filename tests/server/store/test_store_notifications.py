@@ -8,9 +8,8 @@ from store_driver import Driver, refusal
 from statestore_client.errors import QuotaExceededError
 from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.keyspace import Observers
-from statestore_client.wire.notifications import Notification, Operation
 from statestore_client.wire.protocol import Dialect
-from statestore_client.wire.replies import COUNT_0, OK
+from statestore_client.wire.replies import COUNT_0, OK, Notification, Operation
 
 DELETED = Notification(Operation.DELETE)
 

@@ -42,8 +42,7 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
-from statestore_client.mqtt.dialing import OpenSocket
-from statestore_client.mqtt.driver import aio_connector, share_aio
+from statestore_client.mqtt.driver import OpenSocket, aio_connector, share_aio
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 
 if TYPE_CHECKING:

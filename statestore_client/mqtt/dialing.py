@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import attrs
 
@@ -25,6 +25,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, SettingsError
 from statestore_client.mqtt.addresses import Address, Addresses, Sockaddr, Turn
 from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.thread_locks import Mutex
 from statestore_client.wire.messages import Closed
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-#: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.
-OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 
 
 class Errand(Generic[T]):

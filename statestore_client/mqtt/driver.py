@@ -11,11 +11,11 @@ what ``Closed`` tells.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from statestore_client.errors import SettingsError
-from statestore_client.mqtt.dialing import OpenSocket
 from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Alternatives, Event, OutgoingMessage
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from statestore_client.mqtt.paho_shared import PahoClient, SharedConnector
+
+#: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.
+OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 
 # When the shells flush.
 

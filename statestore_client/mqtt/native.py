@@ -23,7 +23,8 @@ from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.client_connection import ClientConnection, ClientSession, PublishCall
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.credentials import LOOK_EVERY_S, ServiceAccountToken, client_context, read_password
-from statestore_client.mqtt.dialing import Dialer, Line, OpenSocket
+from statestore_client.mqtt.dialing import Dialer, Line
+from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Closed, Event
 

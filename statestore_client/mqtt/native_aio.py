@@ -17,8 +17,8 @@ from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.closing import unreachable
 from statestore_client.mqtt.credentials import client_context
-from statestore_client.mqtt.dialing import AioDialer, Line, OpenSocket, in_own_thread
-from statestore_client.mqtt.driver import AioDriver
+from statestore_client.mqtt.dialing import AioDialer, Line, in_own_thread
+from statestore_client.mqtt.driver import AioDriver, OpenSocket
 from statestore_client.mqtt.native import (
     HAS_SENDMSG,
     PIECES_AT_ONCE,

@@ -23,7 +23,8 @@ from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.client_connection import MOST_WAITING, RECEIVE_MAXIMUM
-from statestore_client.mqtt.dialing import Line, OpenSocket
+from statestore_client.mqtt.dialing import Line
+from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.mqtt.packets.decoder import LONGEST_HEADER, check_header
 from statestore_client.settings import ConnectionSettings
 

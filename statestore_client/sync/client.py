@@ -38,8 +38,7 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
-from statestore_client.mqtt.dialing import OpenSocket
-from statestore_client.mqtt.driver import share_sync, sync_connector
+from statestore_client.mqtt.driver import OpenSocket, share_sync, sync_connector
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.sync.engine import Engine, Link
 from statestore_client.sync.leases import Lease

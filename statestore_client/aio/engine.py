@@ -20,7 +20,6 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from statestore_client.action_runner import ActionRunner
 from statestore_client.aio.primitives import Batch, BatchSlot, Calls, Tasks, Waiter, Worker, finish
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
@@ -35,14 +34,13 @@ from statestore_client.core.arguments import (
     token_of,
 )
 from statestore_client.core.request import Request
-from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
+from statestore_client.shell import BaseEngine, BaseLink
 from statestore_client.wire.commands import Command
-from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.messages import Closed, Event
 
 logger: logging.Logger = logging.getLogger("statestore_client")
@@ -51,7 +49,7 @@ logger: logging.Logger = logging.getLogger("statestore_client")
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
-class Link(ActionRunner[AioDriver]):
+class Link(BaseLink[AioDriver]):
     """The connection of one client, in the loop that opened it."""
 
     def __init__(
@@ -63,10 +61,8 @@ class Link(ActionRunner[AioDriver]):
         clock: Clock,
         connector: AioConnector,
     ) -> None:
-        super().__init__(settings, client_id, give_up_on=give_up_on, connector=connector)
+        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector)
         self._connector = connector
-        #: Where it reads the time.
-        self.now = clock
         #: The loop that opened it.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._newest: AioDriver | None = None  # the driver in use, or its successor that is connecting
@@ -280,18 +276,12 @@ _CLOSED_LOOP: Final = (
 )
 
 
-class Engine:
+class Engine(BaseEngine):
     """One client without the user's methods."""
 
     def __init__(self, link: Link) -> None:
-        self._pid = os.getpid()
-        self._settings = link.settings
-        self._now = link.now
+        super().__init__(link)
         self._link = link
-        self._machine = link.machine
-        self._requests = link.machine.request_table
-        #: Whether it was opened without waiting for the connection.
-        self.is_in_background: bool = False
 
     async def open(self, timeout: float | None, *, wait: bool = True) -> None:
         """Start to connect and, unless that goes on in the background, wait until requests can leave."""
@@ -382,23 +372,6 @@ class Engine:
             await batch.wait(depth)
         return 2 * depth - batch.outstanding
 
-    def _submit_chunk(
-        self,
-        chunk: list[Command | FencedCommand | StateStoreError],
-        batch: Batch,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None,
-    ) -> None:
-        moment = self._now()
-        for command in chunk:
-            slot = batch.slot()
-            if isinstance(command, StateStoreError):
-                slot.reject(command)
-            elif isinstance(command, FencedCommand):
-                self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
-            else:
-                self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
-
     async def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         waiter = Waiter(loop=self._usable_loop())
@@ -479,39 +452,6 @@ class Engine:
         """Return when DISCONNECT is written, or nobody takes it, and the connection and all tasks have ended."""
         if os.getpid() == self._pid and not self._link.has_ended and self._link.loop is not None:
             await self._link.join()
-
-    def seconds(self, timeout: Timeout) -> float | None:
-        """A time limit as the user gave it; None for none."""
-        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
-
-    @property
-    def state(self) -> ConnectionState:
-        """The connection's state now."""
-        return self._machine.state
-
-    @property
-    def stats(self) -> ExchangeStats:
-        """Counters since the client was made."""
-        return self._requests.stats
-
-    @property
-    def store_id(self) -> str | None:
-        """The store that answered last; None if it does not say which it is."""
-        return self._requests.store_id
-
-    def check_open(self) -> None:
-        """Raise what every call gets once the client is closed."""
-        self._machine.check_open()
-
-    @property
-    def trouble(self) -> str | None:
-        """Why no request can leave just now; None while connected."""
-        return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
-
-    @property
-    def is_own(self) -> bool:
-        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
-        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def check_process(self) -> None:
         """Raise in a forked child."""

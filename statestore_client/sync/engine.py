@@ -33,7 +33,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from statestore_client import thread_locks
-from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import Clock, monotonic
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
 from statestore_client.core.arguments import (
@@ -47,12 +46,12 @@ from statestore_client.core.arguments import (
     token_of,
 )
 from statestore_client.core.request import Request
-from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, within
 from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
 from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
+from statestore_client.shell import BaseEngine, BaseLink
 from statestore_client.sync.primitives import Batch, BatchSlot, Waiter, Worker, call_back
 from statestore_client.sync.section import Section
 from statestore_client.sync.socket_loan import SocketLoan
@@ -71,7 +70,7 @@ _SLICE_S: Final = 0.02
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
-class Link(ActionRunner[SyncDriver]):
+class Link(BaseLink[SyncDriver]):
     """The connection of one client. The machine, the driver and ``loan`` are used inside ``section``."""
 
     def __init__(
@@ -83,11 +82,9 @@ class Link(ActionRunner[SyncDriver]):
         clock: Clock,
         connector: SyncConnector,
     ) -> None:
-        super().__init__(settings, client_id, give_up_on=give_up_on, connector=connector)
+        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector)
         self._connector = connector
         self._on_state = on_state
-        #: Where it reads the time.
-        self.now = clock
         self._to_tell: list[StateChanged] = []
         self._log = ConnectionLog(client_id)
         self.section: Section = Section(self.interrupted)
@@ -369,18 +366,12 @@ class Link(ActionRunner[SyncDriver]):
 ON_ITS_WAY: Final = DeleteResult(1, None)
 
 
-class Engine:
+class Engine(BaseEngine):
     """One client without the user's methods."""
 
     def __init__(self, link: Link) -> None:
-        self._pid = os.getpid()
-        self._settings = link.settings
-        self._now = link.now
+        super().__init__(link)
         self._link = link
-        self._machine = link.machine
-        self._requests = link.machine.request_table
-        #: Whether it was opened without waiting for the connection.
-        self.is_in_background: bool = False
 
     def open(self, timeout: float | None, *, wait: bool = True) -> None:
         """Start the network thread and, unless it is to connect in the background, wait until requests can leave."""
@@ -521,23 +512,6 @@ class Engine:
         self._requests.cancel_all(lambda w: isinstance(w, BatchSlot) and w.batch is batch, self._now())
         self._link.perform()
 
-    def _submit_chunk(
-        self,
-        chunk: list[Command | FencedCommand | StateStoreError],
-        batch: Batch,
-        timeout: float | None,
-        fencing_token: HlcTimestamp | None,
-    ) -> None:
-        moment = self._now()
-        for command in chunk:
-            slot = batch.slot()
-            if isinstance(command, StateStoreError):
-                slot.reject(command)
-            elif isinstance(command, FencedCommand):
-                self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
-            else:
-                self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)
-
     def watch(self, key: bytes, observer: Observer, options: WatchOptions, *, timeout: float | None) -> None:
         """Watch ``key``; returns when no later change can be missed."""
         self._check_usable()
@@ -616,39 +590,6 @@ class Engine:
         """Return when DISCONNECT is written, or nobody takes it, and the network thread has ended."""
         if os.getpid() == self._pid:
             self._link.join()
-
-    def seconds(self, timeout: Timeout) -> float | None:
-        """A time limit as the user gave it; None for none."""
-        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
-
-    @property
-    def state(self) -> ConnectionState:
-        """The connection's state now."""
-        return self._machine.state
-
-    @property
-    def stats(self) -> ExchangeStats:
-        """Counters since the client was made."""
-        return self._requests.stats
-
-    @property
-    def store_id(self) -> str | None:
-        """The store that answered last; None if it does not say which it is."""
-        return self._requests.store_id
-
-    def check_open(self) -> None:
-        """Raise what every call gets once the client is closed."""
-        self._machine.check_open()
-
-    @property
-    def trouble(self) -> str | None:
-        """Why no request can leave just now; None while connected."""
-        return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
-
-    @property
-    def is_own(self) -> bool:
-        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
-        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def check_process(self) -> None:
         """Raise in a forked child."""

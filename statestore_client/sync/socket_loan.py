@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Final
 
-from statestore_client.action_runner import ActionRunner
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import ConnectionState, StateChanged
 from statestore_client.mqtt.driver import SyncDriver
+from statestore_client.shell import BaseLink
 from statestore_client.sync.primitives import InputPoller
 
 #: Calls that follow each other within this time (seconds) are a loop.
@@ -46,7 +46,7 @@ class SocketLoan:
 
     def __init__(
         self,
-        link: ActionRunner[SyncDriver],
+        link: BaseLink[SyncDriver],
         to_tell: Collection[StateChanged],
         waiting: Collection[object],
         wake: Callable[[], None],

@@ -1,16 +1,20 @@
-"""The half of a client's connection that both shells share, which add the waiting.
+"""What both shells share, the one with threads and the one with an event loop; they add the waiting.
 
-It makes the machine, and carries out on the driver what the machine asks for beside its requests. It never waits, and
-belongs to one thread at a time: the shells see to that. They open connections, and report each change of the state.
+:class:`BaseLink` makes the machine, and carries out on the driver what the machine asks for beside its requests.
+:class:`BaseEngine` has what a client says of itself. Neither waits, and both belong to one thread at a time: the shells
+see to that. They open connections, and report each change of the state.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
     ConnectionState,
     Disconnect,
@@ -21,18 +25,22 @@ from statestore_client.core.actions import (
     Ping,
     StateChanged,
     Subscribe,
+    Waiter,
 )
+from statestore_client.core.arguments import DEFAULT_TIMEOUT, FencedCommand, Timeout, check_timeout
 from statestore_client.core.connection import Backoff, ClientMachine, node_id
+from statestore_client.core.request_table import ExchangeStats
 from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.driver import Connector, Driver
 from statestore_client.settings import ConnectionSettings
 from statestore_client.tracing import tracer
-from statestore_client.wire.hlc import HybridLogicalClock
+from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
 D = TypeVar("D", bound=Driver)
 
 
-class ActionRunner(ABC, Generic[D]):
+class BaseLink(ABC, Generic[D]):
     """The machine of one client, and the driver of its connection.
 
     :param give_up_on: what ends the client, if connecting again in the same way will not cure it.
@@ -45,12 +53,15 @@ class ActionRunner(ABC, Generic[D]):
         client_id: str,
         *,
         give_up_on: tuple[type[StateStoreError], ...],
+        clock: Clock,
         connector: Connector,
     ) -> None:
         #: The MQTT client's name.
         self.client_id: str = client_id
         #: What the client was made with.
         self.settings: ConnectionSettings = settings
+        #: Where it reads the time.
+        self.now: Clock = clock
         self.machine: ClientMachine = ClientMachine(
             client_id,
             # The machine is used by one thread at a time, so its clock is, too.
@@ -125,3 +136,73 @@ class ActionRunner(ABC, Generic[D]):
             case Drop():
                 driver.abort()
                 self.output.unflushed += 1  # the flush, or whoever polls, takes the news from the driver
+
+
+class Slots(Protocol):
+    """A batch of requests."""
+
+    def slot(self) -> Waiter:
+        """The waiter of the next one."""
+
+
+class BaseEngine:
+    """The calls of a client, as far as they do not wait."""
+
+    def __init__(self, link: BaseLink[Any]) -> None:
+        self._pid = os.getpid()
+        self._settings = link.settings
+        self._now: Clock = link.now
+        self._machine = link.machine
+        self._requests = link.machine.request_table
+        #: Whether it was opened without waiting for the connection.
+        self.is_in_background: bool = False
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """A time limit as the user gave it; None for none."""
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else check_timeout(timeout)
+
+    @property
+    def state(self) -> ConnectionState:
+        """The connection's state now."""
+        return self._machine.state
+
+    @property
+    def stats(self) -> ExchangeStats:
+        """Counters since the client was made."""
+        return self._requests.stats
+
+    @property
+    def store_id(self) -> str | None:
+        """The store that answered last; None if it does not say which it is."""
+        return self._requests.store_id
+
+    def check_open(self) -> None:
+        """Raise what every call gets once the client is closed."""
+        self._machine.check_open()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no request can leave just now; None while connected."""
+        return None if self._machine.state is ConnectionState.CONNECTED else self._machine.situation
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a finalizer may end what this has: not in a forked child, and not when Python itself ends."""
+        return os.getpid() == self._pid and not sys.is_finalizing()
+
+    def _submit_chunk(
+        self,
+        chunk: list[Command | FencedCommand | StateStoreError],
+        batch: Slots,
+        timeout: float | None,
+        fencing_token: HlcTimestamp | None,
+    ) -> None:
+        moment = self._now()
+        for command in chunk:
+            slot = batch.slot()
+            if isinstance(command, StateStoreError):
+                slot.reject(command)
+            elif isinstance(command, FencedCommand):
+                self._requests.submit(command.command, slot, moment, timeout=timeout, fencing_token=command.token)
+            else:
+                self._requests.submit(command, slot, moment, timeout=timeout, fencing_token=fencing_token)

@@ -327,7 +327,7 @@ def test_a_claim_that_was_interrupted_is_taken_back() -> None:
     gate = Gate()
 
     def is_waiting(thread: int) -> bool:
-        return any(f.filename.endswith("waiters.py") for f in traceback.extract_stack(sys._current_frames()[thread]))
+        return any(f.filename.endswith("primitives.py") for f in traceback.extract_stack(sys._current_frames()[thread]))
 
     def interrupt(main: int) -> None:
         gate.reached.wait(10)

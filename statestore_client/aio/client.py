@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
 
@@ -21,6 +21,7 @@ from statestore_client.core import arguments
 from statestore_client.core.actions import ConnectionState, ErrorClasses, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
+    BatchCommands,
     Bytes,
     ConditionName,
     SetItem,
@@ -29,7 +30,6 @@ from statestore_client.core.arguments import (
     check_batch,
     check_error_classes,
     check_function,
-    check_timeout,
 )
 from statestore_client.core.event_queue import Overflow
 from statestore_client.core.leases import check_after
@@ -44,6 +44,8 @@ from statestore_client.errors import (
 )
 from statestore_client.mqtt.driver import OpenSocket, aio_connector, share_aio
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
+from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HlcTimestamp
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_shared import PahoClient
@@ -461,6 +463,7 @@ class AsyncGuardedStore:
 
     def __init__(self, store: AsyncStateStoreClient, lease: AsyncLease) -> None:
         self._store = store
+        self._engine = store._engine  # noqa: SLF001 - of the same module
         self._lease = lease
 
     @property
@@ -480,36 +483,24 @@ class AsyncGuardedStore:
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> SetResult:
         """As :meth:`StateStoreClient.set`, with the lease's token."""
-        token = self._lease.fencing_token
-        return await self._call(
-            lambda wait: self._store.set(
-                key,
-                value,
-                condition=condition,
-                expected=expected,
-                expiry=expiry,
-                fencing_token=token,
-                persist=persist,
-                timeout=wait,
-            ),
-            timeout,
-        )
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        command = arguments.set_command(key, value, condition, expiry, expected, persist)
+        return cast("SetResult", await self._call(command, wait, token))
 
     async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
         """As :meth:`StateStoreClient.get`."""
-        return await self._call(lambda wait: self._store.get(key, timeout=wait), timeout)
+        wait = self._limit(timeout)
+        return cast("Item | None", await self._call(arguments.get_command(key), wait))
 
     async def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.delete`, with the lease's token."""
-        token = self._lease.fencing_token
-        return await self._call(lambda wait: self._store.delete(key, fencing_token=token, timeout=wait), timeout)
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        return cast("DeleteResult", await self._call(arguments.delete_command(key), wait, token))
 
     async def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
         """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
-        token = self._lease.fencing_token
-        return await self._call(
-            lambda wait: self._store.vdelete(key, value, fencing_token=token, timeout=wait), timeout
-        )
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        return cast("DeleteResult", await self._call(arguments.vdelete_command(key, value), wait, token))
 
     async def set_many(
         self,
@@ -520,47 +511,53 @@ class AsyncGuardedStore:
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
-        token = self._lease.fencing_token
-        items = self._while_held(pairs)
-        return await self._call(
-            lambda wait: self._store.set_many(items, expiry=expiry, fencing_token=token, persist=persist, timeout=wait),
-            timeout,
-        )
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = arguments.set_commands(self._while_held(pairs), expiry, persist)
+        return cast("list[SetResult]", await self._call_many(commands, wait, token))
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
         """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
-        items = self._while_held(keys)
-        return await self._call(lambda wait: self._store.get_many(items, timeout=wait), timeout)
+        wait = self._limit(timeout)
+        commands = arguments.get_commands(self._while_held(keys))
+        return cast("list[Item | None]", await self._call_many(commands, wait))
 
     async def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
-        token = self._lease.fencing_token
-        items = self._while_held(keys)
-        return await self._call(lambda wait: self._store.delete_many(items, fencing_token=token, timeout=wait), timeout)
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = arguments.delete_commands(self._while_held(keys))
+        return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
 
     async def vdelete_many(
         self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
     ) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
-        token = self._lease.fencing_token
-        items = self._while_held(pairs)
-        return await self._call(
-            lambda wait: self._store.vdelete_many(items, fencing_token=token, timeout=wait), timeout
-        )
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = arguments.vdelete_commands(self._while_held(pairs))
+        return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _call(self, call: Callable[[float], Awaitable[_T]], timeout: Timeout) -> _T:
+    def _limit(self, timeout: Timeout) -> float:
+        """The seconds that a request may take, or that are left of the lease. Raises once it is over."""
         self._lease.check()
-        if timeout is DEFAULT_TIMEOUT:
-            timeout = self._store.settings.request_timeout
-        timeout = check_timeout(timeout)
-        remaining = max(0.001, self._lease.remaining)
+        limit, remaining = self._engine.seconds(timeout), max(0.001, self._lease.remaining)
+        return remaining if limit is None else min(limit, remaining)
+
+    async def _call(self, command: Command, timeout: float, token: HlcTimestamp | None = None) -> object:
         try:
-            return await call(remaining if timeout is None else min(timeout, remaining))
+            return await self._engine.call(command, timeout, token)
+        except TransportError as error:
+            check_after(error, self._lease)
+            raise
+
+    async def _call_many(
+        self, commands: BatchCommands, timeout: float, token: HlcTimestamp | None = None
+    ) -> list[object]:
+        try:
+            return await self._engine.call_many(commands, timeout, token)
         except (TransportError, BatchError) as error:
             check_after(error, self._lease)
             raise

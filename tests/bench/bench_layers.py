@@ -48,6 +48,13 @@ class Slot:
         raise error
 
 
+class Connection(ClientConnection):
+    __slots__ = ()
+
+    def flush(self) -> None:
+        """What is queued is taken when the batch is complete."""
+
+
 class Layers:
     """A connected client without I/O, and the stub's logic as its broker."""
 
@@ -60,9 +67,7 @@ class Layers:
             max_in_flight=WINDOW,
             request_timeout=10.0,
         )
-        self._connection = self._machine.output.connection = ClientConnection(
-            ConnectionSettings(host="none"), CLIENT_ID
-        )
+        self._connection = self._machine.output.connection = Connection(ConnectionSettings(host="none"), CLIENT_ID)
         self._stub = Echo()
         self._stub_decoder = PacketDecoder(version=None, max_packet_size=1 << 20)
         self._stub.reset()

@@ -142,6 +142,9 @@ class _Connection:
     def acknowledge(self, ack_id: int) -> None:
         self._done.append(Acknowledge(ack_id))
 
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
 
 class MachineDriver:
     """A machine named "me", the moment, and everything that the machine asked for."""

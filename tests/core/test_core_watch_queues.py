@@ -196,6 +196,9 @@ class Link:
     def acknowledge(self, ack_id: int) -> None:
         self.acknowledged.append(ack_id)
 
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
 
 def test_a_full_watch_holds_up_those_of_all() -> None:
     """One full watch, filled twice, holds up all acknowledgements; with room they leave together and in order."""

@@ -46,6 +46,13 @@ class Observer:
         return True
 
 
+class Connection(ClientConnection):
+    __slots__ = ()
+
+    def flush(self) -> None:
+        """What is queued is looked at when everything is carried out."""
+
+
 class Waiter:
     """A caller, whose outcomes are kept under its name."""
 
@@ -83,8 +90,8 @@ class Client:
     def now(self) -> Instant:
         return Instant(self.time, round(self.time * 1000))
 
-    def _new_connection(self) -> ClientConnection:
-        return ClientConnection(ConnectionSettings(host="h"), "c", session=self._session)
+    def _new_connection(self) -> Connection:
+        return Connection(ConnectionSettings(host="h"), "c", session=self._session)
 
     def _run(self) -> None:
         while True:

@@ -50,6 +50,13 @@ class _Nobody:
         """The client was closed."""
 
 
+class _Connection(ClientConnection):
+    __slots__ = ()
+
+    def flush(self) -> None:
+        """What is queued leaves when everything is carried out."""
+
+
 class Process(Host):
     """A program with one client. It can stand still, be cut off, and die.
 
@@ -84,7 +91,7 @@ class Process(Host):
             silence_timeout=settings.silence_timeout,
         )
         self._session = ClientSession()
-        self._connection: ClientConnection | None = None
+        self._connection: _Connection | None = None
         self._link: Link | None = None
         self._links: list[Link] = []  # also closed ones: what they hold may still arrive
         self._armed = math.inf
@@ -179,7 +186,7 @@ class Process(Host):
     def _open(self, action: Open) -> None:
         """The TCP handshake, in another thread."""
         began, server = self.local, self.server
-        connection = self._connection = ClientConnection(self.settings, self.name, session=self._session)
+        connection = self._connection = _Connection(self.settings, self.name, session=self._session)
         self.machine.output.connection = connection
 
         def shake_hands() -> None:

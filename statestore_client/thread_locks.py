@@ -125,10 +125,6 @@ class Flag:
             self._gate.release()
 
 
-#: A lock to sleep on, once it is held.
-Gate: Final = threading.Lock  # noqa: TID251 - as below
-
-
 def closed_gate() -> threading.Lock:  # noqa: TID251 - to sleep on, no mutex
     """A lock to sleep on: held from the beginning, released by whoever wakes the thread that tries to take it."""
     gate = threading.Lock()  # noqa: TID251 - as above

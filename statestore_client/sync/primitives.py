@@ -14,9 +14,11 @@ from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_function, refuse_awaitable
 from statestore_client.errors import BusyError, StateStoreError
-from statestore_client.thread_locks import LONGEST_NAP_S, Gate, Within, closed_gate
+from statestore_client.thread_locks import LONGEST_NAP_S, Within, closed_gate
 from statestore_client.thread_locks import Mutex as Mutex
 
+#: To sleep on, once it is held; see :func:`closed_gate`.
+_Gate: Final = threading.Lock  # noqa: TID251 - no mutex
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
 
@@ -143,7 +145,7 @@ class Waiter:
     __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
-        self._gate = gate = Gate()
+        self._gate = gate = _Gate()
         gate.acquire()
         #: Whether there is no outcome yet.
         self.is_pending: Callable[[], bool] = gate.locked

@@ -439,10 +439,10 @@ class ClientMachine:
         (MQTT 5.0, 3.14.4).
         """
         request_table, output = self.request_table, self.output
-        self._heard_at = now.monotonic
         for event in events:
             if self._phase is _Phase.CLOSED:
                 return
+            self._heard_at = now.monotonic
             if isinstance(event, Published):
                 request_table.published(event, now)
             elif isinstance(event, IncomingMessage):

@@ -17,8 +17,6 @@ from statestore_client.errors import BusyError, StateStoreError
 from statestore_client.thread_locks import LONGEST_NAP_S, Within, closed_gate
 from statestore_client.thread_locks import Mutex as Mutex
 
-#: To sleep on, once it is held; see :func:`closed_gate`.
-_Gate: Final = threading.Lock  # noqa: TID251 - no mutex
 _HAS_POLL: Final = hasattr(select, "poll")  # Windows has only select()
 
 
@@ -145,7 +143,8 @@ class Waiter:
     __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
-        self._gate = gate = _Gate()
+        # :func:`closed_gate`, in line. By its name each time: gevent replaces it, perhaps after this module is imported.
+        self._gate = gate = threading.Lock()  # noqa: TID251 - to sleep on, no mutex
         gate.acquire()
         #: Whether there is no outcome yet.
         self.is_pending: Callable[[], bool] = gate.locked

@@ -20,7 +20,7 @@ import statestore_client.reports
 import statestore_client.sync.primitives
 from raft_client import thread_locks as of_raft
 from statestore_client import thread_locks as of_store
-from statestore_client.sync.primitives import Bell, Guard, OneCaller
+from statestore_client.sync.primitives import Bell, ExclusiveUse, Guard
 
 BOTH = pytest.mark.parametrize("locks", [of_store, of_raft], ids=["statestore", "raft"])
 IN_TURN = {
@@ -28,9 +28,9 @@ IN_TURN = {
     "raft mutex": of_raft.Mutex,
     "statestore mutex in time": lambda: of_store.Mutex().within(5, TimeoutError),
     "raft mutex in time": lambda: of_raft.Mutex().within(None, TimeoutError),
-    "statestore reader": statestore_client.sync.primitives.OneReader,
+    "statestore reader": statestore_client.sync.primitives.SingleReader,
     "raft reader": raft_client.sync.primitives.OneReader,
-    "caller": lambda: OneCaller("one at a time"),
+    "caller": lambda: ExclusiveUse("one at a time"),
     "guard": Guard,
     "bell": lambda: Bell().lock,
 }

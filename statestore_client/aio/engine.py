@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from statestore_client.aio.primitives import Batch, BatchSlot, Calls, Tasks, Waiter, Worker, finish
+from statestore_client.aio.primitives import Batch, BatchSlot, CallbackQueue, Tasks, Waiter, Worker, finish
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
 from statestore_client.core.arguments import (
@@ -36,7 +36,7 @@ from statestore_client.core.arguments import (
 from statestore_client.core.request import Request
 from statestore_client.core.results import within
 from statestore_client.errors import BusyError, ClosedError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, AioConnector, AioDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, MAX_WAITING_ACKS, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.shell import BaseEngine, BaseLink
@@ -73,7 +73,7 @@ class Link(BaseLink[AioDriver]):
         self.tasks: Tasks = Tasks()
         # In a task of its own: the listener may call the client, which is in the middle of carrying out actions.
         what = f"the state listener of client {client_id}"
-        self._on_state = None if on_state is None else Calls(what, on_state, self.tasks)
+        self._on_state = None if on_state is None else CallbackQueue(what, on_state, self.tasks)
         self._log = ConnectionLog(client_id)
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf  # when it fires
@@ -205,7 +205,7 @@ class Link(BaseLink[AioDriver]):
 
     def _end_turn(self) -> None:
         self._turn_end = None
-        if self.output.unflushed or self.output.unflushed_acks > FEW_ACKS:
+        if self.output.unflushed or self.output.unflushed_acks > MAX_WAITING_ACKS:
             self.output.flush()
 
     def _flush_acks(self) -> None:
@@ -245,7 +245,7 @@ class Link(BaseLink[AioDriver]):
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
             self._ack_timer = self.loop.call_later(ACK_DELAY_S, self._flush_acks)
-        if machine.request_table.window.count or output.unflushed_acks > FEW_ACKS:
+        if machine.request_table.window.count or output.unflushed_acks > MAX_WAITING_ACKS:
             self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, Self
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.leases import AsyncLease, elapsed, run_steps
-from statestore_client.aio.primitives import Mutex, OneCaller
+from statestore_client.aio.primitives import ExclusiveUse, Mutex
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import monotonic
 from statestore_client.core import locks
@@ -132,7 +132,7 @@ class AsyncLock:
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: AsyncLease | None = None
-        self._acquiring = OneCaller("another task acquires with this lock object; take one object each")
+        self._acquiring = ExclusiveUse("another task acquires with this lock object; take one object each")
         self._edits = Mutex()  # one edit after the other: they would share the lease
 
     @property

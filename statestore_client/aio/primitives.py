@@ -82,7 +82,7 @@ class Mutex:
         self._lock.release()
 
 
-class OneCaller:
+class ExclusiveUse:
     """Held by one task. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
 
     __slots__ = ("_is_held", "_refusal")
@@ -100,7 +100,7 @@ class OneCaller:
         self._is_held = False
 
 
-class OneReader(OneCaller):
+class SingleReader(ExclusiveUse):
     """Held while a task reads. A second one is told at once: each would get a part of what there is to read."""
 
     __slots__ = ()
@@ -282,7 +282,7 @@ async def finish(what: str, outcome: Awaitable[object]) -> None:
         logger.exception("%s failed", what)
 
 
-class Calls:
+class CallbackQueue:
     """The calls of one function, in order: the next one begins when the one before has ended."""
 
     def __init__(self, what: str, function: Callable[..., object], tasks: Tasks) -> None:

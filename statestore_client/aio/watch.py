@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.primitives import Bell, Mutex, OneReader, Worker, call_back, check_callback
+from statestore_client.aio.primitives import Bell, Mutex, SingleReader, Worker, call_back, check_callback
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
 from statestore_client.core.arguments import check_wait
@@ -68,7 +68,7 @@ class AsyncWatch:
         self._arrived = Bell()
         self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()
-        self._reader = OneReader()
+        self._reader = SingleReader()
 
     @property
     def key(self) -> bytes:

@@ -54,7 +54,7 @@ from statestore_client.core.request import (
     refused_subscription,
 )
 from statestore_client.core.request_table import RequestTable
-from statestore_client.core.silence import Silence, Verdict, is_silent
+from statestore_client.core.silence import Silence, Verdict, is_connection_dead
 from statestore_client.core.watch_protocol import WatchProtocol
 from statestore_client.errors import (
     CallbackReplacedError,
@@ -164,7 +164,7 @@ class Reconnection:
         self.begins_round = was_stable or is_round_over
         self.retry_at = now.monotonic + pause
 
-    def hurry(self, now: Instant) -> None:
+    def retry_now(self, now: Instant) -> None:
         """The broker is not to blame: no back-off."""
         self._failures, self.retry_at, self.begins_round = 0, now.monotonic, True
 
@@ -175,7 +175,7 @@ class Reconnection:
         self.retry_at = None
         return True
 
-    def may_have_shadow(self, now: Instant) -> bool:
+    def may_have_stale_attempt(self, now: Instant) -> bool:
         """Whether an attempt that was given up without CONNACK may have reached the broker, or may still."""
         return now.monotonic - self._attempt_failed_at < _SHADOW_S
 
@@ -481,7 +481,7 @@ class ClientMachine:
         if request_table.expire(now, self._seen) and self._phase is _Phase.READY:
             unacknowledged_since, acknowledged_at = request_table.unacknowledged_since, request_table.acknowledged_at
             heard_at = self._heard_at if self._line_heard_at is None else now.monotonic
-            if is_silent(now.monotonic, heard_at, unacknowledged_since, acknowledged_at):
+            if is_connection_dead(now.monotonic, heard_at, unacknowledged_since, acknowledged_at):
                 self._drop(request_table.complaint() or "the broker does not answer any longer")
         if self._phase is _Phase.SUBSCRIBING and now.monotonic >= self._subscribed_by:
             self._drop(request_table.complaint() or "the broker did not answer SUBSCRIBE")
@@ -534,7 +534,7 @@ class ClientMachine:
         if self._phase in (_Phase.CONNECTING, _Phase.SUBSCRIBING, _Phase.READY):
             self._receive_closed(Closed(ConnectionLostError("a signal interrupted the client")), now)
             if self._reconnection.retry_at is not None:
-                self._reconnection.hurry(now)
+                self._reconnection.retry_now(now)
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
@@ -553,7 +553,7 @@ class ClientMachine:
         self._subscribed_by = now.monotonic + _SUBSCRIBE_TIMEOUT_S
         self.request_table.connected(event)
         self.request_table.silence.expect(now.monotonic)  # SUBACK
-        if not event.session_present or self._reconnection.may_have_shadow(now):
+        if not event.session_present or self._reconnection.may_have_stale_attempt(now):
             # An attempt whose CONNACK was lost may have found the session expired, or asked for a clean start: then the
             # session that is present now is that attempt's, and has no subscriptions.
             self._subscriptions.session_lost()
@@ -628,7 +628,7 @@ class ClientMachine:
         if is_fatal and isinstance(error, self._give_up_on):
             return True
         if event.reason_code == _SESSION_TAKEN_OVER:
-            return event.fatal and not self._reconnection.may_have_shadow(now)
+            return event.fatal and not self._reconnection.may_have_stale_attempt(now)
         if self._ever_connected:
             return False
         if self._retry_first_connect:

@@ -141,7 +141,7 @@ class Silence:
         return Verdict.GONE
 
 
-def is_silent(now: float, heard_at: float, unacknowledged_since: float | None, acknowledged_at: float) -> bool:
+def is_connection_dead(now: float, heard_at: float, unacknowledged_since: float | None, acknowledged_at: float) -> bool:
     """Whether nothing, or no PUBACK, came in since the oldest publication without one left, and that was long ago.
 
     The time is counted from that publication, and not only from the last packet that came in: an idle link is silent as

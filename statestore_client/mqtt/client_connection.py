@@ -39,7 +39,14 @@ from statestore_client.errors import (
     StateStoreError,
 )
 from statestore_client.mqtt.authentication import Authentication, Authenticator
-from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, no_mqtt, no_pingresp, refused
+from statestore_client.mqtt.closing import (
+    disconnected,
+    no_connack,
+    no_pingresp,
+    peer_closed,
+    protocol_violated,
+    refused,
+)
 from statestore_client.mqtt.packets import (
     DEFAULT_RECEIVE_MAXIMUM,
     MQTT_5_0,
@@ -107,7 +114,7 @@ class ClientSession:
     #: Packet identifier to delivery id of each publication without PUBACK, in the order in which they left first.
     in_flight: dict[int, int] = attrs.field(factory=dict, init=False)
     #: Delivery id to packet identifier of those that an earlier connection left behind, and that were not repeated yet.
-    repeatable: dict[int, int] = attrs.field(factory=dict, init=False)
+    unacknowledged: dict[int, int] = attrs.field(factory=dict, init=False)
     #: Packet identifier to subscribe id and number of filters, of this connection's SUBSCRIBEs without SUBACK.
     subscriptions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
     _last_id: int = attrs.field(default=0, init=False)
@@ -121,13 +128,13 @@ class ClientSession:
         if not is_present:
             self.clear()
         self.subscriptions.clear()
-        self.repeatable = {delivery_id: packet_id for packet_id, delivery_id in self.in_flight.items()}
+        self.unacknowledged = {delivery_id: packet_id for packet_id, delivery_id in self.in_flight.items()}
         self.inbound.resume(receive_window)
 
     def clear(self) -> None:
         """The session is over: we ended it, or the broker has lost it."""
         self.in_flight.clear()
-        self.repeatable.clear()
+        self.unacknowledged.clear()
         self.inbound.unreleased.clear()
 
     def new_id(self) -> int:
@@ -138,11 +145,11 @@ class ClientSession:
         self._last_id = packet_id
         return packet_id
 
-    def give_up_repeatable(self) -> None:
+    def drop_unacknowledged(self) -> None:
         """``core`` went on to new publications: nobody waits any longer for those that it did not repeat."""
-        for packet_id in self.repeatable.values():
+        for packet_id in self.unacknowledged.values():
             del self.in_flight[packet_id]
-        self.repeatable.clear()
+        self.unacknowledged.clear()
 
 
 #: Larger payloads go out as pieces of their own: joining them to their header would be one more copy.
@@ -199,7 +206,7 @@ class PublishFrames:
         False: it is larger than the broker accepts, and was not appended.
         """
         envelope, payload, correlation = message.envelope, message.payload, message.correlation_data
-        topic = self._topic if envelope is self._envelope else self._turn_to(envelope)
+        topic = self._topic if envelope is self._envelope else self._select_envelope(envelope)
         if message.message_expiry_s != self._expiry_s:
             self._expire_in(message.message_expiry_s, envelope)
         leading, users, trailing = self._leading, encode_user_properties(message.user_properties), self._trailing
@@ -220,7 +227,7 @@ class PublishFrames:
             outbox += (b"".join(frame), payload)
         return True
 
-    def _turn_to(self, envelope: Envelope) -> bytes:
+    def _select_envelope(self, envelope: Envelope) -> bytes:
         """Make ``envelope`` the present one. Returns the topic for this message; for later ones its alias may do."""
         name = envelope.topic
         validate_topic_name(name)
@@ -263,7 +270,7 @@ def connect_user_properties(settings: ConnectionSettings) -> tuple[tuple[str, st
     return (*named, PERSISTED) if settings.persist_session else named
 
 
-class Due(Enum):
+class KeepAliveAction(Enum):
     """What :meth:`KeepAlive.check` asks for."""
 
     NOTHING = auto()
@@ -302,15 +309,15 @@ class KeepAlive:
             return self.pinged_at + self.interval_s / 2
         return min(self.last_sent, self.last_received) + self.interval_s
 
-    def check(self, now: float) -> Due:
+    def check(self, now: float) -> KeepAliveAction:
         """PING only once for each silence; END when no answer came."""
         deadline = self.deadline()
         if deadline is None or now < deadline:
-            return Due.NOTHING
+            return KeepAliveAction.NOTHING
         if self.pinged_at is not None:
-            return Due.END
+            return KeepAliveAction.END
         self.pinged_at = now
-        return Due.PING
+        return KeepAliveAction.PING
 
 
 _PINGREQ: Final = encode(Pingreq())
@@ -461,10 +468,10 @@ class ClientConnection:
         if not self.is_open:
             return
         session, first = self._session, QOS_1_AGAIN
-        packet_id = session.repeatable.pop(delivery_id, None) if again else None
+        packet_id = session.unacknowledged.pop(delivery_id, None) if again else None
         if packet_id is None:
-            if session.repeatable and not again:
-                session.give_up_repeatable()
+            if session.unacknowledged and not again:
+                session.drop_unacknowledged()
             packet_id, first = session.new_id(), QOS_1
             session.in_flight[packet_id] = delivery_id
         if not self._frames.put(message, self.outbox, packet_id, first=first):
@@ -556,7 +563,7 @@ class ClientConnection:
                         session = self._session
                         delivery_id = session.in_flight.pop(packet.packet_id, None)
                         if delivery_id is not None:  # otherwise it is a duplicate: harmless
-                            session.repeatable.pop(delivery_id, None)
+                            session.unacknowledged.pop(delivery_id, None)
                             self.events.append(Published(delivery_id, packet.reason_code))
                         continue
                 handler = handlers.get(type(packet))
@@ -585,7 +592,7 @@ class ClientConnection:
 
     def receive_eof(self) -> None:
         """The broker closed the stream."""
-        self.end(hung_up(self.settings, answered=self._state is not _State.WAITING))
+        self.end(peer_closed(self.settings, answered=self._state is not _State.WAITING))
 
     def tick(self, now: float) -> None:
         """Time has passed: give up on CONNACK, send PINGREQ, notice a dead link."""
@@ -593,9 +600,9 @@ class ClientConnection:
             self.end(no_connack(self.settings))
         elif self._state is _State.OPEN:
             due = self.keep_alive.check(now)
-            if due is Due.PING:
+            if due is KeepAliveAction.PING:
                 self.outbox.append(_PINGREQ)
-            elif due is Due.END:
+            elif due is KeepAliveAction.END:
                 self.end(no_pingresp(self.settings, now - self.keep_alive.last_received))
 
     # -- packets -------------------------------------------------------------------------------------------------------
@@ -725,7 +732,7 @@ class ClientConnection:
 
     def _refuse(self, reason_code: int, error: StateStoreError) -> None:
         """The broker broke the protocol: tell it and end. Nothing it says can be relied upon from here."""
-        why = no_mqtt(self.settings, error, answered=self._state is not _State.WAITING)
+        why = protocol_violated(self.settings, error, answered=self._state is not _State.WAITING)
         self._leave(reason_code, why.error)
 
     def _leave(self, reason_code: int, error: StateStoreError) -> None:

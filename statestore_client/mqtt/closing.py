@@ -57,7 +57,7 @@ def disconnected(settings: ConnectionSettings, reason_code: int, reason: str | N
     return Closed(ConnectionLostError(text, fatal=fatal), fatal, reason_code)
 
 
-def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
+def connect_failed(settings: ConnectionSettings, cause: BaseException) -> Closed:
     """The network failed, before or after the connection stood."""
     if isinstance(cause, SettingsError):
         return Closed(cause, fatal=True)
@@ -85,7 +85,7 @@ def unreachable(settings: ConnectionSettings, cause: BaseException) -> Closed:
     return Closed(ConnectionLostError(f"the connection to {settings.url} failed: {cause or type(cause).__name__}"))
 
 
-def hung_up(settings: ConnectionSettings, *, answered: bool) -> Closed:
+def peer_closed(settings: ConnectionSettings, *, answered: bool) -> Closed:
     """The stream ended without a DISCONNECT; before the answer to CONNECT, it may be another kind of port."""
     text = f"{settings.url} closed the connection"
     if not answered:
@@ -104,7 +104,7 @@ def no_pingresp(settings: ConnectionSettings, waited_s: float) -> Closed:
     return Closed(ConnectionLostError(f"no byte from {settings.url} for {waited_s:.1f} s, not even for a ping"))
 
 
-def no_mqtt(settings: ConnectionSettings, what: object, *, answered: bool) -> Closed:
+def protocol_violated(settings: ConnectionSettings, what: object, *, answered: bool) -> Closed:
     """What came is not MQTT, or breaks its rules; before the answer to CONNECT, it may be a server of HTTP."""
     if answered:
         return Closed(ConnectionLostError(f"{settings.url} sent a packet that MQTT does not allow: {what}"))

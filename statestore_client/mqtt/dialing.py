@@ -24,7 +24,7 @@ from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, SettingsError
 from statestore_client.mqtt.addresses import Address, Addresses, Sockaddr, Turn
-from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.closing import connect_failed
 from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ConnectionSettings
 from statestore_client.thread_locks import Mutex
@@ -262,7 +262,7 @@ class Dialer(_Dialing):
             raise
         if self._is_closed:
             self.settle()
-        return step or unreachable(*self.addresses.failure)
+        return step or connect_failed(*self.addresses.failure)
 
     def settle(self, *, for_good: bool = False) -> None:
         self._is_closed = self._is_closed or for_good
@@ -343,7 +343,7 @@ class AioDialer(_Dialing):
             raise
         if self._is_closed:
             self.settle()
-        return step or unreachable(*self.addresses.failure)
+        return step or connect_failed(*self.addresses.failure)
 
     def _connect(self, address: Address, sockaddr: Sockaddr) -> None:
         self._start(address, _connected(sockaddr))

@@ -33,7 +33,7 @@ OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
 #: to send the next request, and a separate write can cost as much as a request. A broker usually has more messages
 #: than these in flight, so that it need not wait.
 ACK_DELAY_S: Final = 0.001
-FEW_ACKS: Final = 8
+MAX_WAITING_ACKS: Final = 8
 
 
 class Driver(Protocol):

@@ -21,7 +21,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.client_connection import ClientConnection, ClientSession, PublishCall
-from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.closing import connect_failed
 from statestore_client.mqtt.credentials import LOOK_EVERY_S, ServiceAccountToken, client_context, read_password
 from statestore_client.mqtt.dialing import Dialer, Line
 from statestore_client.mqtt.driver import OpenSocket
@@ -99,7 +99,7 @@ class NativeDriver:
         """This address is open: errors name it."""
         self._settings = self._connection.settings = settings
 
-    def _greet(self, began: float) -> None:
+    def _send_connect(self, began: float) -> None:
         """Queue what is said first. CONNACK is due ``connect_timeout`` after ``began``."""
         if self._settings.websocket:
             from statestore_client.mqtt.websocket import WebSocket  # only here is the library needed
@@ -124,7 +124,7 @@ class NativeDriver:
         deadline = self._connection.next_deadline()
         return self._next_look if deadline is None else min(deadline, self._next_look)
 
-    def _take_in(self, size: int, now: float) -> None:
+    def _on_bytes(self, size: int, now: float) -> None:
         """So many bytes were read into the buffer."""
         buffer = self._buffer
         if size == len(buffer) < _READ_BYTES:
@@ -156,9 +156,9 @@ class NativeDriver:
         if websocket is None:
             if not outbox:
                 return []
-            pieces = [b"".join(outbox)] if sum(map(len, outbox)) < _LARGE else _coalesced(outbox)
+            pieces = [b"".join(outbox)] if sum(map(len, outbox)) < _LARGE else _coalesce(outbox)
         elif websocket.is_open:
-            pieces = websocket.wrap(_coalesced(outbox))
+            pieces = websocket.wrap(_coalesce(outbox))
             if self._connection.has_ended:
                 websocket.close()
                 pieces += websocket.pending()
@@ -186,7 +186,7 @@ def drop_sent(pieces: deque[memoryview], sent: int) -> None:
 def _no_room() -> None: ...
 
 
-def _coalesced(pieces: list[bytes]) -> list[bytes]:
+def _coalesce(pieces: list[bytes]) -> list[bytes]:
     """The same bytes in fewer pieces. Large pieces are not copied."""
     if sum(map(len, pieces)) < _LARGE:
         return [b"".join(pieces)] if pieces else []
@@ -259,9 +259,9 @@ class NativeSyncDriver(NativeDriver):
                 return
             self._use(line.settings)
             self._socket = _shake_hands(line, context)
-            self._greet(line.turn.began)
+            self._send_connect(line.turn.began)
         except Exception as error:  # noqa: BLE001 - OSError, SettingsError
-            self._end(unreachable(self._settings, error))
+            self._end(connect_failed(self._settings, error))
 
     def fileno(self) -> int | None:
         return None if self._socket is None else self._socket.fileno()
@@ -313,7 +313,7 @@ class NativeSyncDriver(NativeDriver):
             if connection.outbox or self._unsent or self._leaving or self._websocket is not None:
                 self.flush()
             if self._broken is not None:
-                self._end(unreachable(self._settings, self._broken))
+                self._end(connect_failed(self._settings, self._broken))
             elif self._connection.has_ended and not self._leaving:
                 self._close()  # the broker broke the protocol or fell silent: what it does not take at once is lost
         return self._connection.take_events()
@@ -340,7 +340,7 @@ class NativeSyncDriver(NativeDriver):
                     self._close()
                     return
                 if room is None:
-                    self._take_in(size, monotonic())
+                    self._on_bytes(size, monotonic())
                 else:
                     self._connection.received(size, monotonic())
                 budget -= size
@@ -351,7 +351,7 @@ class NativeSyncDriver(NativeDriver):
         except _WOULD_BLOCK:
             return
         except OSError as error:
-            self._end(unreachable(self._settings, error))
+            self._end(connect_failed(self._settings, error))
 
     def _say_goodbye(self, sock: socket.socket) -> None:
         if isinstance(sock, ssl.SSLSocket):

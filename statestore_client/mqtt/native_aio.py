@@ -15,7 +15,7 @@ from typing import Final, cast
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
 from statestore_client.mqtt.addresses import Addresses
-from statestore_client.mqtt.closing import unreachable
+from statestore_client.mqtt.closing import connect_failed
 from statestore_client.mqtt.credentials import client_context
 from statestore_client.mqtt.dialing import AioDialer, Line, in_own_thread
 from statestore_client.mqtt.driver import AioDriver, OpenSocket
@@ -68,7 +68,7 @@ class NativeAioConnector(NativeConnector):
     def close(self) -> None:
         self._dialer.settle(for_good=True)
         for driver in tuple(self.connected):
-            driver.cut_short()
+            driver.abort_tls_shutdown()
 
 
 class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
@@ -111,7 +111,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
             else:
                 await self._shake_hands(line, context)
         except Exception as error:  # noqa: BLE001 - OSError, SettingsError
-            self._connection.end(unreachable(self._settings, error))
+            self._connection.end(connect_failed(self._settings, error))
         self._timed()
         self.flush()
 
@@ -128,7 +128,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         async with asyncio.timeout(line.turn.deadline - monotonic()):
             await self._open(sock, context)
         if not self._connection.has_ended:  # aborted meanwhile
-            self._greet(began)
+            self._send_connect(began)
 
     async def _open(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         try:
@@ -186,7 +186,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()  # connection_lost() reports
 
-    def cut_short(self) -> None:
+    def abort_tls_shutdown(self) -> None:
         """It has ended, but not by :meth:`disconnect`: TLS need not wait for the peer's goodbye any longer."""
         if self._connection.has_ended and not self._leaving and self._transport is not None:
             self._transport.abort()
@@ -209,7 +209,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reading_into is None:
-            self._take_in(nbytes, self._loop.time())
+            self._on_bytes(nbytes, self._loop.time())
         else:
             self._connection.received(nbytes, self._loop.time())
         self._report()
@@ -229,7 +229,7 @@ class NativeAioDriver(NativeDriver, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._connection.end(unreachable(self._settings, exc))
+            self._connection.end(connect_failed(self._settings, exc))
         self._receive_eof()
         self._transport = None
         self._connected.discard(self)

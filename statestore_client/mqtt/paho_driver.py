@@ -22,7 +22,7 @@ from paho.mqtt.enums import MQTTErrorCode
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import BusyError, ConnectionLostError
-from statestore_client.mqtt.closing import no_mqtt
+from statestore_client.mqtt.closing import protocol_violated
 from statestore_client.mqtt.dialing import in_own_thread
 from statestore_client.mqtt.driver import AioDriver
 from statestore_client.mqtt.packets.publish import encode_properties
@@ -196,7 +196,7 @@ class PahoDriver(ABC):
         """The broker broke a rule of MQTT: nothing more is taken from this connection."""
         self._listener.detach(in_doubt=False)
         self._is_over = self._has_ended = True
-        return no_mqtt(self._settings, text, answered=self._listener.is_up)
+        return protocol_violated(self._settings, text, answered=self._listener.is_up)
 
 
 def _properties_of(message: OutgoingMessage) -> PublishProperties:

@@ -25,7 +25,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError
-from statestore_client.mqtt.closing import disconnected, hung_up, no_mqtt, no_pingresp, refused, unreachable
+from statestore_client.mqtt.closing import (
+    connect_failed,
+    disconnected,
+    no_pingresp,
+    peer_closed,
+    protocol_violated,
+    refused,
+)
 from statestore_client.mqtt.packets.types import ReasonCode
 from statestore_client.mqtt.paho_bounds import BoundedClient
 from statestore_client.settings import ConnectionSettings
@@ -281,7 +288,7 @@ class PahoListener:
     def _connected_again(self) -> Closed:
         if self._own is None:
             return Closed(ConnectionLostError("the application connected anew"))
-        return no_mqtt(self.settings, "a second CONNACK", answered=True)  # (MQTT 5.0, 3.2)
+        return protocol_violated(self.settings, "a second CONNACK", answered=True)  # (MQTT 5.0, 3.2)
 
     def _lost(self, flags: DisconnectFlags, reason: PahoReasonCode, text: str | None) -> Closed:
         settings, own = self.settings, self._own
@@ -292,16 +299,16 @@ class PahoListener:
         if own is None:
             return Closed(ConnectionLostError(f"the application's connection was lost: {reason}"))
         if own.tls_failure is not None:
-            return unreachable(settings, own.tls_failure)
+            return connect_failed(settings, own.tls_failure)
         if self.is_up and reason.value == ReasonCode.KEEP_ALIVE_TIMEOUT:
             return no_pingresp(settings, monotonic() - own.heard_at)
         if self.is_up and own.failure is not None:
-            return unreachable(settings, own.failure)
+            return connect_failed(settings, own.failure)
         if self.is_up:
-            return hung_up(settings, answered=True)
+            return peer_closed(settings, answered=True)
         if reason.value == ReasonCode.PROTOCOL_ERROR:  # what paho says of bytes that are not MQTT
-            return no_mqtt(settings, reason, answered=False)
-        return hung_up(settings, answered=False)
+            return protocol_violated(settings, reason, answered=False)
+        return peer_closed(settings, answered=False)
 
 
 def _both(ours: Callable[..., None], theirs: Callable[..., Any] | None) -> Callable[..., None]:

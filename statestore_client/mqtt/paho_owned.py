@@ -21,7 +21,7 @@ from paho.mqtt.properties import Properties
 from statestore_client.clocks import monotonic
 from statestore_client.mqtt.addresses import Addresses
 from statestore_client.mqtt.client_connection import RECEIVE_MAXIMUM, connect_user_properties
-from statestore_client.mqtt.closing import no_connack, no_mqtt, unreachable
+from statestore_client.mqtt.closing import connect_failed, no_connack, protocol_violated
 from statestore_client.mqtt.credentials import client_context, read_password
 from statestore_client.mqtt.dialing import Dialer, Line
 from statestore_client.mqtt.paho_bounds import BoundedClient, FailureKeepingSocket, through_proxy
@@ -71,7 +71,7 @@ class _OwnedDriver(PahoDriver):
             self._connect(line)
         except Exception as error:  # noqa: BLE001 - OSError, SettingsError, ssl.SSLError, and what paho lets out
             self._client.leave()
-            self._end(unreachable(self._settings, error))
+            self._end(connect_failed(self._settings, error))
 
     def fileno(self) -> int | None:
         sock = self._client.socket()
@@ -128,7 +128,7 @@ class _OwnedDriver(PahoDriver):
             except Exception as error:  # noqa: BLE001 - paho lets anything out (IndexError, struct.error) on bad packets
                 excess = f"it cannot be read: {error!r}"
             if excess is not None:
-                self._end(no_mqtt(self._settings, excess, answered=self._listener.is_up))
+                self._end(protocol_violated(self._settings, excess, answered=self._listener.is_up))
             if self._is_over or (len(queue) == before and not self._has_unread) or monotonic() >= until:
                 return
 

@@ -48,7 +48,7 @@ from statestore_client.core.arguments import (
 from statestore_client.core.request import Request
 from statestore_client.core.results import DeleteResult, within
 from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
-from statestore_client.mqtt.driver import ACK_DELAY_S, FEW_ACKS, SyncConnector, SyncDriver
+from statestore_client.mqtt.driver import ACK_DELAY_S, MAX_WAITING_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.shell import BaseEngine, BaseLink
@@ -268,7 +268,7 @@ class Link(BaseLink[SyncDriver]):
         if machine.actions:
             self.carry_out()
             driver = self.driver
-        acks_may_wait = 0 < output.unflushed_acks <= FEW_ACKS and not output.unflushed
+        acks_may_wait = 0 < output.unflushed_acks <= MAX_WAITING_ACKS and not output.unflushed
         if not acks_may_wait or (driver is not None and driver.wants_write):
             self._flush()
 

@@ -29,7 +29,7 @@ from statestore_client.errors import (
 )
 from statestore_client.sync.engine import Engine
 from statestore_client.sync.leases import Lease, elapsed, run_steps
-from statestore_client.sync.primitives import Mutex, OneCaller
+from statestore_client.sync.primitives import ExclusiveUse, Mutex
 from statestore_client.sync.watch import Watch
 
 
@@ -132,7 +132,7 @@ class Lock:
         self._renew = renew
         self._request_timeout = request_timeout
         self._lease: Lease | None = None
-        self._acquiring = OneCaller("another thread acquires with this lock object; take one object each")
+        self._acquiring = ExclusiveUse("another thread acquires with this lock object; take one object each")
         self._edits = Mutex()  # one edit after the other: they would share the lease
 
     @property

@@ -81,7 +81,7 @@ class Flag(thread_locks.Flag):
         return self.wait(seconds)
 
 
-class OneReader(Within):
+class SingleReader(Within):
     """Held while a thread reads. A second one gets an error at once: each would get a part of what there is to read.
 
     The thread itself may come again: a signal's handler.
@@ -94,7 +94,7 @@ class OneReader(Within):
         super().__init__(Mutex(), 0.0, lambda: BusyError(text))
 
 
-class OneCaller(Within):
+class ExclusiveUse(Within):
     """Held by one call. A second one is not made to wait: it gets a :class:`BusyError` with this message."""
 
     __slots__ = ()
@@ -143,7 +143,7 @@ class Waiter:
     __slots__ = ("_gate", "error", "is_pending", "result")
 
     def __init__(self) -> None:
-        # :func:`closed_gate`, in line. By its name each time: gevent replaces it, perhaps after this module is imported.
+        # :func:`closed_gate`, in line. By its name each time: gevent replaces it, perhaps after the import of this.
         self._gate = gate = threading.Lock()  # noqa: TID251 - to sleep on, no mutex
         gate.acquire()
         #: Whether there is no outcome yet.

@@ -16,7 +16,7 @@ from statestore_client.core.event_queue import WatchState, WatchTerms
 from statestore_client.errors import BusyError, ClosedError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.primitives import Bell, Mutex, OneReader, Worker, call_back, check_callback
+from statestore_client.sync.primitives import Bell, Mutex, SingleReader, Worker, call_back, check_callback
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 
@@ -69,7 +69,7 @@ class Watch:
         self._arrived = Bell()
         self._inbox = _Inbox(self._state, self._arrived)
         self._starting = Mutex()
-        self._reader = OneReader()
+        self._reader = SingleReader()
 
     @property
     def key(self) -> bytes:

@@ -113,7 +113,7 @@ def test_where_the_broker_is_not_to_blame_the_next_attempt_is_at_once() -> None:
     attempts = reconnection()
     for _ in range(3):
         attempts.plan(at(0), is_round_over=True)
-    attempts.hurry(at(7))
+    attempts.retry_now(at(7))
     assert attempts.is_due(at(7))
     attempts.plan(at(7), is_round_over=True)
     assert attempts.retry_at == 8
@@ -122,7 +122,7 @@ def test_where_the_broker_is_not_to_blame_the_next_attempt_is_at_once() -> None:
 def test_a_failed_attempt_may_still_arrive_for_two_minutes() -> None:
     """An attempt that failed casts its shadow for 120 seconds; before the first failure there is none."""
     attempts = reconnection()
-    assert not attempts.may_have_shadow(at(0))
+    assert not attempts.may_have_stale_attempt(at(0))
     attempts.failed(at(10))
-    assert attempts.may_have_shadow(at(129.9))
-    assert not attempts.may_have_shadow(at(130))
+    assert attempts.may_have_stale_attempt(at(129.9))
+    assert not attempts.may_have_stale_attempt(at(130))

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from statestore_client import ConnectionLostError, ConnectRefusedError, SettingsError
-from statestore_client.mqtt.closing import disconnected, hung_up, no_connack, refused, unreachable
+from statestore_client.mqtt.closing import connect_failed, disconnected, no_connack, peer_closed, refused
 from statestore_client.settings import ConnectionSettings
 
 SETTINGS = ConnectionSettings(host="broker")
@@ -98,7 +98,7 @@ def _distrust(code: int, message: str) -> ssl.SSLError:
 )
 def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> None:
     """An error of settings or certificates ends the client, because somebody has to correct it; any other may pass."""
-    closed = unreachable(SETTINGS.evolve(tls=True), cause)
+    closed = connect_failed(SETTINGS.evolve(tls=True), cause)
     assert closed.fatal == is_fatal
     assert text in str(closed.error)
     assert not no_connack(SETTINGS).fatal
@@ -107,8 +107,8 @@ def test_what_the_network_says(cause: Exception, is_fatal: bool, text: str) -> N
 def test_the_end_of_the_stream() -> None:
     """A stream that ends before CONNACK may be a port with TLS or another protocol; the error says so, and the client
     tries again."""
-    assert str(hung_up(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
-    early = hung_up(SETTINGS, answered=False)
+    assert str(peer_closed(SETTINGS, answered=True).error) == "mqtt://broker:1883 closed the connection"
+    early = peer_closed(SETTINGS, answered=False)
     assert not early.fatal
     assert "before it answered CONNECT; is this an MQTT port? It must be one for MQTT 5 without TLS" in str(early.error)
-    assert "for MQTT 5 with TLS" in str(hung_up(SETTINGS.evolve(tls=True), answered=False).error)
+    assert "for MQTT 5 with TLS" in str(peer_closed(SETTINGS.evolve(tls=True), answered=False).error)

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
+    Action,
     ConnectionState,
     Disconnect,
     Drop,
@@ -111,7 +112,7 @@ class BaseLink(ABC, Generic[D]):
     def perform(self) -> None:
         """Carry out what the machine wants, and write it in time."""
 
-    def _carry_out(self, action: Open | Disconnect | Drop | Ping | Subscribe | StateChanged) -> None:
+    def _carry_out(self, action: Action) -> None:
         driver = self.driver
         match action:
             case StateChanged(state=state):

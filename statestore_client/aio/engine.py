@@ -103,8 +103,7 @@ class Link(BaseLink[AioDriver]):
 
     def _write_soon(self) -> None:
         """Write what must not wait: at once, or together with what follows in this turn of the loop."""
-        is_alone = self._turn_end is None and self.machine.request_table.window.count == 1
-        if is_alone:
+        if self._turn_end is None and self.machine.request_table.window.count == 1:
             self.output.flush()
         else:
             self._flush_at_turn_end()
@@ -235,13 +234,13 @@ class Link(BaseLink[AioDriver]):
             return
         if driver is not self.driver:
             self.use(driver)
-        machine, output = self.machine, self.output
+        machine, output, silence = self.machine, self.output, self.machine.request_table.silence
         if type(events[-1]) is Closed:
             self.use(None)
             self._gone.set()
         machine.receive(events, self.now())
-        if machine.actions or output.unflushed or machine.is_watching:  # otherwise nothing is due earlier than before
-            self.perform()
+        if machine.actions or output.unflushed or machine.is_watching or silence.deadline < self._wakes_at:
+            self.perform()  # otherwise nothing is due earlier than before
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
             self._ack_timer = self.loop.call_later(ACK_DELAY_S, self._flush_acks)

@@ -11,7 +11,6 @@ import base64
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -23,6 +22,8 @@ from raft_client._common import exits
 from raft_client._common.standard_streams import run_guarded, shown
 
 if TYPE_CHECKING:
+    import subprocess
+
     from rich.progress import Progress
 
 _E = TypeVar("_E", bound=Exception)
@@ -333,6 +334,8 @@ def start_command(
     command: Sequence[str], environment: Mapping[str, str], *, stdin: int | None = None, own_group: bool = False
 ) -> subprocess.Popen[bytes]:
     """The process of the user's command, in a process group of its own if wanted. Raises CannotRunError."""
+    import subprocess  # most commands do without
+
     group = 0 if own_group else None
     try:
         return subprocess.Popen(command, env=environment, stdin=stdin, process_group=group)  # noqa: S603 - running it is what the user asked for
@@ -342,6 +345,8 @@ def start_command(
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], data: bytes) -> None:
     """Run the command to its end with ``data`` on its standard input, and report a failure. Raises CannotRunError."""
+    import subprocess
+
     process = start_command(command, environment, stdin=subprocess.PIPE)
     process.communicate(data)
     if process.returncode:

@@ -26,8 +26,7 @@ from raft_client.errors import InvalidArgumentError, NoLeaderError, TransportErr
 from raft_client.server.embedded_peer import LoopThread
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.ready import Role
-from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.peer_options import PeerOptions, open_peer
+from raft_client.server.runtime.peer import PeerOptions, RaftPeer, open_peer
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.thread_locks import Flag
 from raft_client.wire.configuration import Peer, Peers, is_ipc_url

@@ -23,8 +23,7 @@ from raft_client.errors import BusyError, InvalidArgumentError
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.ready import Role
 from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.peer import RaftPeer
-from raft_client.server.runtime.peer_options import PeerOptions, open_peer
+from raft_client.server.runtime.peer import PeerOptions, RaftPeer, open_peer
 from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.wire.configuration import Peer, host_of, is_tcp_url, with_host
 

@@ -10,7 +10,7 @@ r"""A message is its fields: one declaration makes a checked constructor, the fr
         leader_agrees: bool = frame(FLAG, default=False, optional=True)  # the frame is left out if it is not set
 
 The frames stand in the order of the fields, a request's type before them. Tables of them in the documentation are
-compared with :attr:`FieldMessage.layout`. Messages whose frames depend on each other, and those that must be quick,
+compared with :class:`Layout`. Messages whose frames depend on each other, and those that must be quick,
 write ``to_frames`` and ``from_frames`` by hand, the latter with a :class:`FrameReader`.
 
 Invariant: what was made can be sent and is read as an equal message; what cannot be read is a ProtocolError with the
@@ -210,7 +210,7 @@ def _declare(cls: type[T], message_type: bytes, head: bytes | None) -> type[T]:
             groups.append((slice(len(columns), len(columns) + len(parts)), make))
         columns += [attrs.evolve(part, path=field.name + part.path) for part in parts]
     made.TYPE = message_type
-    made.layout = Layout(head, columns, groups)
+    made._layout = Layout(head, columns, groups)  # noqa: SLF001  # the class that is being made
     return cast("type[T]", made)
 
 
@@ -253,12 +253,12 @@ class FieldMessage:
     __slots__ = ()
 
     TYPE: ClassVar[bytes]
-    layout: ClassVar[Layout]
+    _layout: ClassVar[Layout]
     __attrs_attrs__: ClassVar[Any]
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""
-        layout = self.layout
+        layout = self._layout
         frames = [] if layout.head is None else [layout.head]
         values = layout.values(self)
         if layout.optional:
@@ -274,7 +274,7 @@ class FieldMessage:
     @classmethod
     def from_frames(cls, frames: Sequence[bytes]) -> Self:
         """Raises ProtocolError. Frames behind those of the fields are ignored, as the peers do."""
-        layout, left = cls.layout, iter(frames)
+        layout, left = cls._layout, iter(frames)
         if layout.head is not None and (first := next(left, None)) != layout.head:
             layout.refuse(first)
         try:

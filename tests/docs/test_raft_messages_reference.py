@@ -29,7 +29,7 @@ def cell(column: Column) -> str:
 
 def row(kind: type[FieldMessage]) -> str:
     """The cells of a message, as the page writes them."""
-    layout = kind.layout
+    layout = kind._layout
     head = [] if layout.head is None else [f"`{layout.head.hex(' ')}`"]
     return ", ".join([*head, *map(cell, layout.columns)])
 

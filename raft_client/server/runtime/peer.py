@@ -15,22 +15,30 @@ import secrets
 import socket
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import attrs
 
 from raft_client.clocks import wall_ns
-from raft_client.errors import ProtocolError, RaftError, TransportError
+from raft_client.errors import InvalidArgumentError, ProtocolError, RaftError, TransportError
 from raft_client.reports import on_one_line
+from raft_client.server.machines.key_value import KeyValueStateMachine
+from raft_client.server.machines.state_machine import StateMachine
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer, Ask, Connect, Disconnect, Incoming, Reconnect, Reply, Request, Role
+from raft_client.server.node.settings import NodeSettings
 from raft_client.server.node.state import NodeState
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.runtime.compaction import Compaction, Trimming
+from raft_client.server.runtime.curve_keys import CurveKeys
 from raft_client.server.runtime.disk import DiskWorker
 from raft_client.server.runtime.machine_runner import MachineRunner, Question
 from raft_client.server.runtime.sockets import PeerSockets
+from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.wire.client_requests import (
     BroadcastStateUrl,
     BroadcastStateUrlReply,
@@ -48,15 +56,13 @@ from raft_client.wire.request_id import CLOCK_TOLERANCE_S
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from raft_client.server.machines.state_machine import StateMachine
     from raft_client.server.node.ready import Output
-    from raft_client.server.node.settings import NodeSettings
     from raft_client.server.node.status import NodeStatus
-    from raft_client.server.runtime.curve_keys import CurveKeys
     from raft_client.server.runtime.disk import Storage
     from raft_client.server.runtime.sockets import Received
+    from raft_client.wire.configuration import Peers
     from raft_client.wire.frames import Message
 
 # -- what was asked of other peers -------------------------------------------------------------------------------------
@@ -572,7 +578,74 @@ class RaftPeer:
         self._on_role(status)
 
 
-# -- before a peer is made ---------------------------------------------------------------------------------------------
+# -- one way to make a peer: for the command, embedded peers and embedded clusters -------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class PeerOptions:
+    """What all peers of a cluster have in common. Raises InvalidArgumentError for what cannot be used.
+
+    ``settings`` are changes of :class:`.NodeSettings`; ``curve_keys`` is the directory of all public keys. What the
+    options mean is said where people give them: :class:`raft_client.server.EmbeddedCluster`.
+    """
+
+    cluster: str = ""
+    machine: Callable[[], StateMachine] = KeyValueStateMachine
+    fsync: Fsync = Fsync.GROUP
+    limits: StorageLimits | None = None
+    curve_keys: Path | None = None
+    compact_bytes: int | None = None
+    trim_forgets_ids: bool = False
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        value: object = self.compact_bytes
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InvalidArgumentError(
+                f"compact_bytes is a number of bytes, at least 1, or None, not {value!r}", argument="compact_bytes"
+            )
+        self.settings_of("1")
+
+    def settings_of(self, peer_id: str) -> NodeSettings:
+        """All settings of this peer."""
+        own = {"peer_id": peer_id, "ident": self.cluster.encode(), "trim_forgets_ids": self.trim_forgets_ids}
+        try:
+            return NodeSettings(**{**own, **self.settings})
+        except TypeError as error:
+            raise InvalidArgumentError(f"settings cannot be used: {error}") from None
+
+
+def open_peer(
+    options: PeerOptions,
+    peer_id: str,
+    peers: Peers,
+    data: Path,
+    *,
+    url: str,
+    publisher_url: str,
+    open_log: Callable[..., DiskLog] = DiskLog.open,
+    **more: Any,
+) -> RaftPeer:
+    """Open the log at ``data`` and return the peer that writes to it, to be started.
+
+    ``peers`` count when there is no log yet; later it says who they are. ``more`` and the URLs are what
+    :class:`.RaftPeer` takes. Raises TransportError if this is the first start and an address is taken, SettingsError if
+    a key is missing, and what :meth:`.DiskLog.open` raises.
+    """
+    settings = options.settings_of(peer_id)
+    keys = CurveKeys.of_member(options.curve_keys, peer_id, peers)
+    check_first_start(data, url, publisher_url)
+    log = open_log(data, peer_id=peer_id, ident=settings.ident, peers=peers, fsync=options.fsync, limits=options.limits)
+    return RaftPeer(
+        settings,
+        log,
+        options.machine(),
+        url=url,
+        publisher_url=publisher_url,
+        keys=keys,
+        compact_bytes=options.compact_bytes,
+        **more,
+    )
 
 
 def check_first_start(data: Path, *urls: str | None) -> None:

@@ -35,7 +35,7 @@ from raft_client.server.runtime import (
     peer,
     sockets,
 )
-from raft_client.server.runtime.storage import recovery
+from raft_client.server.runtime.storage import read_ahead, recovery
 from raft_client.server.runtime.storage.disk_log import StorageLimits
 from raft_client.wire import client_requests, frames, peer_messages, request_id
 
@@ -93,6 +93,7 @@ FIXED: Final[dict[str, Any]] = {
     "a request for the page of figures, in bytes": http_server._MAX_REQUEST,
     "entries of a segment": StorageLimits().segment_entries,
     "files of old segments that are open": recovery._OPEN_FILES,
+    "parts of files that were read ahead and not asked for again": read_ahead._MAX_KEPT,
     "old segments whose offsets are in memory": recovery._LOADED_OFFSETS,
     "growth of the log between two snapshots, in sizes of the last": compaction._FACTOR,
     "keys in a page of `kv.range`": key_value._MAX_PAGE,

@@ -96,7 +96,7 @@ class RaftError(Exception):
     may_have_been_applied: bool = False
     #: The id of the append or change of peers that failed; None for everything else.
     request_id: RequestId | None = None
-    #: Arguments of the caller's that the message names; a command line says what they are called there.
+    #: Arguments of the caller's that the message may name; a command line says what they are called there.
     arguments: tuple[str, ...] = ()
 
     @property
@@ -223,6 +223,9 @@ class NotLeaderError(ClusterError):
 
 class TransportError(RaftError):
     """No final answer; ``may_have_been_applied`` tells whether the request may take effect all the same."""
+
+    #: What the advice about peers with keys names.
+    arguments: tuple[str, ...] = ("curve_public_key", "curve_peer_keys", "curve_server_key")
 
     def __init__(self, message: str = "", *, may_have_been_applied: bool = False) -> None:
         super().__init__(message)

@@ -83,7 +83,7 @@ class StateStoreError(Exception):
     #: True when the command left this process and nobody can tell whether the server executed it.
     #: False means that it certainly was not applied. Repeating it is then safe.
     may_have_been_applied: bool = False
-    #: Arguments of the caller's that the message names; a command line says what they are called there.
+    #: Arguments of the caller's that the message may name; a command line says what they are called there.
     arguments: tuple[str, ...] = ()
 
     @property
@@ -283,6 +283,8 @@ class TransportError(StateStoreError):
     trusted. A broker that is full, busy or shutting down is not (state store facts, 3.4). A client that was connected
     goes on all the same: somebody may put it right.
     """
+
+    arguments: tuple[str, ...] = ("tls_ca_file", "tls_cert_file")  # what the advice about a certificate names
 
     def __init__(self, message: str = "", *, may_have_been_applied: bool = False, fatal: bool = False) -> None:
         super().__init__(message)

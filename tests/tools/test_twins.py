@@ -195,6 +195,9 @@ def checkout(tmp_path: Path) -> Path:
         for shell in ("aio", "sync"):
             shutil.copytree(ROOT / package / shell, tmp_path / package / shell)
         shutil.copy(ROOT / package / "__init__.py", tmp_path / package)
+    for paths in twins.COPIES.items():
+        for path in paths:
+            shutil.copy(ROOT / path, tmp_path / path)
     shutil.copytree(ROOT / "tools", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -226,14 +229,14 @@ def test_the_committed_twins_are_fresh() -> None:
 def test_a_stale_twin_is_noticed_and_written_anew(checkout: Path) -> None:
     """The check reports a twin that differs from its source, whichever of the two was changed, and writes nothing."""
     source, twin = (checkout / "raft_client" / shell / "readers.py" for shell in ("aio", "sync"))
-    change(source, "A stream of log entries", "The log's entries")
+    change(source, "a stream of log entries", "the log's entries")
     change(checkout / "raft_client/sync/watch.py", "import logging", "import logging as logging")
     status, said = run(checkout, "--check")
     assert status == 1
     assert said.splitlines() == [f'raft_client/sync/{m}.py is stale: run "make twins"' for m in ("readers", "watch")]
-    assert "The log's entries" not in twin.read_text("utf-8")
+    assert "the log's entries" not in twin.read_text("utf-8")
     assert run(checkout) == (0, "")
-    assert "The log's entries" in twin.read_text("utf-8")
+    assert "the log's entries" in twin.read_text("utf-8")
     assert run(checkout, "--check") == (0, "")
 
 

@@ -111,7 +111,7 @@ class SocketReader:
             self.set_timer()
 
     def _watch(self, link: Link) -> None:
-        if self.loop is not None:
+        if self.loop is not None and not self.loop.is_closed():
             for descriptor in (link.descriptor, link.monitored):
                 self.loop.add_reader(descriptor, self._on_readable, descriptor, link)
 

@@ -26,6 +26,7 @@ from raft_client import (
     RaftClient,
     RequestTimeoutError,
 )
+from raft_client.aio import engine
 from raft_client.sync.socket_reader import Poller, _PollPoller, _SelectorPoller
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 and later
@@ -214,9 +215,14 @@ def test_a_wait_is_never_early(poller: Poller) -> None:
 
 @pytest.mark.usefixtures("remains_of_loops")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("later_s", [0.0, 0.3, 1.1])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_client_whose_loop_is_closed_can_be_ended(peers: ScriptedCluster, is_cancelled: bool) -> None:
-    """Closing frees the sockets, and ends streams and watches, without their loop; calls say why they end."""
+def test_a_client_whose_loop_is_closed_can_be_ended(
+    peers: ScriptedCluster, is_cancelled: bool, later_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing frees the sockets, and ends streams and watches, without their loop; calls say why they end. So also when
+    something was due meanwhile, a connection for one.
+    """
     states: list[ConnectionState] = []
     client = AsyncRaftClient(peers.seeds, heartbeat=0.5, on_state=lambda state, _error: states.append(state))
 
@@ -234,6 +240,7 @@ def test_a_client_whose_loop_is_closed_can_be_ended(peers: ScriptedCluster, is_c
     loop = asyncio.new_event_loop()
     readers = asyncio.run(begin()) if is_cancelled else loop.run_until_complete(begin())
     loop.close()
+    monkeypatch.setattr(engine, "monotonic", lambda: time.monotonic() + later_s)
 
     async def end() -> None:
         with pytest.raises(ClientClosedError, match="event loop in which this client was opened is closed"):

@@ -87,11 +87,11 @@ nitpick_ignore_regex = [
     # Types of keyword options, which the pages describe in tables, and of the mark for "the setting's value".
     (r"py:class", r"(.*\.)?((Batch|Client|Connection|Partition|Pipeline|Row|Shared)Options|DefaultTimeout)"),
     # What a lease has as its ``ended``: an event, of threads or of tasks.
-    (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
+    (r"py:class", r"statestore_client\.(aio|sync)\.primitives\.Flag"),
     # What a stream of a site begins with, and what comes then.
     (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.client\.[ST]"),
     # What Lease.ended is: an event of threading or asyncio.
-    (r"py:class", r"statestore_client\.(aio|sync)\.waiters\.Flag"),
+    (r"py:class", r"statestore_client\.(aio|sync)\.primitives\.Flag"),
     # A tuple of Peer, and pathlib.Path.
     (r"py:class", r"Peers|Path"),
     # What only the server's own rooms handle.

@@ -117,7 +117,7 @@ class InvalidArgumentError(RaftError, ValueError):
     def __init__(self, *args: object, argument: str | tuple[str, ...] = ()) -> None:
         super().__init__(*args)
         if argument:
-            self.arguments = (argument,) if isinstance(argument, str) else argument
+            self.arguments: tuple[str, ...] = (argument,) if isinstance(argument, str) else argument
 
 
 class SettingsError(InvalidArgumentError):

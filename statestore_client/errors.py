@@ -104,7 +104,7 @@ class InvalidArgumentError(StateStoreError, ValueError):
     def __init__(self, *args: object, argument: str | tuple[str, ...] = ()) -> None:
         super().__init__(*args)
         if argument:
-            self.arguments = (argument,) if isinstance(argument, str) else argument
+            self.arguments: tuple[str, ...] = (argument,) if isinstance(argument, str) else argument
 
 
 class SettingsError(InvalidArgumentError):

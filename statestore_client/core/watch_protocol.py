@@ -43,9 +43,9 @@ class WatchProtocol:
         self._client_id = client_id
         self._request_table = request_table
         self._request_timeout = request_timeout
-        self.table = WatchTable(output=output)
+        self.table: WatchTable = WatchTable(output=output)
         self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
-        self.prefixes = PrefixTable(client_id, table=self.table, output=output, to_ask=self._to_ask)
+        self.prefixes: PrefixTable = PrefixTable(client_id, table=self.table, output=output, to_ask=self._to_ask)
         self._polls: dict[bytes, float] = {}  # when to read a key again, monotonic seconds
         self._next_poll = math.inf  # no later than the first of them
         self._steps: dict[int, Request] = {}  # requests without an answer, by attempt

@@ -293,7 +293,7 @@ class Engine(BaseEngine):
         if not is_running:
             raise _foreign(loop)
         waiter = Waiter(loop=loop) if wait else None
-        self.is_in_background = not wait
+        self.is_in_background: bool = not wait
         self._machine.open(waiter)
         self._link.perform()
         if waiter is None:

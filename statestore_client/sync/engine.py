@@ -382,7 +382,7 @@ class Engine(BaseEngine):
             link.start(is_awaited=wait)
             if wait:
                 link.waiting.add(waiter)
-            self.is_in_background = not wait
+            self.is_in_background: bool = not wait
             self._machine.open(waiter if wait else None)
             link.perform()
 

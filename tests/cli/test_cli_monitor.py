@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -34,17 +34,18 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*STATESTORE, *arguments], capture_output=True, timeout=120)
 
 
-def play(server: EmbeddedServer) -> StateStoreClient:
-    """A lock that has changed hands, and a refused write. The client goes on to hold the lock."""
-    store = StateStoreClient(server.url, client_id="app").open()
-    first = store.lock("jobs/[red]", holder="first").acquire()
-    store.guarded(first).set("state", "1")
-    first.release()
-    second = store.lock("jobs/[red]", holder="second").acquire()
-    store.guarded(second).set("state", "2")
-    with pytest.raises(FencingTokenTooOldError):
-        store.set("state", "late", fencing_token=first.fencing_token)
-    return store
+@contextmanager
+def play(server: EmbeddedServer) -> Iterator[None]:
+    """A lock that has changed hands, and a refused write. The client holds the lock meanwhile."""
+    with StateStoreClient(server.url, client_id="app") as store:
+        first = store.lock("jobs/[red]", holder="first").acquire()
+        store.guarded(first).set("state", "1")
+        first.release()
+        with store.lock("jobs/[red]", holder="second") as second:
+            store.guarded(second).set("state", "2")
+            with pytest.raises(FencingTokenTooOldError):
+                store.set("state", "late", fencing_token=first.fencing_token)
+            yield
 
 
 @pytest.mark.ci

@@ -40,7 +40,7 @@ from zlib import crc32
 
 from raft_client.cli import main, serving
 from raft_client.server.node.node import RaftNode
-from raft_client.server.node.ready import Answer, Output, Persist, Ready, Role, SnapshotMeta, StoredLog
+from raft_client.server.node.ready import Answer, Incoming, Output, Persist, Ready, Role, SnapshotMeta, StoredLog
 from raft_client.server.node.state import NodeState
 from raft_client.wire.client_requests import ConfigUpdateReply, Outcome, UpdateReply
 from raft_client.wire.log_entry import LogEntry
@@ -87,13 +87,22 @@ class TracedNode(RaftNode):
     def _line(self, what: str, **fields: object) -> None:
         self._trace.line(self._state.id, what, **fields)
 
-    def ready(self) -> Ready:
-        """As that of the node."""
-        ready = super().ready()
+    def steps(self, messages: Iterable[Incoming], now: float, wall_s: float) -> None:
+        """As that of the node, one by one: what a leader commits is told before the next message makes it step down."""
+        for incoming in messages:
+            super().steps((incoming,), now, wall_s)
+            self._tell_state()
+
+    def _tell_state(self) -> None:
         if self._seen == (Role.LEADER, self.term):
             self._tell_commit(leads=True)  # before it steps down, if this is what removed it
         self._tell_role()
         self._tell_commit(leads=self.role is Role.LEADER)
+
+    def ready(self) -> Ready:
+        """As that of the node."""
+        ready = super().ready()
+        self._tell_state()
         if ready.persist is not None:
             self._job = ready.persist
         if ready.restore is not None:

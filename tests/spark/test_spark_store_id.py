@@ -51,7 +51,7 @@ def test_a_task_over_a_restart_that_loses_everything(at: int) -> None:
                 yield Rows([f"k{n}" for n in range(i, i + 1000)], ["v"] * 1000, None, None)
 
         settings = ConnectionSettings.from_url(server.url)
-        result = report_partition(rows(), settings, WriteOptions(), None, f"write {at}")
+        result = report_partition(rows(), settings, WriteOptions(), None, f"over a restart at {at}")
         if at < 1000:  # before the first row
             assert (result.error, result.written) == (None, 10_000)
         else:

@@ -59,7 +59,7 @@ class Cluster:
             *("serve", "--cluster", self._nodes, "--id", name, "--data", str(self._folder / name)),
             *("--cluster-key-file", str(self._key_file), "--host", host, "--port", str(port)),
             *("--metrics-host", host, "--metrics-port", str(port + 1)),
-            *(() if self._machines is None else ("--insecure",)),  # nobody else is in this network
+            *(() if self._machines is None else ("--insecure",)),  # this network has no other programs
         ]
 
     def hand_over_command(self, name: str) -> list[str]:

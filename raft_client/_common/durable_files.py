@@ -80,7 +80,7 @@ class File(Protocol):
         """All of it. It is in the file for everybody, and perhaps gone after a power failure."""
 
     def sync(self) -> None:
-        """What was written survives a power failure. After an error nobody knows what does."""
+        """Wait until what was written survives a power failure. After an error any part of it may be lost."""
 
     def truncate(self, size: int) -> None:
         """Cut it off."""
@@ -233,7 +233,7 @@ if sys.platform == "win32":
 else:
 
     def try_lock(file: SystemFile) -> bool:
-        """Take the lock of the file, if nobody has it: no other process, and nothing else in this one."""
+        """Take the lock of the file, unless another process, or another part of this one, has it."""
         try:
             fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

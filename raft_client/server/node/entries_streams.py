@@ -144,7 +144,7 @@ class EntriesStreams:
                 del self._streams[key]
 
     def on_disk_read(self) -> None:
-        """What was not at hand has been read."""
+        """Go on with the streams that wait for the disk, in the next tick."""
         for key, stream in self._streams.items():
             if stream.waits_for_disk:
                 stream.waits_for_disk = False

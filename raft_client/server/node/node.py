@@ -291,7 +291,7 @@ class RaftNode:
             self._apply_rules()
 
     def disk_read(self, now: float) -> None:
-        """What was not at hand has been read: look again (see StoredLog)."""
+        """Go on with what waits for reads of the disk: they are done (see StoredLog)."""
         if self._at(now, self._state.wall_s):
             self._replication.on_disk_read()
             self._streams.on_disk_read()

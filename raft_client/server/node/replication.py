@@ -124,7 +124,7 @@ class Replication:
         return log.last_at_hand(prev_index, self._state.settings.max_message_bytes)
 
     def on_disk_read(self) -> None:
-        """What was not at hand has been read."""
+        """Send followers what the disk has given meanwhile; until now they got heartbeats."""
         for follower in self.followers.values():
             follower.waits_for_disk = False
 

@@ -47,7 +47,7 @@ class Storage(StoredLog, Protocol):
         ...
 
     def read_ahead(self) -> None:
-        """Read, in any thread, what the node wanted to read and was not at hand."""
+        """Read, in any thread, what the node waits for, so that the system has it in memory."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class DiskWorker:
             self._maintenance.submit(self._do, self._storage.maintain, self._maintained)
 
     def read_ahead(self) -> None:
-        """Let the thread for it read what was not at hand."""
+        """Start the thread that reads for the loop, if the node wants anything and it does not run."""
         if self._storage.wants_reading and not self._reads:
             self._reads = True
             self._reading.submit(self._do, self._storage.read_ahead, self._has_read)

@@ -396,7 +396,7 @@ class RaftPeer:
         self._take_turn()
 
     def _look_again(self, error: Exception | None) -> None:
-        """What was not at hand has been read."""
+        """Let the node go on with what it waits for: the other thread has read it."""
         if error is not None:
             raise error
         self._node.disk_read(monotonic_s())

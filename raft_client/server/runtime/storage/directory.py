@@ -75,7 +75,7 @@ class DirectoryLock:
     """The peer that holds it may use the directory; it ends with its process at the latest. The file itself stays."""
 
     def __init__(self, path: str | os.PathLike[str], *, for_reading: bool = False) -> None:
-        """Raises StorageInUseError if somebody holds it, OSError where there is no such directory.
+        """Take the lock. Raises StorageInUseError if another peer has it, OSError where there is no such directory.
 
         ``for_reading``: nothing is created, so FileNotFoundError says that nobody ever held it.
         """

@@ -329,7 +329,7 @@ class DiskLog:
         return bool(self._segments.ahead.wanted)
 
     def read_ahead(self) -> None:
-        """Read what was not at hand. Any thread."""
+        """Read what the loop's thread waits for. Any thread."""
         self._segments.ahead.read()
 
     def read_snapshot(self, offset: int, size: int) -> bytes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: A file's name, how many bytes, and from where on.
 _Place: TypeAlias = tuple[str, int, int]
-#: Places that were read and nobody has asked for again: those of clients that are gone.
+#: Bounds the places that were read and not asked for again: their clients are gone.
 _MAX_KEPT: Final = 1000
 
 

@@ -10,6 +10,8 @@ Rules:
   therefore empty it before anybody sleeps on its descriptor (zmq_getsockopt(3), ZMQ_FD).
 * libzmq does not reconnect: the request machine decides when and to whom, on a new socket each time. Nothing that was
   queued for a dead peer is sent to its successor.
+* No monitor is closed while its socket still reports to it: libzmq's own thread would wait for room in it for ever, and
+  carry nothing more for any socket of this client (libzmq issue 3575).
 * Invariant: what is handed over without an answer is at most ``max_in_flight`` requests and the open streams, so queues
   need no limit of their own, and sending fails only when the link is gone.
 """
@@ -194,8 +196,7 @@ class Links:
         """Close all sockets, also those of links that an exception has left half made or half closed."""
         for link in self:
             link.is_closed = True
-        for socket in list(self._sockets):
-            socket.close(linger=0)
+        _close_all(self._sockets)
         self.dealers.clear()
         self._subscribers.clear()
         self._sockets.clear()
@@ -256,9 +257,17 @@ def _connected(socket: zmq.Socket[bytes], url: str, made: contextlib.ExitStack) 
 def _end(pid: int, context: zmq.Context[zmq.Socket[bytes]], sockets: set[zmq.Socket[bytes]]) -> None:
     """Of links that were closed, and of those that were forgotten with their client; not in a forked process."""
     if os.getpid() == pid:
-        for socket in sockets:
-            socket.close(linger=0)
+        _close_all(sockets)
         context.term()
+
+
+def _close_all(sockets: set[zmq.Socket[bytes]]) -> None:
+    """Sockets and their monitors, in any order and at any stage of being closed; the same again if this is cut."""
+    for socket in list(sockets):
+        if not socket.closed:
+            socket.disable_monitor()
+    for socket in list(sockets):
+        socket.close(linger=0)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from statestore_client.server.cluster.entries import MAX_DATA, NewerLogError, UnreadableLogError, unpack
-from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
+from statestore_client.server.journal import Changes, Stream, WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.journal.journal import Subject
+    from statestore_client.server.journal import Subject
 
 __all__ = ["MAX_BATCH", "MAX_PIECES", "Assembly", "pack_batch", "pieces", "unpack_batch"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.cluster.entries import Challenge, Claim, LogEntry
 from statestore_client.server.cluster.roles import CLOCK_RATES, Role
-from statestore_client.server.journal.journal import Timeline
+from statestore_client.server.journal import Timeline
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.events import Appends, SentEntry

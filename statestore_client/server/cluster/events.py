@@ -11,7 +11,7 @@ from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Life, LogEntry
-    from statestore_client.server.journal.journal import Timeline, WriteBatch
+    from statestore_client.server.journal import Timeline, WriteBatch
 
 
 @hot_value

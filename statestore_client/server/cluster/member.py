@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import LogEntry
     from statestore_client.server.cluster.events import Append, ClusterEvent
     from statestore_client.server.cluster.roles import ClusterSettings
-    from statestore_client.server.journal.journal import WriteBatch
+    from statestore_client.server.journal import WriteBatch
     from statestore_client.wire.instant import Instant
 
 __all__ = ["ClusterMember"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
     from statestore_client.server.cluster.roles import ClusterSettings
-    from statestore_client.server.journal.journal import Timeline
+    from statestore_client.server.journal import Timeline
     from statestore_client.wire.instant import Instant
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from statestore_client.server.cluster.batches import Assembly, pack_batch, pieces, unpack_batch
 from statestore_client.server.cluster.entries import LogEntry, Part, Snapshot
 from statestore_client.server.cluster.fence import Verdict
-from statestore_client.server.journal.journal import Changes, WriteBatch
+from statestore_client.server.journal import Changes, WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
     from statestore_client.server.cluster.roles import ClusterSettings
-    from statestore_client.server.journal.journal import Stream, Subject
+    from statestore_client.server.journal import Stream, Subject
 
 __all__ = ["SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]
 

@@ -10,8 +10,8 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.errors import DataDirectoryError, SettingsError, StateStoreError
-from statestore_client.server.access.rules import ClientPermissions
-from statestore_client.server.bridge.names import RESERVED_BYTES
+from statestore_client.server.access import ClientPermissions
+from statestore_client.server.bridge import RESERVED_BYTES
 from statestore_client.server.broker import Broker
 from statestore_client.server.broker.administration import Administration
 from statestore_client.server.cluster.roles import Role

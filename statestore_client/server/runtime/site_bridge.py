@@ -1,6 +1,6 @@
 """The bridge in an event loop: it works in turns with the clients, and what it imports is told to those that observe.
 
-:class:`~statestore_client.server.bridge.bridge.Bridge` decides everything.
+:class:`~statestore_client.server.bridge.Bridge` decides everything.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.clocks import monotonic
-from statestore_client.server.bridge.bridge import Bridge, BridgeOptions
-from statestore_client.server.bridge.exports import NotExported
-from statestore_client.server.bridge.names import RESERVED_BYTES
+from statestore_client.server.bridge import RESERVED_BYTES, Bridge, BridgeOptions, NotExported
 from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import TURN_S
 
 if TYPE_CHECKING:
-    from statestore_client.server.bridge.bridge import BridgeEvent
+    from statestore_client.server.bridge import BridgeEvent
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.settings import SiteEndpoints

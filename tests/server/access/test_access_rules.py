@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statestore_client.errors import RequestSyntaxError, SettingsError
 from statestore_client.server import AccessRules
-from statestore_client.server.access.rules import KeyPattern, OwnTopics, filter_covers
+from statestore_client.server.access import KeyPattern, OwnTopics, filter_covers
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 
 FILE = """

@@ -6,10 +6,18 @@ from contextlib import nullcontext
 
 import pytest
 
-from statestore_client.server.bridge.bridge import Bridge, BridgeEvent, BridgeOptions
-from statestore_client.server.bridge.exports import NotExported
-from statestore_client.server.bridge.imports import ImportQuota, NotImported
-from statestore_client.server.bridge.names import exported_name, key_under, owner_of, version_of
+from statestore_client.server.bridge import (
+    Bridge,
+    BridgeEvent,
+    BridgeOptions,
+    ImportQuota,
+    NotExported,
+    NotImported,
+    exported_name,
+    key_under,
+    owner_of,
+    version_of,
+)
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS, AreaLimits
 from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS

@@ -33,7 +33,7 @@ from statestore_client.server.cluster.entries import (
     decode,
     encode,
 )
-from statestore_client.server.journal.journal import ALL_STREAMS, Changes, Stream, WriteBatch
+from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, WriteBatch
 
 A = Life("a", 2**63)
 

@@ -17,7 +17,7 @@ from statestore_client.server.cluster.events import (
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
-from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
+from statestore_client.server.journal import Changes, Stream, WriteBatch
 
 Rows = dict[object, bytes]
 

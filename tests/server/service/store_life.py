@@ -8,7 +8,7 @@ import threading
 from support.durable_broker import BOOT, MemoryStorage
 
 from statestore_client.mqtt.packets import Publish, PublishProperties
-from statestore_client.server.bridge.names import RESERVED_BYTES
+from statestore_client.server.bridge import RESERVED_BYTES
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService

@@ -24,7 +24,7 @@ from raft_client._common.hosts import host_of, is_local
 from raft_client._common.http_server import HttpRequest, HttpResponse
 from statestore_client.clocks import monotonic
 from statestore_client.errors import SettingsError
-from statestore_client.server.access.rules import ClientPermissions
+from statestore_client.server.access import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials
 from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.runtime.fairness import Throttle

@@ -32,8 +32,7 @@ from statestore_client.server.cluster.entries import (
     encode,
 )
 from statestore_client.server.cluster.fence import Fence
-from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, Timeline, TimeRecord, WriteBatch
-from statestore_client.server.journal.journal import TIME
+from statestore_client.server.journal import ALL_STREAMS, TIME, Changes, Stream, Timeline, TimeRecord, WriteBatch
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
 from statestore_client.server.runtime.replication.log_link import entries_of_servers
 from statestore_client.server.runtime.storage.directory import refusals

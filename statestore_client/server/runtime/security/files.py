@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from statestore_client.errors import SettingsError
-from statestore_client.server.access.rules import RuleSet
+from statestore_client.server.access import RuleSet
 from statestore_client.server.checks import check_text
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from statestore_client.server.access.rules import ClientPermissions
+    from statestore_client.server.access import ClientPermissions
 
 #: A file that is missing at as many looks, which are a second apart, is not being replaced.
 _LOOKS: Final = 5

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from statestore_client.errors import SettingsError
 from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.access.rules import ClientPermissions
+from statestore_client.server.access import ClientPermissions
 from statestore_client.server.broker import Admitted, Credentials, Refusal, Verdict
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.runtime.security.files import AccessRules

@@ -28,7 +28,7 @@ from statestore_client.server.cluster.entries import (
     Snapshot,
 )
 from statestore_client.server.cluster.fence import Fence, Verdict
-from statestore_client.server.journal.journal import Stream
+from statestore_client.server.journal import Stream
 
 if TYPE_CHECKING:
     from replicas_clients import Connection, Staged

@@ -15,7 +15,7 @@ import attrs
 import msgpack
 
 from statestore_client.server.cluster import fence
-from statestore_client.server.journal.journal import Changes, Stream, WriteBatch
+from statestore_client.server.journal import Changes, Stream, WriteBatch
 
 Rows: TypeAlias = dict[tuple[Stream, str], bytes]
 _CLOCK = (Stream.CLOCK, "versions")

@@ -22,7 +22,7 @@ from statestore_client.server.cluster.events import (
 )
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.roles import ClusterSettings, Role
-from statestore_client.server.journal.journal import Stream, Timeline, WriteBatch
+from statestore_client.server.journal import Stream, Timeline, WriteBatch
 
 #: A client that was connected when its server went away has this time to return before its will is sent.
 GRACE_S = 1.5

@@ -15,7 +15,7 @@ from statestore_client.server.cluster.entries import Part, Snapshot
 if TYPE_CHECKING:
     from replicas_world import World
 
-    from statestore_client.server.journal.journal import Stream, Subject, WriteBatch
+    from statestore_client.server.journal import Stream, Subject, WriteBatch
 
 _Row: TypeAlias = "tuple[Stream, Subject]"
 

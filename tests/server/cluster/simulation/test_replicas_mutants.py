@@ -27,7 +27,7 @@ from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.ownership import Ownership
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader
-from statestore_client.server.journal.journal import Stream, Timeline, WriteBatch
+from statestore_client.server.journal import Stream, Timeline, WriteBatch
 from statestore_client.wire.instant import Instant
 
 Patch = pytest.MonkeyPatch

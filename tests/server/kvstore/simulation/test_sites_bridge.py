@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sites_node import Node
 from sites_world import Edge, World
 
-from statestore_client.server.bridge.bridge import Bridge, BridgeOptions
-from statestore_client.server.bridge.names import RESERVED_BYTES, owner_of
+from statestore_client.server.bridge import RESERVED_BYTES, Bridge, BridgeOptions, owner_of
 from statestore_client.server.store import RequestContext, SiteStore
 from statestore_client.wire.commands import Command, Condition, Del, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

@@ -1,1 +1,0 @@
-"""Access rules: who may do what, and what a pattern covers. Pure."""

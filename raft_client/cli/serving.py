@@ -23,7 +23,7 @@ from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.metrics import render
 from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
-from raft_client.server.runtime.peer import PeerOptions, RaftPeer, open_peer
+from raft_client.server.runtime.peer import CLUSTER_LOGGER, PeerOptions, RaftPeer, open_peer
 from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.wire.configuration import Peers, host_of
 
@@ -101,7 +101,10 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="For /metrics (Prometheus), /health and /ready.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address of the metrics port.")
 @click.option(
-    "--verbose", is_flag=True, help="Also log changes of the role and the leader, and compactions, to standard error."
+    "--verbose",
+    is_flag=True,
+    help="Also log compactions to standard error. Changes of the role, the leader and the connections to other peers "
+    "are logged in any case.",
 )
 def serve(
     *,
@@ -127,6 +130,7 @@ def serve(
     A peer whose ID is in no --peer copies the log, and waits to be made a member: zmqraft add-peer.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
+    CLUSTER_LOGGER.setLevel(logging.INFO)
     own = next((peer.url for peer in peers if peer.id == peer_id), None)
     url = bind or own
     for each in (bind, publish):

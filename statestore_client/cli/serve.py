@@ -28,7 +28,7 @@ from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
-from statestore_client.server.runtime.observability.logs import JsonLines
+from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, JsonLines
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import DEFAULT_AREA, ServerSettings, SiteEndpoints
@@ -458,7 +458,8 @@ _NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Also log connections and disconnections to standard error. Refusals are logged in any case.",
+    help="Also log connections and disconnections to standard error. Refusals, and changes of the cluster (who is "
+    "active, who leads the log), are logged in any case.",
 )
 @click.option("--log-json", is_flag=True, help="Log in JSON, one object per line.")
 def serve(
@@ -507,6 +508,8 @@ def _log(*, verbose: bool, in_json: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if in_json else logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    for logger in (CLUSTER_LOGGER, logging.getLogger("raft_client.server.cluster")):
+        logger.setLevel(logging.INFO)
 
 
 def _cannot_listen(server: Server, error: OSError) -> str:

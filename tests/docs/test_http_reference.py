@@ -40,9 +40,9 @@ def answers(url: str) -> tuple[str, str]:
 
 
 def test_each_kind_of_server_is_on_the_page() -> None:
-    """Three kinds of a server, and three states of a peer; the last one passes too quickly to be asked for."""
-    assert len(ROWS) == 6
-    assert ROWS[5] == ("200 `applied up to 5 of 20`", "503 `applied up to 5 of 20`")
+    """Five states of a server, and three of a peer; the last one passes too quickly to be asked for."""
+    assert len(ROWS) == 8
+    assert ROWS[7] == ("200 `applied up to 5 of 20`", "503 `applied up to 5 of 20`")
 
 
 def test_a_server_alone() -> None:
@@ -52,7 +52,7 @@ def test_a_server_alone() -> None:
 
 
 def test_the_servers_of_a_log() -> None:
-    """The active one, and the one that stands by."""
+    """The active one, and the one that stands by; and both of them when the log's only peer is lost."""
     with (
         EmbeddedCluster(1, machine=BroadcastStateMachine) as cluster,
         EmbeddedServer(metrics_port=0, log=ReplicaSettings(log=cluster.seeds, id="a")) as first,
@@ -61,6 +61,9 @@ def test_the_servers_of_a_log() -> None:
         with EmbeddedServer(metrics_port=0, log=ReplicaSettings(log=cluster.seeds, id="b")) as second:
             assert answers(first.urls["http"]) == ROWS[1]
             assert answers(second.urls["http"]) == ROWS[2]
+            cluster.kill("1")
+            eventually(lambda: answers(second.urls["http"]) == ROWS[3], "the standby says so")
+            eventually(lambda: answers(first.urls["http"]) == ROWS[4], "the active server says so")
 
 
 @contextmanager
@@ -76,7 +79,7 @@ def peer(directory: Path, *members: str) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.parametrize(("members", "row"), [(1, 3), (2, 4)], ids=["with a leader", "without a leader"])
+@pytest.mark.parametrize(("members", "row"), [(1, 5), (2, 6)], ids=["with a leader", "without a leader"])
 def test_a_peer(tmp_path: Path, members: int, row: int) -> None:
     """A peer alone leads soon; one of two finds no leader."""
     first = reserved_ports(members)

@@ -195,6 +195,9 @@ class RequestHorizon:
 
 
 logger: Final = logging.getLogger("raft_client.server")
+#: Who leads, and which peers are connected: what whoever operates a cluster reads afterwards. ``zmqraft serve`` and
+#: ``statestore serve`` log it always.
+CLUSTER_LOGGER: Final = logging.getLogger("raft_client.server.cluster")
 
 #: What our peers can do beyond the document; with a state machine that has keys, also serve watches.
 _CAPABILITIES: Final = tuple(each for each in Capability if each is not Capability.WATCH)
@@ -433,6 +436,7 @@ class RaftPeer:
 
     def _incoming(self, came: Received, now: float) -> Iterator[Incoming]:
         for dealer, began in came.connections:
+            self._log_change(f"{'connected to' if began else 'has lost'} peer {dealer.peer_id} at {dealer.url}")
             if began:
                 dealer.send([self._hello.to_request_id(), *RequestLogInfo(self.settings.ident).to_frames()])
             else:
@@ -567,7 +571,7 @@ class RaftPeer:
         self._role = role
         status = node.status()
         what = f"{status.role.value} in term {status.term}, leader {status.leader_id}"
-        logger.info("%s", on_one_line(f"peer {self.settings.peer_id}: {what}"))
+        self._log_change(what)
         if status.role is Role.LEADER:
             self.runner.lead(status, now)
             self._trimming.lead()
@@ -576,6 +580,9 @@ class RaftPeer:
             if was_leader:
                 self.runner.follow()
         self._on_role(status)
+
+    def _log_change(self, what: str) -> None:
+        CLUSTER_LOGGER.info("%s", on_one_line(f"peer {self.settings.peer_id}: {what}"))
 
 
 # -- one way to make a peer: for the command, embedded peers and embedded clusters -------------------------------------

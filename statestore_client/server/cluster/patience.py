@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ClientPatience"]
+import attrs
+
+__all__ = ["ClientPatience", "LogOutage", "OutageNews"]
 
 #: While the log is heard, and at most.
 _LONGEST_S: Final = 5.0
@@ -57,3 +59,47 @@ class ClientPatience:
         if not is_heard:
             self._silent_limit_s = min(2.0 * limit_s, _LONGEST_S)
         return True
+
+
+#: An election on quick disks is over before, see above.
+_OUTAGE_S: Final = 1.5
+#: Between two lines in the log about the same outage.
+_AGAIN_S: Final = 10.0
+
+
+@attrs.frozen
+class OutageNews:
+    """What to log: for how long the log has had no leader, in seconds, and whether it has one again."""
+
+    lasted_s: float
+    is_over: bool
+
+
+class LogOutage:
+    """Whether the log has no leader, and when to say so: after 1.5 s, each 10 s, and when there is one again. It is
+    asked several times a second.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._heard_at = self._looked_at = now
+        self._said_at: float | None = None
+
+    def look(self, now: float, *, is_heard: bool) -> OutageNews | None:
+        """``is_heard`` as for :class:`ClientPatience`."""
+        if now - self._looked_at > _LATE_S:  # this process was held up, and not the log
+            self._heard_at += now - self._looked_at
+        self._looked_at = now
+        lasted_s = self.lasts_s
+        if is_heard:
+            was_said, self._said_at, self._heard_at = self._said_at is not None, None, now
+            return OutageNews(lasted_s, is_over=True) if was_said else None
+        if not lasted_s or (self._said_at is not None and now < self._said_at + _AGAIN_S):
+            return None
+        self._said_at = now
+        return OutageNews(lasted_s, is_over=False)
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds without a leader at the last look; 0 before they are an outage."""
+        silent_s = self._looked_at - self._heard_at
+        return silent_s if silent_s >= _OUTAGE_S else 0.0

@@ -189,7 +189,7 @@ class Server:
             self._tls,
             partial(self._new_connection, driver),
             render=metrics.render,
-            is_ready=lambda: self.is_active,
+            why_not_ready=lambda: "" if replication is None else replication.why_not_ready,
             monitor=self._monitor,
             guard=None if replication is None else replication.router.guard,
         )

@@ -1,10 +1,10 @@
-"""How long clients wait for the log before they are let go: by table."""
+"""How long clients wait for the log before they are let go, and when an outage is said: by table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from statestore_client.server.cluster.patience import ClientPatience
+from statestore_client.server.cluster.patience import ClientPatience, LogOutage
 
 _LOOK_S = 0.1
 
@@ -46,3 +46,39 @@ def test_a_process_that_stood_still_reads_first() -> None:
     patience = ClientPatience(0.0)
     assert not patience.is_over(9.0, 9.0, is_heard=False)
     assert patience.is_over(9.1, 9.1, is_heard=False)
+
+
+def _said_at(is_heard: Callable[[float], bool], until_s: float) -> list[tuple[float, float, bool]]:
+    """When a log without a leader is said, for how long it has been so, and whether it is over."""
+    outage, said = LogOutage(0.0), []
+    for step in range(1, round(until_s / _LOOK_S) + 1):
+        now = step * _LOOK_S
+        news = outage.look(now, is_heard=is_heard(now))
+        if news is not None:
+            said.append((round(now, 1), round(news.lasted_s, 1), news.is_over))
+    return said
+
+
+def test_an_outage_is_said_soon_and_again() -> None:
+    """And its end, with its length; the next one anew."""
+    assert _said_at(lambda now: now < 1.0 or 25.0 < now < 26.0, 28.0) == [
+        (2.4, 1.5, False),
+        (12.4, 11.5, False),
+        (22.4, 21.5, False),
+        (25.1, 24.2, True),
+        (27.4, 1.5, False),
+    ]
+
+
+def test_an_election_is_no_outage() -> None:
+    """Nothing is said of its end either."""
+    assert _said_at(lambda now: not 1.0 < now < 2.3, 5.0) == []
+
+
+def test_a_process_that_stood_still_says_nothing_of_the_log() -> None:
+    """It has not listened."""
+    outage = LogOutage(0.0)
+    assert outage.look(0.1, is_heard=True) is None
+    assert outage.look(60.0, is_heard=False) is None
+    assert outage.lasts_s == 0.0
+    assert outage.look(60.1, is_heard=True) is None

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.reports import Reports
 
 LOGGER: Final = logging.getLogger("statestore_client.server")
+#: Which server is active, and whether the log has a leader: what whoever operates a cluster reads afterwards. It has a
+#: logger of its own, so that it can be read without the connections of clients.
+CLUSTER_LOGGER: Final = logging.getLogger("statestore_client.server.cluster")
 
 #: Characters of a field that strangers fill. Names and topics of MQTT may have 65,535 bytes.
 LONGEST: Final = 200
@@ -46,15 +49,17 @@ def contained(what: str, then: Callable[[], object] | None = None) -> Iterator[N
             then()
 
 
-def log_event(level: int, event: str, *, error: BaseException | None = None, **fields: object) -> None:
+def log_event(
+    level: int, event: str, *, error: BaseException | None = None, logger: logging.Logger = LOGGER, **fields: object
+) -> None:
     """Log ``event name=value ...``; the fields are also on the record, as ``record.fields``, for structured handlers.
     The traceback of an ``error`` follows.
 
     Values are written with ``repr``: client identifiers come from strangers and may hold line breaks.
     """
-    if LOGGER.isEnabledFor(level):
+    if logger.isEnabledFor(level):
         text = " ".join([event, *(f"{name}={value!r}" for name, value in fields.items())])
-        LOGGER.log(level, "%s", text, exc_info=error, extra={"event": event, "fields": fields})
+        logger.log(level, "%s", text, exc_info=error, extra={"event": event, "fields": fields})
 
 
 class JsonLines(logging.Formatter):

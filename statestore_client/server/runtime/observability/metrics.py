@@ -286,10 +286,10 @@ _FRESH_S: Final = 0.05
 class MetricsPages:
     """Answers requests; see :class:`~.http_endpoint.HttpEndpoint`."""
 
-    def __init__(self, render: Callable[[], bytes], is_ready: Callable[[], bool]) -> None:
-        """``is_ready``: whether clients had better come here than elsewhere."""
+    def __init__(self, render: Callable[[], bytes], why_not_ready: Callable[[], str]) -> None:
+        """``why_not_ready``: why clients had better go elsewhere, in words; nothing if they had not."""
         self._render = render
-        self._is_ready = is_ready
+        self._why_not_ready = why_not_ready
         self._page = b""
         self._rendered_at = float("-inf")
 
@@ -299,11 +299,11 @@ class MetricsPages:
             case "/metrics":
                 return _page(HTTPStatus.OK, self._figures())
             case "/health":  # that there is an answer is what it says
-                return _page(HTTPStatus.OK, b"ready\n" if self._is_ready() else b"stands by\n")
-            case "/ready" if self._is_ready():
-                return _page(HTTPStatus.OK, b"ready\n")
+                return _page(HTTPStatus.OK, f"{self._why_not_ready() or 'ready'}\n".encode())
             case "/ready":
-                return _page(HTTPStatus.SERVICE_UNAVAILABLE, b"stands by\n")
+                why_not = self._why_not_ready()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
+                return _page(status, f"{why_not or 'ready'}\n".encode())
             case _:
                 return _page(HTTPStatus.NOT_FOUND, b"The figures are at /metrics; there are /health and /ready, too\n")
 

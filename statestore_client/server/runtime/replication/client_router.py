@@ -1,7 +1,8 @@
 """Where a client's connection goes: to this server while it is active, otherwise on to the server that is.
 
 While nobody is active the client waits. When another server becomes active its connection is cut, so that it connects
-again and finds that one: a packet that the former one did not answer would be lost in silence.
+again and finds that one: a packet that the former one did not answer would be lost in silence. While the log has no
+leader nobody can be active, for as long as that lasts: then a client is refused, and hears why.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.clocks import monotonic
-from statestore_client.errors import RemoteProtocolError
+from statestore_client.errors import PacketError, RemoteProtocolError
+from statestore_client.mqtt.packets import (
+    MQTT_5_0,
+    Connack,
+    ConnackProperties,
+    Connect,
+    PacketDecoder,
+    ReasonCode,
+    encode,
+)
 from statestore_client.server.runtime.fairness import TURN_S
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.runtime.replication.internal import Hello, dial
@@ -22,10 +32,37 @@ from statestore_client.server.runtime.transport.sockets import set_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.errors import PacketError
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.internal import ClusterSecret
     from statestore_client.server.runtime.transport.peers import Peer
+
+# -- refusal -----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(scheme: str, early: bytes, reason: str) -> bytes | None:
+    """What refuses who has sent this, with *server unavailable* (MQTT 5.0, 3.2.2.2); nothing for what makes no sense,
+    None if more of it has to come.
+    """
+    if scheme.startswith("ws"):
+        body = f"{reason}\n".encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return head.encode() + body if b"\r\n\r\n" in early else None
+    try:
+        packets = PacketDecoder(version=None, max_packet_size=_MOST_EARLY_BYTES).feed(early)
+    except PacketError:
+        return b""
+    if not packets:
+        return None
+    if not isinstance(packets[0], Connect):
+        return b""
+    connect, code = packets[0], ReasonCode.SERVER_UNAVAILABLE
+    if connect.version != MQTT_5_0:
+        return encode(Connack(False, code), connect.version)
+    wants_reasons = connect.properties.request_problem_information == 1
+    answer = encode(Connack(False, code, ConnackProperties(reason_string=reason if wants_reasons else None)))
+    most = connect.properties.maximum_packet_size
+    return answer if most is None or len(answer) <= most else encode(Connack(False, code))
+
 
 # -- splice ------------------------------------------------------------------------------------------------------------
 #
@@ -61,6 +98,7 @@ class SplicedClient(_Side):
         self._router = router
         self._peer: Peer | None = None
         self._early = bytearray()
+        self._why_refused = ""
         self._server: SplicedServer | None = None
         self._has_ended = False  # the client says no more
         self._is_answered = False  # the server says no more
@@ -90,6 +128,8 @@ class SplicedClient(_Side):
             self._server.send(data)
             return
         self._early += data
+        if self._why_refused:
+            self.refuse(self._why_refused)
         if len(self._early) > _MOST_EARLY_BYTES and self._transport is not None:
             self._transport.pause_reading()
 
@@ -143,6 +183,21 @@ class SplicedClient(_Side):
         if self._transport is not None:
             self._transport.abort()
 
+    def refuse(self, reason: str) -> None:
+        """Now, or when its CONNECT is complete."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._why_refused = reason
+        answer = _refusal(self.scheme, bytes(self._early), reason)
+        if answer is not None:
+            transport.write(answer)
+            transport.close()
+        elif len(self._early) > _MOST_EARLY_BYTES:
+            transport.close()
+        else:
+            transport.resume_reading()
+
     def come_in(self, protocol: asyncio.Protocol) -> None:
         """This server is active: from here on the connection hears everything itself."""
         transport = self._transport
@@ -160,6 +215,7 @@ class SplicedClient(_Side):
     def pass_on(self, address: str) -> None:
         """To the active server."""
         if self._transport is not None and not self._transport.is_closing():
+            self._why_refused = ""
             self._server = self._router.pass_on(self, address)
 
     @property
@@ -208,7 +264,7 @@ class SplicedClient(_Side):
             self._transport.close()
         else:
             self._server = None
-            self._router.place_later(self)
+            self._router.not_let_in(self)
 
 
 class SplicedServer(_Side):
@@ -298,6 +354,7 @@ class ClientRouter:
         self._driver: BrokerDriver | None = None
         self._is_open = False
         self._address: str | None = None
+        self._obstacle = ""  # why nobody can be active
         self.is_closing: bool = False
 
     def bind(self, driver: BrokerDriver) -> None:
@@ -318,12 +375,12 @@ class ClientRouter:
     def guard(self, scheme: str, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """``make`` makes the protocol of a client that comes in at this endpoint."""
         self._makes[scheme] = make
-        return lambda: make() if self._is_open else SplicedClient(self, scheme)
+        return lambda: make() if self._is_open and not self._obstacle else SplicedClient(self, scheme)
 
     def protocol(self, scheme: str) -> asyncio.Protocol | None:
         """Of a client that another server passes on; None if this one is not active, or has no such endpoint."""
         make = self._makes.get(scheme)
-        return make() if make is not None and self._is_open else None
+        return make() if make is not None and self._is_open and not self._obstacle else None
 
     # -- who is active ------------------------------------------------------------------------------------------------
 
@@ -343,6 +400,15 @@ class ClientRouter:
         """
         if not self._is_open:
             self._place_all()
+
+    def hinder(self, obstacle: str) -> None:
+        """Nobody can be active, for this reason, so those who wait are refused; with none, they are let in again.
+        Clients that are here, or were passed on, stay.
+        """
+        self._obstacle = obstacle
+        for client in tuple(self._clients):
+            if not client.is_passed_on:
+                self.place(client)
 
     def close(self) -> None:
         """Nobody waits any longer."""
@@ -369,13 +435,18 @@ class ClientRouter:
         client.come_back()
         if client.is_passed_on or self.is_closing:
             client.cut()
+        elif self._obstacle and (self._is_open or self._address is None):
+            client.refuse(self._obstacle)
         elif self._is_open:
             client.come_in(self._makes[client.scheme]())
         elif self._address is not None:
             client.pass_on(self._address)
 
-    def place_later(self, client: SplicedClient) -> None:
+    def not_let_in(self, client: SplicedClient) -> None:
         """The active server did not let it in: mostly, that one is gone, and another one will be active."""
+        if self._obstacle:
+            client.refuse(self._obstacle)
+            return
         asyncio.get_running_loop().call_later(_AGAIN_S, self._place_again, client)
 
     def _place_again(self, client: SplicedClient) -> None:

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from statestore_client.errors import ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import entries
 from statestore_client.server.cluster.entries import Life
-from statestore_client.server.cluster.patience import ClientPatience
+from statestore_client.server.cluster.patience import ClientPatience, LogOutage
 from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
-from statestore_client.server.runtime.observability.logs import log_event
+from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
 from statestore_client.server.runtime.replication.internal import ClusterSecret, InternalListener
 from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
@@ -39,6 +40,12 @@ _INCARNATION_BITS: Final = 64
 #: A handed-over epoch comes back within a commit.
 _HAND_OVER_S: Final = 2.0
 _LOOK_S: Final = 0.1
+#: A standby that has not listened for longer is gone; it dials again at once when a connection ends.
+_STANDBY_GONE_S: Final = 1.0
+
+_LEADERLESS: Final = "the replicated log has no leader"
+
+_log_change = partial(log_event, logger=CLUSTER_LOGGER)
 
 
 class MachineOwner(Protocol):
@@ -67,6 +74,9 @@ class Lives:
         self.clock: ElapsedClock = ElapsedClock()
         self._elapsed = ElapsedClock()
         self._patience = ClientPatience(self._elapsed().monotonic)
+        self._outage = LogOutage(self._elapsed().monotonic)
+        self._is_hindered = False
+        self._standbys: dict[str, float] = {}  # those that listen to this server, and when each was seen last
         self._secret = ClusterSecret(settings.key)
         self.router: ClientRouter = ClientRouter(settings.id, self._secret)
         self._pulse = PulseThread(self._may_pulse, self._listener_came)
@@ -184,6 +194,15 @@ class Lives:
         return self._replica is not None and self._replica.is_ready
 
     @property
+    def why_not_ready(self) -> str:
+        """Why a load balancer had better send clients elsewhere, in words for people; nothing if it had not."""
+        leaderless = _LEADERLESS if self._outage.lasts_s else ""
+        if self.role is Role.ACTIVE:
+            return leaderless
+        why = leaderless or ("" if self.active[1] else "no server is active")
+        return f"stands by: {why}" if why else "stands by"
+
+    @property
     def may_speak(self) -> bool:
         """Whether it is active, and known to be."""
         return self._replica is not None and self._replica.may_speak(self._replica.sent())
@@ -193,17 +212,44 @@ class Lives:
         return self._replica is not None and self._replica.promote()
 
     def _look(self) -> None:
-        """Whether clients wait in vain, and whether the log is too long."""
+        """Whether clients wait in vain, whether the log has a leader, and whether it is too long."""
         self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
-        replica, driver = self._replica, self._driver
+        replica, driver, now = self._replica, self._driver, self._elapsed().monotonic
         if replica is None or driver is None:
             return
-        if self._patience.is_over(replica.silent_s, self._elapsed().monotonic, is_heard=replica.is_log_heard):
-            log_event(logging.WARNING, "the replicated log does not answer", clients=len(driver))
+        self._note_outage(replica, now)
+        self._note_standbys(now)
+        if self._patience.is_over(replica.silent_s, now, is_heard=replica.is_log_heard):
+            _log_change(logging.WARNING, "the replicated log does not answer", clients=len(driver))
             driver.dismiss("the replicated log cannot be reached", awaits=True)
             replica.wait_anew()
         if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
             self._begin_snapshot()
+
+    def _note_outage(self, replica: ReplicaLife, now: float) -> None:
+        news = self._outage.look(now, is_heard=replica.is_log_heard)
+        was_hindered, self._is_hindered = self._is_hindered, self._outage.lasts_s > 0.0
+        if was_hindered is not self._is_hindered:
+            self.router.hinder(f"{_LEADERLESS}, so no server is active" if self._is_hindered else "")
+        if news is None:
+            return
+        lasted_s = round(news.lasted_s, 1)
+        if news.is_over:
+            _log_change(logging.INFO, "the replicated log has a leader again", after_s=lasted_s)
+        else:
+            epoch, active = self.active
+            _log_change(logging.WARNING, _LEADERLESS, for_s=lasted_s, epoch=epoch, active=active)
+
+    def _note_standbys(self, now: float) -> None:
+        """Of the active server: who would take over."""
+        for server_id in self._pulse.listeners if self.role is Role.ACTIVE else ():
+            if server_id not in self._standbys:
+                _log_change(logging.INFO, "a standby listens", id=server_id)
+            self._standbys[server_id] = now
+        for server_id, seen_at in [*self._standbys.items()]:
+            if now - seen_at > _STANDBY_GONE_S:
+                del self._standbys[server_id]
+                _log_change(logging.WARNING, "a standby is gone", id=server_id, others=len(self._standbys))
 
     def _state_bytes(self) -> int:
         """Roughly, what all rows come to."""
@@ -254,7 +300,7 @@ class Lives:
             raise
 
     def log_trimmed(self) -> None:
-        log_event(logging.WARNING, "the log was trimmed", reason="this server has fallen behind; it begins again")
+        _log_change(logging.WARNING, "the log was trimmed", reason="this server has fallen behind; it begins again")
         self._end_life()
         if not self._is_over:
             self._begin_life()
@@ -265,7 +311,7 @@ class Lives:
 
     def caught_up(self) -> None:
         if self._replica is not None and self._replica.awaits_import:
-            log_event(logging.WARNING, "nobody is active before an import into the log is complete")
+            _log_change(logging.WARNING, "nobody is active before an import into the log is complete")
         self._is_known.set()
 
     def appending(self, batch: WriteBatch) -> None:
@@ -289,8 +335,14 @@ class Lives:
         if self._told == (epoch, owner):
             return  # an earlier life has said so
         self._told = (epoch, owner)
-        log_event(logging.INFO, "active server", epoch=epoch, id="" if owner is None else owner.id, url=address or "")
+        if owner is None:
+            _log_change(logging.INFO, "no server is active", epoch=epoch, **self._change())
+        elif not is_own:
+            _log_change(logging.INFO, "active server", epoch=epoch, id=owner.id, url=address or "", **self._change())
         self.router.shut(address)
+
+    def _change(self) -> dict[str, Any]:
+        return {} if self._replica is None else self._replica.change
 
     def _listen_to(self, url: str | None) -> None:
         if self._listener is not None:
@@ -310,15 +362,15 @@ class Lives:
         service, broker = machines
         driver.replace_broker(broker, self._group_commit)
         self._owner.machines_serve(service, broker)
-        log_event(logging.INFO, "promoted", epoch=epoch, index=replica.index)
+        _log_change(logging.INFO, "promoted", epoch=epoch, index=replica.index, **replica.change)
         self.router.open()
         driver.flush()  # what was due while nobody was active
 
     def deposed(self, epoch: int) -> None:
         if self._journal.is_draining:
-            log_event(logging.INFO, "handed over", epoch=epoch)
+            _log_change(logging.INFO, "handed over", epoch=epoch)
         else:
-            log_event(logging.WARNING, "deposed", epoch=epoch)
+            _log_change(logging.WARNING, "deposed", epoch=epoch)
         self._end_life()
         if not self._is_over:
             self._begin_life()
@@ -328,6 +380,7 @@ class Lives:
         replica, self._replica = self._replica, None
         self._standby = self._machines = self._rows = None
         self._wants_snapshot = False
+        self._standbys.clear()
         self._pulse.part()
         try:
             if self._group_commit is not None:
@@ -471,12 +524,12 @@ class OperatorCommands:
 
     async def _promote(self, _argument: str) -> str:
         is_done = self._lives.promote()
-        log_event(logging.WARNING, "promotion was asked for", done=is_done)
+        _log_change(logging.WARNING, "promotion was asked for", done=is_done)
         return "" if is_done else self._why_not("it is active already" if self._is_active else "")
 
     async def _hand_over(self, next_id: str) -> str:
         if not self._is_active:
-            return self._why_not("it is not active")
+            return self._why_not(self._not_active)
         return "" if await self._lives.hand_over(next_id) else "the log did not take it in time"
 
     async def _snapshot(self, _argument: str) -> str:
@@ -491,7 +544,7 @@ class OperatorCommands:
         lives, has, replica = self._lives, self._lives.format, self._lives.replica
         wanted = int(argument) if argument.isdecimal() else 0
         if replica is None or not self._is_active:
-            return self._why_not("it is not active: ask the server that is")
+            return self._why_not(self._not_active)
         behind = [server_id for server_id, known in lives.formats.items() if known < wanted]
         if wanted > entries.FORMAT:
             return f"it knows formats up to {entries.FORMAT}: upgrade it first"
@@ -505,6 +558,10 @@ class OperatorCommands:
     @property
     def _is_active(self) -> bool:
         return self._lives.role is Role.ACTIVE
+
+    @property
+    def _not_active(self) -> str:
+        return f"it is not active: ask {self._lives.active[1] or 'the server that is'}"
 
     def _why_not(self, otherwise: str = "") -> str:
         replica = self._lives.replica

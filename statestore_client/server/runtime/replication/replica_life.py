@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
@@ -78,6 +78,55 @@ class LifeOwner(Protocol):
         """The server cannot go on."""
 
 
+# -- signs of the owner ------------------------------------------------------------------------------------------------
+#
+# Why another server is active, for people: nothing is decided by it.
+
+
+class OwnerSigns:
+    """What this server has seen of the active one. Times are monotonic seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.is_refused: bool = False
+        self.is_claimed_by_hand: bool = False
+        self._heard_at = now
+        self._owner: Life | None = None
+
+    def heard(self, now: float) -> None:
+        """The active server lives."""
+        self._heard_at, self.is_refused = now, False
+
+    def changed(self, event: OwnerChanged, own: Life, now: float) -> dict[str, Any]:
+        """The fields of the line about it: who was active before, how long nobody has been, and why it changed. This
+        server knows the latter two if it was not active itself.
+        """
+        former, self._owner = self._owner, event.owner
+        silent_s = round(now - self._heard_at, 3)
+        reason = self._reason(event, former, own)
+        self.is_claimed_by_hand = False
+        self.heard(now)
+        fields: dict[str, Any] = {"former": "" if former is None else former.id}
+        if former == own:
+            return fields
+        return fields | ({"nobody_active_s": silent_s} if event.epoch > 1 else {}) | {"reason": reason}
+
+    def _reason(self, event: OwnerChanged, former: Life | None, own: Life) -> str:
+        if event.owner is None:
+            return "it has handed over"
+        if event.epoch == 1:
+            return "the log is new"
+        if former is None:
+            return "the former one has handed over"
+        if event.owner == own:
+            if self.is_claimed_by_hand:
+                return "this server was told to take over"
+            if former.id == own.id:
+                return "this server was active, and has begun anew"
+            if self.is_refused:
+                return "the former one's machine refuses connections: its process has ended"
+        return "the former one gave no sign of life"
+
+
 # -- replica life ------------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +170,9 @@ class ReplicaLife:
         self._asked_at: float | None = None
         self._snapshot_index = 0  # nobody needs the entries up to there, because of the newest snapshot
         self._namesake: Life | None = None  # another server with this id, which the operator was told of
+        self._signs = OwnerSigns(clock().monotonic)
+        #: What to log about the last change of the active server; nothing of one that was before this life.
+        self.change: dict[str, Any] = {}
 
     def open(self) -> None:
         """Begin to follow."""
@@ -217,11 +269,14 @@ class ReplicaLife:
 
     def hear(self, epoch: int) -> None:
         """A pulse of the server that owns this epoch."""
+        if epoch == self.epoch:
+            self._signs.heard(self._clock().monotonic)
         self._member.hear(epoch, self._clock())
         self._turn()
 
     def suspect(self) -> None:
         """The active server's machine says that there is no such process."""
+        self._signs.is_refused = True
         self._member.suspect(self._clock())
         self._turn()
 
@@ -270,10 +325,13 @@ class ReplicaLife:
                 self._snapshot_index = index
                 if self._member.role is Role.ACTIVE:
                     self._link.trim(index)
-            case OwnerChanged() if not self._is_caught_up:
-                self._active = event  # perhaps long ago
             case OwnerChanged():
-                owner.owner_changed(event.epoch, event.owner, event.url)
+                change = self._signs.changed(event, self.life, self._clock().monotonic)
+                if self._is_caught_up:
+                    self.change = change
+                    owner.owner_changed(event.epoch, event.owner, event.url)
+                else:
+                    self._active = event  # perhaps long ago
             case Promoted():
                 owner.promoted(event.epoch, event.timeline)
             case Deposed():
@@ -433,5 +491,6 @@ class ReplicaLife:
     def promote(self) -> bool:
         """Claim regardless of the active server."""
         is_done = not self._is_over and self._member.promote(self._clock())
+        self._signs.is_claimed_by_hand = is_done
         self._turn()
         return is_done

@@ -135,20 +135,20 @@ class Listeners:
         connect: Callable[[], ServerConnection],
         *,
         render: Callable[[], bytes],
-        is_ready: Callable[[], bool] = lambda: True,
+        why_not_ready: Callable[[], str] = str,
         monitor: MonitorService | None = None,
         guard: Callable[[str, Callable[[], asyncio.Protocol]], Callable[[], asyncio.Protocol]] | None = None,
     ) -> None:
-        """``connect`` makes the connection of a client, ``render`` the page of figures; ``is_ready``: whether
-        clients had better come here than to another server of the same log. ``monitor`` answers the requests of
-        its port. ``guard`` stands in front of
-        the endpoint of a scheme, if somebody else may have to serve those who come in there.
+        """``connect`` makes the connection of a client, ``render`` the page of figures; ``why_not_ready`` says why
+        clients had better go to another server of the same log, or nothing. ``monitor`` answers the requests of its
+        port. ``guard`` stands in front of the endpoint of a scheme, if another server may have to serve those who come
+        in there.
         """
         self._guard = guard or _open_to_all
         self._driver = driver
         self._connect = connect
         self._render = render
-        self._is_ready = is_ready
+        self._why_not_ready = why_not_ready
         self._monitor = monitor
         self.monitor_url: str | None = None
         self._pages: list[HttpEndpoint] = []
@@ -181,7 +181,7 @@ class Listeners:
             wss_port = await self._tcp_if(endpoints.host, wss_port, "wss", make)
         if endpoints.unix_socket is not None:
             await self._unix_socket(endpoints.unix_socket)
-        metrics = self._add_pages(MetricsPages(self._render, self._is_ready).respond, _METRICS_CONNECTIONS)
+        metrics = self._add_pages(MetricsPages(self._render, self._why_not_ready).respond, _METRICS_CONNECTIONS)
         metrics_port = await self._tcp_if(endpoints.metrics_host, endpoints.metrics_port, "http", metrics)
         return attrs.evolve(
             endpoints,

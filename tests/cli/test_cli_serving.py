@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from support.websocket_wire import RawWebSocket
 
+from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import QuotaExceededError, StateStoreClient
 from statestore_client.cli.serve import broker_limits_of, limit_options, serve, store_limits_of
 from statestore_client.mqtt.packets import Connack
@@ -75,6 +76,22 @@ def test_endpoints_limits_and_the_log() -> None:
     assert process.returncode == 0
     events = [json.loads(line) for line in log.splitlines()]
     assert {"listening", "connected", "refused", "disconnected", "stopped"} <= {event["event"] for event in events}
+
+
+def test_a_log_without_clients_has_the_changes_of_the_cluster() -> None:
+    """Without --verbose: which server is active, and no connection of a client."""
+    with EmbeddedCluster(1, machine=BroadcastStateMachine) as cluster:
+        arguments = [*COMMAND, "--log", ",".join(cluster.seeds), "--id", "a", "--log-json"]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            with StateStoreClient(process.stdout.readline().decode().split()[-1]) as store:
+                store.set("a", b"1")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [json.loads(line)["event"] for line in log.splitlines()] == ["promoted", "handed over"]
 
 
 def test_limits_are_announced() -> None:

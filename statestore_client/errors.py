@@ -26,7 +26,8 @@
     │   ├── ConnectionLostError                the link broke
     │   │   └── SessionLostError               … and the broker has forgotten the requests under way
     │   └── RequestTimeoutError (TimeoutError) no answer before the request's deadline
-    │       └── CallbackReplacedError          … because the application took a callback of over() away
+    │       ├── CallbackReplacedError          … because the application took a callback of over() away
+    │       └── NoStateStoreError              … because the broker has no state store
     ├── StoreReplacedError                     what was written is missing: the server has begun anew without its data
     ├── RemoteProtocolError                    the other side broke the protocol
     │   ├── Resp3Error                         with the byte offset
@@ -64,12 +65,12 @@ __all__ = [
     "ConnectionLostError", "CounterOverflowError", "DataDamagedError", "DataDirectoryError", "DataFormatError",
     "DataInUseError", "EmptyKeyError", "FencingError", "FencingTokenClockSkewError", "FencingTokenRequiredError",
     "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "LeaseLostError", "LockError",
-    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NotAuthorizedError",
-    "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError", "RemoteProtocolError",
-    "ReplicatedLogError", "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError", "Resp3Error",
-    "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "StoreReplacedError", "TimestampError",
-    "TooManyKeysError", "TransportError", "UnexpectedReplyError", "UnknownCommandError", "UnknownServerError",
-    "WatchOverflowError", "WrongArgumentCountError",
+    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NoStateStoreError",
+    "NotAuthorizedError", "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError",
+    "RemoteProtocolError", "ReplicatedLogError", "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError",
+    "Resp3Error", "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "StoreReplacedError",
+    "TimestampError", "TooManyKeysError", "TransportError", "UnexpectedReplyError", "UnknownCommandError",
+    "UnknownServerError", "WatchOverflowError", "WrongArgumentCountError",
 ]  # fmt: skip
 
 #: So much of a key is shown (bytes or characters).
@@ -322,13 +323,21 @@ class StoreReplacedError(StateStoreError):
 
 
 class RequestTimeoutError(TransportError, TimeoutError):
-    """No answer before the deadline. With a broker that has no state store, every request ends like this."""
+    """No answer before the deadline."""
 
 
 class CallbackReplacedError(RequestTimeoutError):
     """No answer came through, because the application has replaced a callback of its paho client after ``over()``.
 
     The message names the callback. Set callbacks before ``over()``, or let a new one call the one that it replaces."""
+
+
+class NoStateStoreError(RequestTimeoutError):
+    """The broker has no state store, as far as can be told after a second: it says that nobody is subscribed to
+    requests (MQTT reason code 0x10), and no store has ever answered this client.
+
+    Start one beside the broker with ``statestore serve --broker``, or connect to the broker that has it. Where a broker
+    does not say 0x10, a request ends with its time-out instead."""
 
 
 # -- the other side broke the protocol ---------------------------------------------------------------------------------

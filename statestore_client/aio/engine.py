@@ -234,17 +234,18 @@ class Link(BaseLink[AioDriver]):
             return
         if driver is not self.driver:
             self.use(driver)
-        machine, output, silence = self.machine, self.output, self.machine.request_table.silence
+        machine, output, requests = self.machine, self.output, self.machine.request_table
         if type(events[-1]) is Closed:
             self.use(None)
             self._gone.set()
         machine.receive(events, self.now())
-        if machine.actions or output.unflushed or machine.is_watching or silence.deadline < self._wakes_at:
+        due = min(requests.silence.deadline, requests.absence.deadline)
+        if machine.actions or output.unflushed or machine.is_watching or due < self._wakes_at:
             self.perform()  # otherwise nothing is due earlier than before
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.
             self._ack_timer = self.loop.call_later(ACK_DELAY_S, self._flush_acks)
-        if machine.request_table.window.count or output.unflushed_acks > MAX_WAITING_ACKS:
+        if requests.window.count or output.unflushed_acks > MAX_WAITING_ACKS:
             self._flush_at_turn_end()  # of the next one: whoever was answered has sent the next request by then
 
     def _set_timer(self) -> None:

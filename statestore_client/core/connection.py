@@ -464,9 +464,12 @@ class ClientMachine:
             self.watching.next_deadline(),
             request_table.silence.deadline,
         )
-        if self._phase is _Phase.READY and polls is None and silence == math.inf:
+        absence = request_table.absence.deadline
+        if self._phase is _Phase.READY and polls is None and silence == absence == math.inf:
             return requests
         deadlines = [d for d in (self._reconnection.retry_at, requests, polls) if d is not None]
+        if absence < math.inf:
+            deadlines.append(absence)
         if silence < math.inf:
             deadlines.append(silence)
         if self._phase is _Phase.SUBSCRIBING and self._drop_reason is None:
@@ -478,6 +481,8 @@ class ClientMachine:
         request_table = self.request_table
         if now.monotonic >= request_table.silence.deadline:
             self._check_silence(now)
+        if now.monotonic >= request_table.absence.deadline:
+            request_table.look_for_store(now)
         if request_table.expire(now, self._seen) and self._phase is _Phase.READY:
             unacknowledged_since, acknowledged_at = request_table.unacknowledged_since, request_table.acknowledged_at
             heard_at = self._heard_at if self._line_heard_at is None else now.monotonic

@@ -46,6 +46,7 @@ from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, S
 from statestore_client.errors import (
     InvalidArgumentError,
     LockNotAcquiredError,
+    NoStateStoreError,
     RequestTimeoutError,
     ServerError,
     TransportError,
@@ -290,6 +291,8 @@ def acquire(
                 else:
                     now = yield from _observe(terms.key, now, patience)
                     observing = True
+        except NoStateStoreError:
+            raise
         except TransportError as error:
             word.failed(error)
             now = yield from pause_before_retry(_RETRY_S, deadline)

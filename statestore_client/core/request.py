@@ -30,6 +30,7 @@ from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
     InvalidArgumentError,
+    NoStateStoreError,
     NotAuthorizedError,
     RemoteProtocolError,
     RequestTimeoutError,
@@ -99,7 +100,7 @@ class Request:
     sent_at: float = 0.0  # monotonic seconds, on the present connection
     resent: bool = False
     is_under_way: bool = False  # left on the present connection, and is not over
-    has_subscribers: bool = True
+    has_subscribers: bool = True  # False: the last PUBACK said that nobody got it
     span: RequestSpan | None = None
     on_answer: OnAnswer | None = None
 
@@ -215,12 +216,15 @@ def timed_out(
     last_error: StateStoreError | str,
     owed: int = 0,
     complaint: str | None = None,
+    is_away: bool = False,
+    has_answered: bool = False,
 ) -> RequestTimeoutError:
     """Why a request found no answer in time, as far as it can be told.
 
     ``last_error``: what ended the last connection, or what was seen on this one.
     ``owed``: the number of PUBACKs for other requests that the broker must send before it takes any more.
     ``complaint``: what the application has done to the connection that it shares.
+    ``is_away``: nobody takes requests just now; ``has_answered``: a store has answered earlier ones.
     """
     waited = f"no answer {within(request.timeout)}"
     if complaint is not None:
@@ -229,18 +233,42 @@ def timed_out(
     if request.stage is Stage.QUEUED:
         if owed:
             reason = f"it was not sent: the broker takes {owed} at a time, and did not acknowledge those before it"
+        elif connected and is_away:
+            reason = f"it was not sent: {_nobody_there(has_answered)}"
         elif connected:
             reason = "it waited for others in flight (max_in_flight) and was not sent"
         else:
             reason = f"it was not sent: not connected ({last_error})"
         return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=False)
     if not request.has_subscribers:
-        reason = "the broker has no subscriber for the state store's topic, so it probably has no state store"
+        reason = _nobody_there(has_answered)
     elif request.stage is Stage.ACCEPTED:
         reason = f"the broker took the request but no state store answered it ({last_error})"
     else:
         reason = f"the broker did not acknowledge it ({last_error})"
     return RequestTimeoutError(f"{waited}: {reason}", may_have_been_applied=True)
+
+
+def _nobody_there(has_answered: bool) -> str:
+    nobody = "the broker has no subscriber for the state store's topic"
+    if has_answered:
+        return f"{nobody}: the state store, which has answered before, is away, or may not subscribe any longer"
+    return f"{nobody}, so it probably has no state store"
+
+
+def no_store(url: str | None, request: Request) -> NoStateStoreError:
+    """The broker has no subscriber for requests, and nothing has ever answered this client.
+
+    A store inside a broker that says so all the same, and is very slow, may still execute what was sent.
+    """
+    broker = "the broker" if url is None else f"the broker at {url}"
+    was_sent = request.stage is not Stage.QUEUED
+    return NoStateStoreError(
+        f"{broker} has no state store: nobody is subscribed to {COMMAND_TOPIC}. Start one beside it with "
+        "statestore serve --broker, see whether the broker's access rules let it subscribe, or connect to the broker "
+        f"that has the store{'' if was_sent else '; the request was not sent'}",
+        may_have_been_applied=was_sent,
+    )
 
 
 def too_large(size: int, limit: int) -> InvalidArgumentError:

@@ -5,7 +5,8 @@ Invariant: on a connection, the client never has more unacknowledged publication
 (MQTT 5.0, 3.3.4), even if nobody waits for their answers any longer. Nothing between here and the socket waits for
 PUBACKs or sends again by itself; only a paho client of the application does.
 Invariant: a request is sent again only inside the session it was sent in, as far as CONNACK tells (the server answers
-the repeat from its cache of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY).
+the repeat from its cache of correlation data), or when repeating it changes nothing (GET, SCAN, KEYNOTIFY), or when
+the broker has said that nobody was subscribed to it (:mod:`~statestore_client.core.absence`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 import attrs
 
+from statestore_client.core.absence import Absence
 from statestore_client.core.actions import FLUSH_EVERY, Output, Waiter
 from statestore_client.core.request import (
     OnAnswer,
@@ -28,6 +30,7 @@ from statestore_client.core.request import (
     RequestSpan,
     Stage,
     ended,
+    no_store,
     not_answered,
     refused_publication,
     reply_properties,
@@ -229,7 +232,6 @@ class Deadlines:
 
 #: 68 years. MQTT allows twice as much, but some brokers use a signed number.
 _MAX_EXPIRY_S: Final = 0x7FFFFFFF
-_NO_MATCHING_SUBSCRIBERS: Final = 0x10
 #: At a time, whatever the broker takes: some of 65,535 packet identifiers stay free for SUBSCRIBE (MQTT 5.0, 2.2.1).
 _MOST_PUBLICATIONS: Final = 65_520
 _REPEATABLE: Final = (*_READS, KeyNotify)
@@ -264,6 +266,7 @@ class RequestTable:
         "_queue",
         "_to_resend",
         "_trace",
+        "absence",
         "acknowledged_at",
         "complaint",
         "deadlines",
@@ -297,7 +300,9 @@ class RequestTable:
         self._output = output
         self._properties = RequestProperties(client_id, clock.node_id)
         self._queue: deque[Request] = deque()
-        self._to_resend: deque[Request] = deque()  # published on an earlier connection, not acknowledged there
+        #: Published on an earlier connection and not acknowledged there; or lost, and then the first of them may be
+        #: under way again. Nothing else leaves before these.
+        self._to_resend: deque[Request] = deque()
         self._by_correlation: dict[bytes, Request] = {}
         #: What was published on this connection and not acknowledged, in order; also requests that are done.
         self._by_delivery: dict[int, Request] = {}
@@ -305,6 +310,8 @@ class RequestTable:
         self.deadlines: Deadlines = Deadlines()  # when :meth:`expire` has something to do
         self.window: Window = Window(window)
         self._most = window
+        #: Whether a store takes requests; :meth:`ClientMachine.tick` calls :meth:`look_for_store`.
+        self.absence: Absence = Absence()
         #: Whether the broker still answers; :meth:`ClientMachine.tick` asks.
         self.silence: Silence = silence
         self.receive_maximum: int = window
@@ -400,6 +407,8 @@ class RequestTable:
 
     def transmit(self, now: Instant) -> None:
         """Send what waits, as far as the window allows."""
+        if self.absence.is_on and not self._repeat(now):
+            return
         while self._to_resend and self.open and self._may_publish():
             self._publish_again(self._to_resend.popleft(), now)
         while self._queue and self._has_room():
@@ -417,6 +426,7 @@ class RequestTable:
         """What the broker takes on this connection. :meth:`resume` is to follow when requests can leave."""
         self.receive_maximum = min(event.receive_maximum, _MOST_PUBLICATIONS)
         self.max_packet_size = event.maximum_packet_size or MAX_PACKET_SIZE
+        self.absence.connected()
 
     def published(self, event: Published, now: Instant) -> None:
         """PUBACK: the broker has the request, or refuses it."""
@@ -426,13 +436,21 @@ class RequestTable:
             return
         if not request.resent:
             self.silence.round_trip.measured(now.monotonic - request.sent_at)
+        is_lost = self.absence.says(event.reason_code)
         if request.stage is Stage.SENT:
             if event.reason_code >= FIRST_ERROR:
                 error = refused_publication(event.reason_code, request.resent, request.command)
                 self._reject(request, error, now)
+            elif is_lost:
+                self._lost(request, now)
             else:
-                request.has_subscribers = event.reason_code != _NO_MATCHING_SUBSCRIBERS
-                request.stage = Stage.ACCEPTED
+                request.stage, request.has_subscribers = Stage.ACCEPTED, True
+        elif is_lost and request.resent:  # nobody waits for it any longer
+            self.absence.lost(now.monotonic, again=True)
+        elif is_lost:  # its answer was here before
+            self._found(is_inside=True)
+        if self.absence.is_on and not is_lost:
+            self._found()
         if self._to_resend or (self._queue and self._has_room()):
             self.transmit(now)
 
@@ -443,6 +461,9 @@ class RequestTable:
             self.stats.late_or_unknown_replies += 1
             return
         self.stats.replies += 1
+        if self.absence.wants_answers:
+            self.absence.has_answered = True
+            self._found(is_inside=request.stage is Stage.ACCEPTED and not request.has_subscribers)
         if isinstance(request.command, _READS) or self.window.width < self._most:
             self.window.answered(request.command, len(message.payload), now.monotonic)
         try:
@@ -481,20 +502,25 @@ class RequestTable:
             self._no_longer_under_way(request)
         self.open = False
         self.silence.forget()
+        self.absence.connected()
         self.last_connection_error = error
         self._by_delivery.clear()
         self._to_resend.clear()
 
     def resume(self, now: Instant) -> None:
         """Connected: publish again what the broker of the old session did not acknowledge, in the original order; and
-        then what reads, whose answers a broker that was restarted has forgotten. These are new publications, which must
-        not come between the others ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
+        then what was lost, and what reads, whose answers a broker that was restarted has forgotten. These are new
+        publications, which must not come between the others ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
         """
         self.open = True
         self.last_connection_error = None
         requests = self._by_correlation.values()
         self._to_resend = deque(r for r in requests if r.stage is Stage.SENT)
-        self._to_resend.extend(r for r in requests if r.stage is not Stage.SENT and isinstance(r.command, _READS))
+        self._to_resend.extend(
+            r
+            for r in requests
+            if r.stage is not Stage.SENT and (isinstance(r.command, _READS) or not r.has_subscribers)
+        )
         self.transmit(now)
 
     def _publish_again(self, request: Request, now: Instant) -> None:
@@ -521,13 +547,14 @@ class RequestTable:
             if request.stage is not Stage.DONE and request.message is not None:
                 self._no_longer_under_way(request)
                 del self._by_correlation[request.message.correlation_data]
-                request.stage, request.message = Stage.QUEUED, None
+                request.stage, request.message, request.has_subscribers = Stage.QUEUED, None, True
                 self._queue.appendleft(request)
 
     def reset(self) -> None:
         """Forget every request without an answer: the caller rejects them."""
         self.open = False
         self.silence.forget()
+        self.absence.end()
         for request in (*self._by_correlation.values(), *self._queue):
             self._no_longer_under_way(request)
             request.stage = Stage.DONE
@@ -537,6 +564,7 @@ class RequestTable:
     def begin_anew(self) -> None:
         """The client is opened again."""
         self.reset()
+        self.absence.begin_anew()
         self.is_closed, self.end_reason, self.last_connection_error = False, None, None
 
     def reject_unacknowledged(self, error: StateStoreError, now: Instant) -> None:
@@ -552,9 +580,67 @@ class RequestTable:
         self.open = False
         self.is_closed, self.end_reason = True, reason
         self.silence.forget()
+        self.absence.end()
         for request in [*self._by_correlation.values(), *self._queue]:
             self._reject(request, not_answered(reason, request.stage is not Stage.QUEUED), now)
         self._queue.clear()
+
+    # -- a store that does not take requests ---------------------------------------------------------------------------
+
+    def _lost(self, request: Request, now: Instant) -> None:
+        """Nobody was subscribed to this request: it is to leave again, in its turn."""
+        self._no_longer_under_way(request)
+        request.stage, request.has_subscribers = Stage.ACCEPTED, False
+        is_repetition = self.absence.is_repeating and self._to_resend[0] is request
+        if not is_repetition:
+            self._to_resend.append(request)
+        self.absence.lost(now.monotonic, again=is_repetition)
+
+    def _repeat(self, now: Instant) -> bool:
+        """Publish the oldest lost request again when its time has come; True if none is left."""
+        absence, lost = self.absence, self._to_resend
+        if absence.is_repeating:
+            return False
+        while lost and lost[0].message is None:  # nobody waits for it any longer
+            lost.popleft()
+        if not lost:
+            absence.end()
+        elif absence.is_time_to_repeat(now.monotonic):
+            # Its place in the window it had before; the Receive Maximum counts for all.
+            is_full = len(self._by_delivery) >= self.receive_maximum
+            absence.repeat(now.monotonic, later=is_full)
+            if not is_full:
+                self._publish_again(lost[0], now)
+        return not lost
+
+    def _found(self, *, is_inside: bool = False) -> None:
+        """Somebody takes requests: what waits may leave, but for the one that is under way. Nothing has to leave again
+        if the store ``is_inside`` the broker.
+        """
+        if self.absence.is_repeating:
+            self._to_resend.popleft()
+        self.absence.end()
+        if is_inside:
+            self.absence.is_meaningless = True
+            lost = [request for request in self._to_resend if not request.has_subscribers]
+            self._to_resend = deque(request for request in self._to_resend if request.has_subscribers)
+            for request in lost:
+                request.has_subscribers = True
+
+    def look_for_store(self, now: Instant) -> None:
+        """Publish the oldest lost request again, or give up, when its time has come.
+
+        What waited behind it was not sent, and fails as well: it would only have to wait as long again.
+        """
+        if self.absence.is_declared(now.monotonic):
+            url = None if self._output.connection is None else self._output.connection.url
+            waiting = [r for r in (*self._to_resend, *self._queue) if r.stage is not Stage.DONE]
+            self.absence.end()
+            self._to_resend.clear()
+            self._queue.clear()
+            for request in waiting:
+                self._reject(request, no_store(url, request), now)
+        self.transmit(now)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -576,7 +662,15 @@ class RequestTable:
             owed = len(self._by_delivery) if is_blocked else 0
             last_error = self.last_connection_error or (seen(now) if self.open else "still connecting")
             why = self.complaint()
-            error = timed_out(request, connected=self.open, last_error=last_error, owed=owed, complaint=why)
+            error = timed_out(
+                request,
+                connected=self.open,
+                last_error=last_error,
+                owed=owed,
+                complaint=why,
+                is_away=self.absence.is_on,
+                has_answered=self.absence.has_answered,
+            )
             self._reject(request, error, now)
         if expired:
             self.transmit(now)

@@ -22,6 +22,7 @@ from statestore_client.core.request_table import RequestTable
 from statestore_client.core.results import Item, KeyPage
 from statestore_client.core.watches import WatchTable
 from statestore_client.errors import (
+    NoStateStoreError,
     RemoteProtocolError,
     RequestTimeoutError,
     StateStoreError,
@@ -258,8 +259,9 @@ class WatchProtocol:
             self.prefixes.failed(key, error)
 
     def _is_worth_repeating(self, error: StateStoreError) -> bool:
-        """A time-out, while connected."""
-        return self._started and isinstance(error, RequestTimeoutError)
+        """A time-out, while connected to a broker with a store."""
+        is_late = isinstance(error, RequestTimeoutError) and not isinstance(error, NoStateStoreError)
+        return self._started and is_late
 
     def _is_final(self, error: StateStoreError) -> bool:
         """Whether it ends the watch: after a reconnect every watch starts anew; anything else is final.

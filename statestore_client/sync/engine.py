@@ -263,8 +263,9 @@ class Link(BaseLink[SyncDriver]):
             events = driver.poll()
             output.unflushed_acks = 0  # it writes as well
             machine.receive(events, moment)
-            if moment.monotonic >= machine.request_table.silence.deadline:
-                machine.tick(moment)  # who reads sees a silence sooner than the network thread, which sleeps
+            requests = machine.request_table
+            if moment.monotonic >= requests.silence.deadline or moment.monotonic >= requests.absence.deadline:
+                machine.tick(moment)  # who reads sees it sooner than the network thread, which sleeps
         if machine.actions:
             self.carry_out()
             driver = self.driver

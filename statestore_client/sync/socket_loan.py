@@ -207,6 +207,7 @@ class SocketLoan:
             or link.driver is None
             or link.driver.wants_write
             or link.machine.state is ConnectionState.CLOSED
+            or link.machine.request_table.absence.deadline < self.looked_after_at
         ):
             self._wake()
 

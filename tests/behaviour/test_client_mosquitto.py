@@ -26,7 +26,7 @@ from support.proxy import Proxy
 from support.shells import Shell
 from support.waiting import eventually, until
 
-from statestore_client import ConnectionSettings, RequestTimeoutError
+from statestore_client import ConnectionSettings, NoStateStoreError, RequestTimeoutError
 from statestore_client.wire.protocol import COMMAND_TOPIC
 
 pytestmark = pytest.mark.interop
@@ -99,8 +99,8 @@ def url(request: pytest.FixtureRequest, mosquitto: Mosquitto) -> str:
     return mosquitto.settings(request.param).url
 
 
-@pytest.fixture
-def responder(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
+@contextlib.contextmanager
+def store_of_one_key(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
     """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data."""
     asked: Counter[bytes] = Counter()
     value = [b""]
@@ -125,9 +125,18 @@ def responder(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
     client.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     client.loop_start()
     assert ready.wait(10)
-    yield asked
-    client.disconnect()
-    client.loop_stop()
+    try:
+        yield asked
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@pytest.fixture
+def responder(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
+    """See :func:`store_of_one_key`."""
+    with store_of_one_key(mosquitto) as asked:
+        yield asked
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -175,6 +184,47 @@ async def test_the_timeout_says_that_there_is_no_state_store(shell: Shell, url: 
             RequestTimeoutError, match=r"whether it is free is not known: .*probably has no state store"
         ):
             await store.lock("k").acquire(timeout=0.3)
+
+
+async def test_a_broker_without_a_store_is_told_after_a_second(shell: Shell, url: str) -> None:
+    """Requests, watches and locks with long time-outs fail within two seconds, and the error says what to do."""
+    async with shell.client(url) as store:
+        began = time.monotonic()
+        calls = (
+            store.set("k", b"v", timeout=20),
+            store.watch("k", timeout=20).start(),
+            store.lock("k").acquire(timeout=None),
+        )
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert type(error) is NoStateStoreError
+            assert "statestore serve --broker" in str(error)
+        assert 0.9 < time.monotonic() - began < 2
+        assert store.state == "connected"
+
+
+async def test_all_of_a_pipeline_is_told_after_a_second(shell: Shell, url: str) -> None:
+    """Beyond mosquitto's receive maximum of 20, too: what could not leave does not wait a second of its own."""
+    async with shell.client(url, max_in_flight=200) as store:
+        began = time.monotonic()
+        results = await asyncio.gather(*(store.set("k", b"x", timeout=20) for _ in range(100)), return_exceptions=True)
+        assert {type(r) for r in results} == {NoStateStoreError}
+        assert time.monotonic() - began < 2.5
+
+
+async def test_a_store_that_comes_late_is_found(shell: Shell, mosquitto: Mosquitto, url: str) -> None:
+    """A request that nobody took is answered by a store that subscribes half a second later; and what waited for one
+    that went away is answered by the next."""
+    async with shell.client(url) as store:
+        setting = asyncio.ensure_future(store.set("k", b"1", timeout=20))
+        await asyncio.sleep(0.4)  # the store is away for as long
+        with store_of_one_key(mosquitto):
+            assert (await setting).applied
+            assert (await store.get("k")).value == b"1"
+        waiting = asyncio.ensure_future(store.set_many((("k", b"%d" % i) for i in range(30)), timeout=20))
+        await asyncio.sleep(1.6)  # longer than a store may be away that has never answered
+        with store_of_one_key(mosquitto):
+            assert all(result.applied for result in await waiting)
+            assert (await store.get("k")).value == b"29"
 
 
 async def test_its_receive_maximum_of_20_is_kept(shell: Shell, url: str) -> None:

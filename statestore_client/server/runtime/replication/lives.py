@@ -336,7 +336,8 @@ class Lives:
             return  # an earlier life has said so
         self._told = (epoch, owner)
         if owner is None:
-            _log_change(logging.INFO, "no server is active", epoch=epoch, **self._change())
+            if self.role is not Role.DEPOSED:  # it has handed over itself, and says so
+                _log_change(logging.INFO, "no server is active", epoch=epoch, **self._change())
         elif not is_own:
             _log_change(logging.INFO, "active server", epoch=epoch, id=owner.id, url=address or "", **self._change())
         self.router.shut(address)

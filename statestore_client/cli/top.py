@@ -91,11 +91,29 @@ class MonitorSummary:
             "now": self.now,
             "server": self.server,
             "per_second": {name: round(rate, 1) for name, rate in self._rates.items()},
+            "log": self._log(),
             **{name: int(self._sum(figure)) for name, figure in _NOW.items()},
             "latency_ms": self.latency,
             "locks": [self._lock(lock) for lock in self._locks.values()],
             "refusals": list(self._refusals),
         }
+
+    def _log(self) -> dict[str, Any] | None:
+        """Of a server that shares a log with others: what it is, and which one is active."""
+        role = self._label("statestore_log_role")
+        if role is None:
+            return None
+        return {
+            "role": role,
+            "active": self._label("statestore_log_active"),
+            "epoch": int(self.figures.get("statestore_log_epoch", 0)),
+            "leaderless_s": self.figures.get("statestore_log_leaderless_seconds", 0.0),
+        }
+
+    def _label(self, figure: str) -> str | None:
+        """The label of this figure that has the value 1."""
+        found = (name for name, value in self.figures.items() if value == 1 and name.startswith(f"{figure}{{"))
+        return next((name.partition('"')[2].removesuffix('"}') for name in found), None)
 
     def _lock(self, lock: dict[str, Any]) -> dict[str, Any]:
         last = lock["holdings"][-1] if lock["holdings"] else None
@@ -173,6 +191,7 @@ def rendered(summary: MonitorSummary) -> Group:
     rates = found["per_second"]
     urls = " ".join(found["server"].get("urls", ()))
     head = Text(f"{urls}  version {found['server'].get('version', '?')}  {_clock(summary.now)}", style="bold")
+    head.append(_role(found["log"]), style="bold")
     latency = found["latency_ms"]
     figures = Text(
         f"requests {rates['requests']:.0f}/s  refused {rates['refused']:.0f}/s  in the store "
@@ -183,6 +202,15 @@ def rendered(summary: MonitorSummary) -> Group:
         f"{latency.get('late', 0):.1f} ms\n"
     )
     return Group(head, figures, _locks(summary.now, found["locks"]), _refusals(found["refusals"]))
+
+
+def _role(log: dict[str, Any] | None) -> str:
+    """A line about a server that shares a log; its clients, keys and locks are those of the active one."""
+    if log is None:
+        return ""
+    who = f"; active: {log['active'] or 'no server'}" if log["role"] != "active" else ""
+    leaderless = f"; the log has had no leader for {log['leaderless_s']:.0f} s" if log["leaderless_s"] else ""
+    return f"\n{log['role']} in epoch {log['epoch']}{who}{leaderless}"
 
 
 def _locks(now: int, locks: list[dict[str, Any]]) -> Table:

@@ -23,9 +23,10 @@ from support.keys import Certificates
 from support.ports import reserved_port
 from support.waiting import eventually
 
+from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenTooOldError, StateStoreClient
 from statestore_client.cli.top import MonitorSummary, rendered
-from statestore_client.server import AccessRules, EmbeddedServer, ServerTls
+from statestore_client.server import AccessRules, EmbeddedServer, ReplicaSettings, ServerTls
 
 STATESTORE = [sys.executable, "-m", "statestore_client.cli"]
 
@@ -71,6 +72,21 @@ def test_top_once_prints_a_table() -> None:
     assert done.returncode == 0
     for part in ("jobs/[red]", "second", "older token of first, behind second", "requests"):
         assert part in text, text
+
+
+@pytest.mark.ci
+def test_top_of_a_standby_says_which_server_is_active() -> None:
+    """It has no clients of its own, and looks like an empty server otherwise."""
+    with (
+        EmbeddedCluster(1, machine=BroadcastStateMachine) as cluster,
+        EmbeddedServer(log=ReplicaSettings(log=cluster.seeds, id="a")) as first,
+    ):
+        eventually(lambda: first.is_active, "the first server is active")
+        with EmbeddedServer(monitor_port=0, log=ReplicaSettings(log=cluster.seeds, id="b")) as second:
+            found = json.loads(run("top", str(second.monitor_url), "--once", "--json").stdout)
+            text = run("top", str(second.monitor_url), "--once").stdout.decode()
+    assert found["log"] == {"role": "standby", "active": "a", "epoch": 1, "leaderless_s": 0.0}
+    assert "standby in epoch 1; active: a\n" in text
 
 
 @pytest.mark.ci

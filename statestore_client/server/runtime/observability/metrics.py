@@ -232,10 +232,14 @@ class Metrics:
             return
         roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
         yield from _metric("log_role", "What this server is among those of its log.", roles)
+        active = lives.active[1]
+        label = {f'id="{_quoted(active)}"': 1} if active else {}
+        yield from _metric("log_active", "The server that is active, as far as this one knows.", label)
         for name, text, value in (
             ("epoch", "How often another server has become the active one.", lives.epoch),
             ("index", "Of the last entry that was read.", lives.index),
             ("silence_seconds", "How long clients have waited for the log to answer.", lives.silent_s),
+            ("leaderless_seconds", "How long the log has had no leader; 0 up to 1.5.", lives.leaderless_s),
             (
                 "passed_on_clients",
                 "Clients here that another server serves, or that wait.",

@@ -174,6 +174,11 @@ class Lives:
         return 0.0 if self._replica is None else self._replica.silent_s
 
     @property
+    def leaderless_s(self) -> float:
+        """How long the log has had no leader; 0 while that is no outage."""
+        return self._outage.lasts_s
+
+    @property
     def listeners(self) -> list[str]:
         """The ids of the servers that listen whether this one lives."""
         return self._pulse.listeners
@@ -196,7 +201,7 @@ class Lives:
     @property
     def why_not_ready(self) -> str:
         """Why a load balancer had better send clients elsewhere, in words for people; nothing if it had not."""
-        leaderless = _LEADERLESS if self._outage.lasts_s else ""
+        leaderless = _LEADERLESS if self.leaderless_s else ""
         if self.role is Role.ACTIVE:
             return leaderless
         why = leaderless or ("" if self.active[1] else "no server is active")
@@ -228,7 +233,7 @@ class Lives:
 
     def _note_outage(self, replica: ReplicaLife, now: float) -> None:
         news = self._outage.look(now, is_heard=replica.is_log_heard)
-        was_hindered, self._is_hindered = self._is_hindered, self._outage.lasts_s > 0.0
+        was_hindered, self._is_hindered = self._is_hindered, self.leaderless_s > 0.0
         if was_hindered is not self._is_hindered:
             self.router.hinder(f"{_LEADERLESS}, so no server is active" if self._is_hindered else "")
         if news is None:

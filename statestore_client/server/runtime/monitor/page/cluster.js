@@ -19,6 +19,11 @@ export function roleOf(figures) {
   return Object.keys(roles).length ? of(roles) : null;
 }
 
+/** The server that is active, as far as this one knows; null if none is, or this server shares no log. */
+export function activeOf(figures) {
+  return Object.keys(labelled(figures, "statestore_log_active"))[0] ?? null;
+}
+
 /** Of a figure with one label: its value by that label. */
 function labelled(figures, name) {
   const found = {};
@@ -37,8 +42,8 @@ function log({ figures }) {
   if (roleOf(figures) === null) return [];
   const figure = (name) => figures[`statestore_log_${name}`];
   return [facts("This server of the log", [
-    ["Role", roleOf(figures)], ["Epoch", count(figure("epoch"))], ["Last entry read", String(figure("index"))],
-    ["Log silent for", duration(1000 * figure("silence_seconds"))], ["Servers that listen", String(figure("listening_servers"))],
+    ["Role", roleOf(figures)], ["Active server", activeOf(figures) ?? "none"], ["Epoch", count(figure("epoch"))], ["Last entry read", String(figure("index"))],
+    ["Log silent for", duration(1000 * figure("silence_seconds"))], ["Log without a leader for", duration(1000 * figure("leaderless_seconds"))], ["Servers that listen", String(figure("listening_servers"))],
     ["Clients passed on", String(figure("passed_on_clients"))]])];
 }
 

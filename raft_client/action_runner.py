@@ -124,7 +124,6 @@ class ActionRunner:
         self._touched: set[Link] = set()
         self.abandoned: deque[tuple[Request, list[bytes]]] = deque()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Wake: self._notify,
             Reject: self._reject,
             Connect: self._connect,
             SetAside: self._set_aside,
@@ -208,11 +207,13 @@ class ActionRunner:
             runners.settle(monotonic())
         while machine.actions:
             for action in machine.take_actions():
-                if type(action) is Resolve:  # the two of every append, at hand
+                if type(action) is Resolve:  # those of every append and event, inlined
                     action.waiter.resolve(action.result)
                     machine.owed.pop(id(action.waiter), None)
                 elif type(action) is Send:
                     self._send(action)
+                elif type(action) is Wake:
+                    action.waiter.notify()
                 else:
                     handlers[type(action)](action)
             while self._touched:
@@ -278,6 +279,3 @@ class ActionRunner:
     def _reject(self, action: Reject) -> None:
         action.waiter.reject(action.error)
         self.machine.owed.pop(id(action.waiter), None)
-
-    def _notify(self, action: Wake) -> None:
-        action.waiter.notify()

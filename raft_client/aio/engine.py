@@ -308,7 +308,7 @@ class Engine:
         runner, watches = self._runners.watches(codec, self.user_code.codec)
         runner.at(monotonic())
         watch = make(watches)
-        runner.consumers[watch] = consumer
+        watch.consumer = consumer
         self._sockets.perform()
         return runner, watches, watch
 

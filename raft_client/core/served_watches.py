@@ -25,7 +25,7 @@ import attrs
 from raft_client.core.calls import Call
 from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
 from raft_client.core.stream_actions import Cancel, FollowUp, Submit
-from raft_client.core.watch_events import Phase, WatchEvent, WatchReady, WatchState
+from raft_client.core.watch_events import Phase, WatchEvent, WatchState
 from raft_client.core.watch_table import WatchCatchUp, WatchTable, bytes_of
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.wire.log_entry import Position
@@ -65,16 +65,13 @@ class ServedWatches:
         self._due: deque[list[ServedWatch]] = deque()
         self._to_begin: dict[WatchState, None] = {}
         self._told = 0  # messages that the leader was told of
-        self._heartbeat_at: float | None = None  # monotonic seconds
+        #: When :meth:`tick` has something to do, in monotonic seconds; None: never.
+        self.heartbeat_at: float | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether the leader has been told the end of all of them, and nothing is missing of what it sent before."""
         return self._call is None
-
-    def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do, in monotonic seconds."""
-        return self._heartbeat_at
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
 
@@ -101,8 +98,8 @@ class ServedWatches:
 
     def tick(self, now: float) -> None:
         """Time has passed. While an answer is due, the request machine sees to it that one comes."""
-        if self._heartbeat_at is not None and now >= self._heartbeat_at:
-            self._heartbeat_at = now + self._heartbeat_s
+        if self.heartbeat_at is not None and now >= self.heartbeat_at:
+            self.heartbeat_at = now + self._heartbeat_s
             if self._call is not None and self._call.paused:
                 self._acknowledge()
 
@@ -140,7 +137,7 @@ class ServedWatches:
         return True
 
     def _session_reply(self, call: SessionCall, now: float) -> None:
-        self._heartbeat_at = now + self._heartbeat_s
+        self.heartbeat_at = now + self._heartbeat_s
         reply = call.take()
         match reply:
             case Greeting():
@@ -195,7 +192,7 @@ class ServedWatches:
         watch.confirms = False
         watch.phase = Phase.SERVED
         watch.known_index = applied.index
-        self._table.actions.append(WatchReady(watch))
+        watch.notify()
 
     def _events(self, call: ServedWatch, reply: Events) -> None:
         self._session.messages += 1
@@ -309,5 +306,5 @@ class ServedWatches:
         self._to_begin.clear()
         if self._call is not None:
             self._table.actions.append(Cancel(self._call))
-        self._call = self._heartbeat_at = None
+        self._call = self.heartbeat_at = None
         self._is_greeted = False

@@ -6,12 +6,11 @@ A runner carries actions out in the order in which they come; it owns the reques
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from raft_client.core.calls import Call
-from raft_client.errors import RaftError
 
 # -- how fresh they are ------------------------------------------------------------------------------------------------
 
@@ -32,7 +31,7 @@ class SubscriptionState:
     missing: int = 0
 
 
-# -- what the shell does, in this order --------------------------------------------------------------------------------
+# -- what the runner does, in this order -------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -80,25 +79,14 @@ class StopListening:
     url: str
 
 
-@attrs.frozen
-class FreshnessChanged:
-    """Fresh, stale or silent; only when it is another one than before."""
-
-    state: SubscriptionState
+StreamAction: TypeAlias = Submit | FollowUp | Restart | Cancel | Listen | StopListening
 
 
-@attrs.frozen
-class Ready:
-    """A reader that waits for a batch should call ``next_batch`` again."""
+# -- who waits for them ------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Ended:
-    """No more will come; the error is raised when everything before it was taken."""
+class Consumer(Protocol):
+    """The shell's own: it takes from a queue, and sleeps while that is empty."""
 
-    error: RaftError
-
-
-SubscriptionAction: TypeAlias = (
-    Submit | FollowUp | Restart | Cancel | Listen | StopListening | FreshnessChanged | Ready | Ended
-)
+    def notify(self) -> None:
+        """There is something to take, or nothing more will come."""

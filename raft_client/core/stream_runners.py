@@ -12,17 +12,17 @@ from typing import Any, Protocol, Unpack
 
 from raft_client.core.calls import Call
 from raft_client.core.request_machine import RequestMachine
-from raft_client.core.requests import Request, Subscribe, Unsubscribe, Wake
+from raft_client.core.requests import Request, Subscribe, Unsubscribe
 from raft_client.core.served_watches import WatchSession
-from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Ready, Restart, StopListening, Submit
-from raft_client.core.watch_events import WatchCounts, WatchLimits, WatchReady
+from raft_client.core.stream_actions import Cancel, FollowUp, Listen, Restart, StopListening, Submit
+from raft_client.core.watch_events import WatchCounts, WatchLimits
 from raft_client.core.watches import Watches
 from raft_client.errors import ConnectionLostError, RaftError
 from raft_client.wire.key_changes import EntryCodec
 
 
 class StreamMachine(Protocol):
-    """What a subscription and the watches of the watches have in common."""
+    """What a subscription and the watches with one codec have in common."""
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None: ...
 
@@ -46,11 +46,13 @@ class StreamMachine(Protocol):
 
     def give_up(self, error: RaftError) -> None: ...
 
+    def notify(self) -> None: ...
+
     def take_actions(self) -> Sequence[Any]: ...
 
 
 class _Waiter:
-    """Takes the place of a waiter of the shell: the answer is for a stream machine."""
+    """Takes the place of a waiter of the shell: the answer is for a stream machine, unless that was given up."""
 
     __slots__ = ("_call", "runner")
 
@@ -59,51 +61,44 @@ class _Waiter:
         self._call = call
 
     def resolve(self, result: Any) -> None:
-        self.runner.finished(self._call, result)
+        if (runner := self.runner).is_done_with(self._call):
+            runner.machine.finished(self._call, result, runner.now)
 
     def reject(self, error: RaftError) -> None:
-        self.runner.failed(self._call, error)
+        if (runner := self.runner).is_done_with(self._call):
+            runner.machine.failed(self._call, error, runner.now)
 
     def notify(self) -> None:
-        self.runner.woken(self._call)
+        runner = self.runner
+        if not runner.is_over:
+            runner.is_dirty = True
+            runner.machine.wake(self._call, runner.now)
 
 
 class StreamRunner:
-    """One stream machine, its requests, and those who wait for what it hands out."""
+    """One stream machine, its requests, and where it listens."""
 
-    __slots__ = ("_ident", "_is_over", "_moment", "_requests", "_submitted", "_url", "consumers", "is_dirty", "machine")
+    __slots__ = ("_ident", "_requests", "_submitted", "_url", "is_dirty", "is_over", "machine", "now")
 
     def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
         self.machine: StreamMachine = machine
         self._requests = requests
         self._ident = ident
         self._submitted: dict[Call, Request] = {}
-        self._moment = 0.0
         self._url: str | None = None  # where it listens
-        self._is_over = False  # given up: what comes is dropped
-        #: The waiters: for each watch the shell's waiter; a subscription has one, under None.
-        self.consumers: dict[Any, Any] = {}
+        #: When something was last done to the machine, in monotonic seconds.
+        self.now: float = 0.0
+        #: Whether it was given up: what comes is dropped.
+        self.is_over: bool = False
         #: Whether the machine may have actions that were not carried out.
         self.is_dirty: bool = True
 
-    # -- what the request machine answers ------------------------------------------------------------------------------
-
-    def finished(self, call: Call, result: Any) -> None:
-        if not self._is_over:
+    def is_done_with(self, call: Call) -> bool:
+        """Its request is answered for good. Returns whether the machine is to be told."""
+        if not self.is_over:
             self.is_dirty = True
             self._submitted.pop(call, None)
-            self.machine.finished(call, result, self._moment)
-
-    def failed(self, call: Call, error: RaftError) -> None:
-        if not self._is_over:
-            self.is_dirty = True
-            self._submitted.pop(call, None)
-            self.machine.failed(call, error, self._moment)
-
-    def woken(self, call: Call) -> None:
-        if not self._is_over:
-            self.is_dirty = True
-            self.machine.wake(call, self._moment)
+        return not self.is_over
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -124,14 +119,14 @@ class StreamRunner:
 
     def at(self, now: float) -> None:
         """Something is about to be done to the machine."""
-        self._moment = now
+        self.now = now
         self.is_dirty = True
 
     def settle(self, now: float) -> None:
         """Carry out what the machine wants."""
-        self._moment = now
+        self.now = now
         for action in self.machine.take_actions():
-            if not self._is_over:
+            if not self.is_over:
                 self._carry_out(action, now)
         self.is_dirty = False  # not before: an exception may come
 
@@ -139,12 +134,11 @@ class StreamRunner:
         """All links were closed, and what came in on them last may be lost. Its requests are repeated by others."""
         if self._url is not None:
             self.connection_lost(self._url, now)
-        for waiter in self.consumers.values():
-            waiter.notify()  # what has come may not have woken it
+        self.machine.notify()  # what has come may not have woken its consumers
 
     def give_up(self) -> None:
         """An exception has cut a change of the machine: it ends, and its readers find out why."""
-        self._is_over = True
+        self.is_over = True
         self.machine.give_up(
             ConnectionLostError(
                 "a signal interrupted the client while it was at work on this; begin another one after the position of "
@@ -153,8 +147,7 @@ class StreamRunner:
         )
         self._requests.disown(lambda waiter: isinstance(waiter, _Waiter) and waiter.runner is self)
         self._submitted.clear()
-        for waiter in self.consumers.values():
-            waiter.notify()
+        self.machine.notify()
 
     def _carry_out(self, action: Any, now: float) -> None:
         requests = self._requests
@@ -174,17 +167,6 @@ class StreamRunner:
             case StopListening(url=url):
                 self._url = None
                 requests.emit(Unsubscribe(self, url))
-            case Ready():
-                self._wake(None)
-            case WatchReady(watch=watch):
-                self._wake(watch)
-                if watch.error is not None:
-                    self.consumers.pop(watch, None)  # it was woken for the last time
-
-    def _wake(self, consumer: Any) -> None:
-        waiter = self.consumers.get(consumer)
-        if waiter is not None:
-            self._requests.emit(Wake(waiter))
 
 
 class StreamRunners:
@@ -226,7 +208,7 @@ class StreamRunners:
         return found[1:]
 
     def watch_counts(self) -> WatchCounts:
-        """The watches of all all watches."""
+        """Of all watches that have not ended."""
         return sum((watches.counts for _, _, watches in self._watches.values()), WatchCounts())
 
     def remove(self, runner: StreamRunner) -> None:
@@ -236,7 +218,12 @@ class StreamRunners:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        return min((d for d in (h.machine.next_deadline() for h in self.members) if d is not None), default=None)
+        soonest = None
+        for runner in self.members:
+            deadline = runner.machine.next_deadline()
+            if deadline is not None and (soonest is None or deadline < soonest):
+                soonest = deadline
+        return soonest
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -254,11 +241,14 @@ class StreamRunners:
             for runner in self.members if known is not None else ():
                 runner.at(now)
                 runner.machine.leader_changed(now)
+        is_changed = False
         for runner in self.members:
             if runner.is_dirty:
                 runner.settle(now)
-        for key in [k for k, (_, runner, watches) in self._watches.items() if watches.is_idle and not runner.is_dirty]:
-            self.remove(self._watches.pop(key)[1])
+                is_changed = True
+        if is_changed:
+            for key in [key for key, (_, _, watches) in self._watches.items() if watches.is_idle]:
+                self.remove(self._watches.pop(key)[1])
 
     def give_up_changed(self) -> None:
         """An exception came: give up those that it may have left half changed."""

@@ -42,16 +42,14 @@ from raft_client.core.entries_stream import (
 )
 from raft_client.core.stream_actions import (
     Cancel,
-    Ended,
+    Consumer,
     FollowUp,
     Freshness,
-    FreshnessChanged,
     Listen,
-    Ready,
     Restart,
     StopListening,
+    StreamAction,
     Submit,
-    SubscriptionAction,
     SubscriptionState,
 )
 from raft_client.errors import ClientClosedError, ProtocolError, RaftError, RequestTimeoutError
@@ -203,8 +201,9 @@ class Subscription:
         self._only_doubts = False  # the search under way may find that all is well
         self._heard = False
         self._is_silent = False  # nothing was heard although there was time to
-        self._reported = SubscriptionState(Freshness.STALE)
-        self._actions: list[SubscriptionAction] = []
+        self._actions: list[StreamAction] = []
+        #: Who takes its batches; None: whoever drives it looks after each report.
+        self.consumer: Consumer | None = None
         #: Why it ended; None while it goes on.
         self.error: RaftError | None = None
 
@@ -238,8 +237,11 @@ class Subscription:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        times = (self._silent_at, self._find_at, self._read_at, self._doubt_at)
-        return min((at for at in times if at is not None), default=None)
+        soonest = None
+        for at in (self._silent_at, self._find_at, self._read_at, self._doubt_at):
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        return soonest
 
     # -- what the shell reports ----------------------------------------------------------------------------------------
 
@@ -256,7 +258,7 @@ class Subscription:
         self._end_of_log = None
         self._position = self._taken = Position(end)
         self._known = max(self._known, end)
-        self._actions.append(Ready())
+        self.notify()
         self._find()
         self._read()
 
@@ -276,7 +278,6 @@ class Subscription:
         self._known = max(self._known, broadcast.last_applied)
         self._take_broadcast(broadcast.entries)
         self._fill()
-        self._report()
 
     def _measure_pause(self, now: float) -> None:
         if self._heard_at is not None:
@@ -303,11 +304,15 @@ class Subscription:
         self._known = max(self._known, index)
         if self.position < index and self._read_at is None:
             self._read_at = now + _BROADCAST_WITHIN_S
-        self._report()
 
     def wake(self, _call: Call, _now: float) -> None:
         """A submitted call has something in its queue."""
-        self._actions.append(Ready())
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake the consumer."""
+        if self.consumer is not None:
+            self.consumer.notify()
 
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
@@ -320,7 +325,6 @@ class Subscription:
             if not self._only_doubts or result != self._url:
                 self._listen(result, now)
                 self._read()  # what was broadcast before the SUB socket is connected
-        self._report()
 
     def failed(self, call: Call, error: RaftError, now: float) -> None:
         """A submitted call failed for good: so does the subscription."""
@@ -354,7 +358,6 @@ class Subscription:
         if self._read_at is not None and now >= self._read_at:
             self._read_at = None
             self._fill()
-        self._report()
 
     def close(self) -> None:
         """The end: nothing more is handed out."""
@@ -375,7 +378,7 @@ class Subscription:
         self._end_of_log = self._reader = self._finder = self._url = None
         self._silent_at = self._find_at = self._read_at = self._doubt_at = None
 
-    def take_actions(self) -> list[SubscriptionAction]:
+    def take_actions(self) -> list[StreamAction]:
         """What to do now, in this order."""
         actions, self._actions = self._actions, []
         return actions
@@ -394,7 +397,6 @@ class Subscription:
             self._resume(self._reader)
         elif self.error is None:
             self._fill()
-            self._report()
         return batch
 
     def _take(self) -> EntryBatch:
@@ -421,11 +423,13 @@ class Subscription:
             self._push(entries)
 
     def _push(self, entries: Sequence[LogEntry]) -> None:
-        if not self._queue:  # else nobody has a reason to wait
-            self._actions.append(Ready())
+        was_empty = not self._queue
+        if was_empty:
             self._taken = self._position
         self._queue.push(entries[max(0, self._position.index + 1 - entries[0].index) :])
         self._position = entries[-1].position
+        if was_empty:  # else nobody has a reason to wait
+            self.notify()
 
     def _fill(self) -> None:
         """Read what is known to exist and did not come, if there is room for it."""
@@ -469,7 +473,7 @@ class Subscription:
         self._known = max(self._known, self._position.index)
         while (batch := reader.next_batch(now)) is not None:
             self._queue.push(batch)
-        self._actions.append(Ready())
+        self.notify()
 
     # -- following the leader ------------------------------------------------------------------------------------------
 
@@ -502,10 +506,4 @@ class Subscription:
             None
         )
         self._ahead.clear()
-        self._actions += (Ready(), Ended(error))
-
-    def _report(self) -> None:
-        state = self.state
-        if self.error is None and state.freshness is not self._reported.freshness:
-            self._reported = state
-            self._actions.append(FreshnessChanged(state))
+        self.notify()

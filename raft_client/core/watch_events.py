@@ -15,6 +15,7 @@ import attrs
 from raft_client.core.entries_stream import EntriesStream
 from raft_client.core.selectors import Selector
 from raft_client.core.served_watch_calls import ServedWatch
+from raft_client.core.stream_actions import Consumer
 from raft_client.wire.key_changes import Change, Previous
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
@@ -154,6 +155,7 @@ class WatchState:
     read_from: Position = _START  # where the reader started
     served: ServedWatch | None = None  # the call to the leader that serves it
     known_index: int = 0  # what the leader had applied when it began to serve it
+    consumer: Consumer | None = None
     _items: deque[tuple[WatchItem, int]] = attrs.Factory(deque)
     size: int = 0  # bytes in the queue
 
@@ -177,6 +179,13 @@ class WatchState:
         """Add an item after all that wait."""
         self._items.append((item, size))
         self.size += size
+        if len(self._items) == 1:  # else its consumer has no reason to wait
+            self.notify()
+
+    def notify(self) -> None:
+        """Wake the consumer: there is an item, or the watch is live, or it has ended."""
+        if self.consumer is not None:
+            self.consumer.notify()
 
     def pop(self) -> WatchItem | None:
         """Take the oldest item."""
@@ -215,10 +224,3 @@ class WatchState:
         """Hand out nothing more."""
         self._items.clear()
         self.size = 0
-
-
-@attrs.frozen
-class WatchReady:
-    """This watch has something new, or has ended: whoever waits for it should call ``next_item``."""
-
-    watch: WatchState

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from raft_client.core.calls import Again, Call, FollowUps, GetLogInfo
 from raft_client.core.entries_stream import EntriesStream, EntryBatch, SnapshotPolicy
 from raft_client.core.selectors import SelectorIndex, Where
-from raft_client.core.stream_actions import Cancel, FollowUp, Freshness, Restart, Submit, SubscriptionAction
+from raft_client.core.stream_actions import Cancel, FollowUp, Freshness, Restart, StreamAction, Submit
 from raft_client.core.watch_events import (
     Phase,
     Progress,
@@ -30,7 +30,6 @@ from raft_client.core.watch_events import (
     WatchCounts,
     WatchEvent,
     WatchItem,
-    WatchReady,
     WatchState,
 )
 from raft_client.errors import ProtocolError, SubscriberOverflowError, TermMismatchError
@@ -85,8 +84,6 @@ _RECENT_BYTES: Final = 1024 * 1024
 #: What an event costs beside its keys and values.
 _EVENT_BYTES: Final = 100
 
-WatchAction: TypeAlias = SubscriptionAction | WatchReady
-
 
 class WatchSource(Protocol):
     """The watches that the leader serves, as the table needs them: see :mod:`raft_client.core.served_watches`."""
@@ -118,7 +115,7 @@ class WatchTable:
         self.paused: dict[WatchState, float] = {}  # watches that pause before they read again
         #: Those that the leader serves; None: what the codec reads, no leader could.
         self.served: WatchSource | None = None
-        self.actions: list[WatchAction] = []
+        self.actions: list[StreamAction] = []
 
     def room(self, watch: WatchState) -> int:
         """What may wait for its consumer: as much as it was given, but no more than its share of what there is for all.
@@ -132,7 +129,7 @@ class WatchTable:
     def go_live(self, watch: WatchState) -> None:
         watch.phase = Phase.LIVE
         self.live.add(watch, watch.selector)
-        self.actions.append(WatchReady(watch))
+        watch.notify()
 
     def fall_behind(self, watch: WatchState, seen: Position) -> None:
         watch.seen = max(watch.seen, seen)
@@ -219,8 +216,6 @@ class WatchTable:
         self.push(watch, WatchEvent(watch.id, entry.position, tuple(changes), entry), bytes_of(changes))
 
     def push(self, watch: WatchState, item: WatchItem, size: int) -> None:
-        if watch.idle:  # else its consumer has no reason to wait
-            self.actions.append(WatchReady(watch))
         watch.push(item, size + _EVENT_BYTES)
 
     def overflowed(self, watch: WatchState) -> None:
@@ -250,7 +245,7 @@ class WatchTable:
             self.actions.append(Cancel(question))
         del self.watches[watch.id]
         self.told_of.pop(watch.id, None)
-        self.actions.append(WatchReady(watch))
+        watch.notify()
         if not self.watches:
             self._on_empty()
 

@@ -29,10 +29,10 @@ from raft_client.core.calls import Call
 from raft_client.core.entries_stream import SnapshotPolicy, check_buffer
 from raft_client.core.selectors import Selector
 from raft_client.core.served_watches import ServedWatches, WatchSession
-from raft_client.core.stream_actions import Cancel, Ended, Freshness, Ready, SubscriptionState
+from raft_client.core.stream_actions import Cancel, Freshness, StreamAction, SubscriptionState
 from raft_client.core.subscription import Subscription
 from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES, Overflow, Phase, WatchCounts, WatchItem, WatchState
-from raft_client.core.watch_table import LiveWatches, WatchAction, WatchCatchUp, WatchTable
+from raft_client.core.watch_table import LiveWatches, WatchCatchUp, WatchTable
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, RaftError
 from raft_client.wire.client_requests import LogInfoReply
 from raft_client.wire.key_changes import EntryCodec
@@ -120,9 +120,16 @@ class Watches:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        parts = [part.next_deadline() for part in (self._subscription, self._served) if part is not None]
-        deadlines = (*parts, self._silent_at, self._progress_at, *self._table.paused.values())
-        return min((at for at in deadlines if at is not None), default=None)
+        soonest = min(self._table.paused.values(), default=None)
+        for at in (
+            self._silent_at,
+            self._progress_at,
+            None if self._subscription is None else self._subscription.next_deadline(),
+            None if self._served is None else self._served.heartbeat_at,
+        ):
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        return soonest
 
     # -- the side of the consumers -------------------------------------------------------------------------------------
 
@@ -193,9 +200,15 @@ class Watches:
             watch.phase, watch.error = Phase.ENDED, error
             watch.seen = watch.told
             watch.clear()
+            watch.notify()
         self._table.watches.clear()
         self._table.actions.clear()
         self._subscription = None
+
+    def notify(self) -> None:
+        """Wake all consumers."""
+        for watch in self._table.watches.values():
+            watch.notify()
 
     def _cancel(self, watch: WatchState, error: Exception) -> None:
         resume_after = self.resume_after(watch)
@@ -241,6 +254,7 @@ class Watches:
             self._catch_up.reader_finished(watch, watch.reader, now)
         elif self._served is not None and self._served.finished(call, result):
             self._heard(now)
+            self._read_the_log_instead()
         elif isinstance(result, LogInfoReply):
             self._end_is_known(self._table.questions.pop(call, None), result.last_applied, now)
         elif self._subscription is not None:
@@ -284,9 +298,10 @@ class Watches:
             self._subscription.tick(now)
             self._pump(now)
 
-    def take_actions(self) -> list[WatchAction]:
+    def take_actions(self) -> list[StreamAction]:
         """What to do now, in this order."""
-        self._table.tell_of_the_link(lambda watch: self.state_of(watch).freshness)
+        if self._table.told_of:
+            self._table.tell_of_the_link(lambda watch: self.state_of(watch).freshness)
         actions, self._table.actions = self._table.actions, []
         return actions
 
@@ -298,7 +313,6 @@ class Watches:
             self._silent_at = now + self._silence_s
             self._is_silent = False
             self._progress_at = self._progress_at or now + self._progress_s
-        self._read_the_log_instead()
 
     def _read_the_log_instead(self) -> None:
         """If the leader does not serve watches: all of them go on where they are, in the log."""
@@ -357,7 +371,7 @@ class Watches:
             if not isinstance(batch, SnapshotChunk):
                 self._live.offer(batch)
         self._table.position = max(self._table.position, subscription.taken)  # the term where it began is learnt
-        self._pass_on(subscription)
+        self._table.actions += subscription.take_actions()
         if subscription.error is not None and subscription is self._subscription:
             self._subscription_ended(subscription.error, now)
 
@@ -381,10 +395,6 @@ class Watches:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _pass_on(self, subscription: Subscription) -> None:
-        """Take over its actions, but for those to a consumer: it has none, because the watches share it."""
-        self._table.actions += [a for a in subscription.take_actions() if not isinstance(a, Ready | Ended)]
-
     def _stop(self) -> None:
         """Without watches nothing is read."""
         self._table.actions += [Cancel(question) for question in self._table.questions]
@@ -392,7 +402,7 @@ class Watches:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
-            self._pass_on(subscription)
+            self._table.actions += subscription.take_actions()
         if self._served is not None:
             self._served.stop()
         self._progress_at = self._silent_at = None

@@ -215,7 +215,7 @@ class Engine:
             runner, watches = self._runners.watches(codec, self.user_code.codec)
             runner.at(monotonic())
             watch = make(watches)
-            runner.consumers[watch] = consumer
+            watch.consumer = consumer
             return runner, watches, watch
 
         return self._sockets.run(begin)

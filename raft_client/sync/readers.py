@@ -234,9 +234,9 @@ class Subscriber:
         if self._closed:
             raise ClientClosedError("the subscriber is closed")
         if self._runner is None:
+            self._subscription.consumer = self._signal
             self._subscription.start(monotonic())
             self._runner = self._engine.attach(self._subscription)
-            self._runner.consumers[None] = self._signal
         return self._runner
 
     def get(self, timeout: float | None = None) -> LogEntry | SnapshotChunk | None:

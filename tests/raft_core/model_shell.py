@@ -9,12 +9,9 @@ from model_peer import IDENT, Log, ModelPeer, uint
 from raft_client.core.calls import Again, Call, Failed, Finished, FollowUps, NotLeader, Retry
 from raft_client.core.stream_actions import (
     Cancel,
-    Ended,
     FollowUp,
     Freshness,
-    FreshnessChanged,
     Listen,
-    Ready,
     Restart,
     StopListening,
     Submit,
@@ -44,16 +41,21 @@ class Shell:
         self.conversations: dict[Call, Conversation] = {}
         self.sub: str | None = None
         self.listened: list[str] = []
-        self.states: list[Freshness] = []
-        self.ready = 0
-        self.ended: Exception | None = None
-        self.others: list[Any] = []
+        self.states: list[Freshness] = []  # one after the other; at first it is stale
+        self.freshness = Freshness.STALE
+        self.woken = 0  # as the consumer of a subscription
+
+    def notify(self) -> None:
+        self.woken += 1
 
     def act(self) -> None:
-        """Carry out all actions."""
+        """Carry out all actions, and look how fresh the machine is now."""
         while actions := self.machine.take_actions():
             for action in actions:
                 self.act_on(action)
+        if self.machine.state.freshness is not self.freshness and getattr(self.machine, "error", None) is None:
+            self.freshness = self.machine.state.freshness
+            self.states.append(self.freshness)
 
     def act_on(self, action: Any) -> None:
         match action:
@@ -78,14 +80,8 @@ class Shell:
             case StopListening(url=url):
                 assert self.sub == url
                 self.sub = None
-            case FreshnessChanged(state=state):
-                self.states.append(state.freshness)
-            case Ready():
-                self.ready += 1
-            case Ended(error=error):
-                self.ended = error
             case _:
-                self.others.append(action)
+                raise AssertionError(action)
 
     def send(self, call: Call) -> None:
         """Ask the leader, under a new id."""
@@ -197,6 +193,7 @@ def log_of(count: int) -> Log:
 def subscribe(log: Log, after: Position | int | None = 0, **options: Any) -> Shell:
     """A subscription that was just started."""
     shell = Shell(Subscription(IDENT, after, **options), ModelPeer(log))
+    shell.machine.consumer = shell
     shell.machine.start(shell.now)
     shell.act()
     return shell

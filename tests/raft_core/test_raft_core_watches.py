@@ -14,7 +14,7 @@ from model_watches import LineCodec, history, seen, start, take, watch, write
 from support.schedules import scaled
 
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree, Where
-from raft_client.core.watch_events import Phase, Progress, SnapshotEvent, WatchReady, WatchState
+from raft_client.core.watch_events import Phase, Progress, SnapshotEvent, WatchState
 from raft_client.core.watch_table import EventHistory
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
@@ -242,14 +242,26 @@ def test_without_watches_nothing_is_left(progress: int) -> None:
     assert len(take(shell, again)) == 2
 
 
+class Consumer:
+    """Counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def notify(self) -> None:
+        self.woken += 1
+
+
 def test_closing_ends_all_watches() -> None:
     """Closing ends each watch and tells it, and later watches are refused."""
     shell = start()
     watches = [watch(shell, Prefix(b"")), watch(shell, Key(b"a"))]
-    shell.others.clear()
+    consumers = [Consumer(), Consumer()]
+    for each, consumer in zip(watches, consumers, strict=True):
+        each.consumer = consumer
     shell.machine.close()
     shell.act()
-    assert shell.others == [WatchReady(w) for w in watches]
+    assert [consumer.woken for consumer in consumers] == [1, 1]
     assert all(isinstance(w.error, ClientClosedError) for w in watches)
     with pytest.raises(ClientClosedError):
         shell.machine.watch(Prefix(b""))

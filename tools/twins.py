@@ -44,7 +44,10 @@ TWINS: Final = {
 }
 
 #: Modules that both packages have, since neither client imports the other's package: source -> its copy.
-COPIES: Final = {"statestore_client/thread_locks.py": "raft_client/thread_locks.py"}
+COPIES: Final = {
+    "statestore_client/sync/section.py": "raft_client/sync/section.py",
+    "statestore_client/thread_locks.py": "raft_client/thread_locks.py",
+}
 
 #: What a name of the asyncio shell is called in the blocking one.
 NAMES: Final = {

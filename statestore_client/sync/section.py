@@ -1,4 +1,4 @@
-"""The critical section of a blocking client: one thread at a time works on its machine and its connection.
+"""The critical section of a blocking client: one thread at a time works on what it decides and on its connections.
 
 A signal handler runs on top of whatever frame its thread is in, and so does what the garbage collector runs
 (``__del__``, the ``finally`` of a generator that was dropped): also on top of a frame that is inside.
@@ -28,8 +28,8 @@ from statestore_client.thread_locks import LONGEST_NAP_S, Mutex
 _REFUSAL: Final = (
     "a signal handler or finalizer has interrupted this client at work in the same thread, so it cannot wait for an "
     "answer here; nothing was sent. Set a flag in the handler (an attribute, no threading.Event: its lock may be held "
-    "below), and call the client where the program looks at it. Releasing a lease, closing a watch and closing the "
-    "client work here: they are carried out a moment later"
+    "below), and call the client where the program looks at it. What ends something works here (close, release): it is "
+    "carried out a moment later"
 )
 
 
@@ -164,7 +164,7 @@ class Section:
         self._left.popleft()
         self._tried = None
 
-    # -- where no signal handler runs: in the network thread -----------------------------------------------------------
+    # -- where no signal handler runs: in a thread of the client's own -------------------------------------------------
 
     def __enter__(self) -> None:
         self.enter(self)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import pytest
 import pytest_asyncio
 
-from statestore_client.pytest_options import admission, client_options
+from statestore_client.pytest_plugin import admission, client_options
 
 if TYPE_CHECKING:
     from statestore_client import AsyncStateStoreClient

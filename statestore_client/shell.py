@@ -33,8 +33,8 @@ from statestore_client.core.connection import Backoff, ClientMachine, node_id
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.driver import Connector, Driver
+from statestore_client.reports import tracer
 from statestore_client.settings import ConnectionSettings
-from statestore_client.tracing import tracer
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 

@@ -20,10 +20,9 @@ from typing import Any, cast
 import attrs
 from support.server_processes import ReplicatedServer
 
-from statestore_client.server.cluster.batches import unpack_batch
-from statestore_client.server.cluster.entries import BatchPiece, LogEntry
-from statestore_client.server.cluster.events import BatchReplicated
+from statestore_client.server.cluster.entries import BatchPiece, LogEntry, unpack_batch
 from statestore_client.server.cluster.fence import Verdict
+from statestore_client.server.cluster.interface import BatchReplicated
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.runtime.replication.log_link import LogLink, LogReader
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife

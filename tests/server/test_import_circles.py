@@ -14,7 +14,7 @@ import pytest
 import statestore_client.server
 
 SERVER = Path(statestore_client.server.__file__).parent
-ROOMS = ("broker", "cluster", "kvstore", "monitor", "service", "store", "testing")
+ROOMS = ("broker", "cluster", "kvstore", "service", "store", "testing")
 
 
 def _imports(path: Path) -> set[str]:

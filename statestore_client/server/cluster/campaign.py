@@ -10,13 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.server.cluster.entries import Challenge, Claim, LogEntry
-from statestore_client.server.cluster.roles import CLOCK_RATES, Role
+from statestore_client.server.cluster.interface import CLOCK_RATES, Role
 from statestore_client.server.journal import Timeline
 
 if TYPE_CHECKING:
-    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
-    from statestore_client.server.cluster.roles import ClusterSettings
+    from statestore_client.server.cluster.interface import Appends, ClusterSettings, SentEntry
     from statestore_client.wire.instant import Instant
 
 # -- observed time -----------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore_client.server.cluster.batches import Assembly, pack_batch, unpack_batch
 from statestore_client.server.cluster.campaign import Campaign, ObservedTime
 from statestore_client.server.cluster.entries import (
+    Assembly,
     BatchPiece,
     Challenge,
     Claim,
@@ -25,8 +25,11 @@ from statestore_client.server.cluster.entries import (
     Snapshot,
     UnreadableLogError,
     decode,
+    pack_batch,
+    unpack_batch,
 )
-from statestore_client.server.cluster.events import (
+from statestore_client.server.cluster.fence import Fence, Verdict
+from statestore_client.server.cluster.interface import (
     Appends,
     BatchReplicated,
     BatchWritten,
@@ -35,21 +38,19 @@ from statestore_client.server.cluster.events import (
     IdInUse,
     OwnerChanged,
     Promoted,
+    Role,
     RowsRestored,
     SnapshotRestored,
     SnapshotWritten,
 )
-from statestore_client.server.cluster.fence import Fence, Verdict
 from statestore_client.server.cluster.ownership import Ownership
-from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader, SnapshotWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.cluster.entries import LogEntry
-    from statestore_client.server.cluster.events import Append, ClusterEvent
-    from statestore_client.server.cluster.roles import ClusterSettings
+    from statestore_client.server.cluster.interface import Append, ClusterEvent, ClusterSettings
     from statestore_client.server.journal import WriteBatch
     from statestore_client.wire.instant import Instant
 

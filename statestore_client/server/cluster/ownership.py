@@ -15,23 +15,24 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.cluster.batches import MAX_BATCH, MAX_PIECES, pieces
 from statestore_client.server.cluster.campaign import log_time
 from statestore_client.server.cluster.entries import (
+    MAX_BATCH,
+    MAX_PIECES,
     BatchPiece,
     HandOver,
     LogEntry,
     NewFormat,
     Renewal,
     UnreadableLogError,
+    pieces,
 )
 from statestore_client.server.cluster.fence import Verdict
 
 if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Body
-    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
-    from statestore_client.server.cluster.roles import ClusterSettings
+    from statestore_client.server.cluster.interface import Appends, ClusterSettings, SentEntry
     from statestore_client.server.journal import Timeline
     from statestore_client.wire.instant import Instant
 

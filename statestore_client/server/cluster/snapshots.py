@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.server.cluster.batches import Assembly, pack_batch, pieces, unpack_batch
-from statestore_client.server.cluster.entries import LogEntry, Part, Snapshot
+from statestore_client.server.cluster.entries import (
+    Assembly,
+    LogEntry,
+    Part,
+    Snapshot,
+    pack_batch,
+    pieces,
+    unpack_batch,
+)
 from statestore_client.server.cluster.fence import Verdict
 from statestore_client.server.journal import Changes, WriteBatch
 
@@ -18,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from statestore_client.server.cluster.entries import Body
-    from statestore_client.server.cluster.events import Appends, SentEntry
     from statestore_client.server.cluster.fence import Fence
-    from statestore_client.server.cluster.roles import ClusterSettings
+    from statestore_client.server.cluster.interface import Appends, ClusterSettings, SentEntry
     from statestore_client.server.journal import Stream, Subject
 
 __all__ = ["SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]

@@ -14,7 +14,7 @@ from statestore_client.server.access import ClientPermissions
 from statestore_client.server.bridge import RESERVED_BYTES
 from statestore_client.server.broker import Broker
 from statestore_client.server.broker.administration import Administration
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
 from statestore_client.server.runtime.observability.logs import contained, log_event
@@ -22,8 +22,7 @@ from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.settings import ServerSettings
-from statestore_client.server.runtime.site_bridge import SiteBridge
-from statestore_client.server.runtime.sites import SitePeering
+from statestore_client.server.runtime.sites import SiteBridge, SitePeering
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from statestore_client.server.cluster.entries import Life, LogEntry, decode
-from statestore_client.server.cluster.events import Append
+from statestore_client.server.cluster.interface import Append, ClusterSettings
 from statestore_client.server.cluster.member import ClusterMember
-from statestore_client.server.cluster.roles import ClusterSettings
 from statestore_client.server.journal import Changes, Stream, WriteBatch
 from statestore_client.wire.instant import Instant
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.cluster import batches
-from statestore_client.server.cluster.batches import MAX_PIECES, Assembly, pack_batch, pieces, unpack_batch
+from statestore_client.server.cluster import entries as log_entries
 from statestore_client.server.cluster.entries import (
     MAX_DATA,
     MAX_ENTRY,
     MAX_ID_BYTES,
     MAX_LEASE_MS,
+    MAX_PIECES,
     MAX_URL_BYTES,
+    Assembly,
     BatchPiece,
     Challenge,
     Claim,
@@ -32,6 +33,9 @@ from statestore_client.server.cluster.entries import (
     UnreadableLogError,
     decode,
     encode,
+    pack_batch,
+    pieces,
+    unpack_batch,
 )
 from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, WriteBatch
 
@@ -288,7 +292,7 @@ def test_a_batch_without_end_is_refused() -> None:
 
 def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one of few pieces may have is bounded, too; the next one begins anew."""
-    monkeypatch.setattr(batches, "MAX_BATCH", 10)
+    monkeypatch.setattr(log_entries, "MAX_BATCH", 10)
     assembly = Assembly()
     for _ in range(2):
         assert assembly.add(bytes(5), is_last=False) is None

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.cluster.batches import pack_batch
 from statestore_client.server.cluster.entries import (
     MAX_LEASE_MS,
     BatchPiece,
@@ -25,8 +24,9 @@ from statestore_client.server.cluster.entries import (
     UnreadableLogError,
     decode,
     encode,
+    pack_batch,
 )
-from statestore_client.server.cluster.events import BatchReplicated
+from statestore_client.server.cluster.interface import BatchReplicated
 
 numbers = st.sampled_from([0, 1, 2, 3, 250, 2**32, 2**51, 2**52, 2**63, 2**64 - 1])
 bodies = st.one_of(

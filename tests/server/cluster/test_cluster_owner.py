@@ -8,15 +8,15 @@ from cluster_lives import Lives, puts
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.entries import Claim, HandOver, Renewal
-from statestore_client.server.cluster.events import (
+from statestore_client.server.cluster.interface import (
     BatchReplicated,
     BatchWritten,
     Deposed,
     IdInUse,
     OwnerChanged,
     Promoted,
+    Role,
 )
-from statestore_client.server.cluster.roles import Role
 
 
 def test_the_first_claim_in_an_empty_log_is_the_owner() -> None:

@@ -9,7 +9,7 @@ import pytest
 from cluster_lives import Lives, puts
 
 from statestore_client.server.cluster.entries import Part, Snapshot, UnreadableLogError, decode
-from statestore_client.server.cluster.events import (
+from statestore_client.server.cluster.interface import (
     BatchReplicated,
     RowsRestored,
     SnapshotRestored,

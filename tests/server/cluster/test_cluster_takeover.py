@@ -7,8 +7,15 @@ from cluster_lives import Lives, puts
 
 from statestore_client.server.cluster.campaign import ObservedTime, log_time
 from statestore_client.server.cluster.entries import UNFINISHED, Challenge, Claim, decode
-from statestore_client.server.cluster.events import BatchReplicated, FormatRaised, OwnerChanged, Promoted
-from statestore_client.server.cluster.roles import ClusterSettings, Life, Role
+from statestore_client.server.cluster.interface import (
+    BatchReplicated,
+    ClusterSettings,
+    FormatRaised,
+    Life,
+    OwnerChanged,
+    Promoted,
+    Role,
+)
 from statestore_client.wire.instant import Instant
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore_client.server.monitor.locks import LockTimeline, RefusedWrite
-from statestore_client.server.monitor.samples import ChangeLog, Latencies, shown
+from statestore_client.server.monitor import ChangeLog, Latencies, LockTimeline, RefusedWrite, shown
 from statestore_client.wire.hlc import HlcTimestamp
 
 LOCK = b"jobs/compact"

@@ -17,7 +17,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import topic_filter_problem
-from statestore_client.server.monitor.samples import shown
+from statestore_client.server.monitor import shown
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.store import RequestContext
 from statestore_client.wire.commands import Del
@@ -25,7 +25,7 @@ from statestore_client.wire.replies import COUNT_1, Refused
 
 if TYPE_CHECKING:
     from statestore_client.server.broker import Broker
-    from statestore_client.server.monitor.samples import ChangeLog
+    from statestore_client.server.monitor import ChangeLog
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.monitor.tap import Tap

@@ -16,11 +16,10 @@ from statestore_client.server.runtime.monitor.access import MonitorAccess, Viewe
 from statestore_client.server.runtime.security.security import Security
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from statestore_client.server.runtime.monitor.api import Actions, Question
-    from statestore_client.server.runtime.monitor.monitor import Monitor
 
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
@@ -59,13 +58,13 @@ class MonitorPages:
 
     def __init__(
         self,
-        monitor: Monitor,
+        stream: Callable[[Viewer], HttpResponse],
         access: MonitorAccess,
         questions: Mapping[str, Question],
         actions: Actions | None,
     ) -> None:
         """Without ``actions`` nobody changes anything."""
-        self._monitor = monitor
+        self._stream = stream
         self._access = access
         self._questions = questions
         self._actions = actions
@@ -79,7 +78,7 @@ class MonitorPages:
 
     def _respond(self, request: HttpRequest, viewer: Viewer) -> HttpResponse:
         if request.path == "/events":
-            return self._monitor.stream(viewer)
+            return self._stream(viewer)
         if request.path == "/actions" or request.path in self._questions:
             return self._answer(request, viewer)
         return self._files.get(request.path) or HttpResponse(b"There is no such page\n", HTTPStatus.NOT_FOUND)

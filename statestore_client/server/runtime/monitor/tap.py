@@ -14,8 +14,7 @@ from statestore_client.errors import (
     FencingTokenTooOldError,
     ServerError,
 )
-from statestore_client.server.monitor.locks import LockTimeline, RefusedWrite
-from statestore_client.server.monitor.samples import ChangeLog, Latencies, shown
+from statestore_client.server.monitor import ChangeLog, Latencies, LockTimeline, RefusedWrite, shown
 from statestore_client.wire.commands import Del, Set, VDel
 from statestore_client.wire.replies import COUNT_0, NOT_APPLIED, Refused
 

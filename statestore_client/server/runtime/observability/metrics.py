@@ -11,7 +11,7 @@ import attrs
 
 from raft_client._common.http_server import HttpResponse
 from statestore_client.clocks import monotonic
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.kvstore.peers import PeerState
 from statestore_client.server.kvstore.site import figures_of
 from statestore_client.server.shares import PER_USER
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from raft_client._common.http_server import HttpRequest
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.lives import Lives
-    from statestore_client.server.runtime.site_bridge import SiteBridge
-    from statestore_client.server.runtime.sites import SitePeering
+    from statestore_client.server.runtime.sites import SiteBridge, SitePeering
     from statestore_client.server.service.service import StateStoreService
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -17,7 +17,6 @@ import attrs
 
 from raft_client import AsyncRaftClient, RaftError
 from statestore_client.errors import ConnectionLostError, DataDamagedError, ReplicatedLogError
-from statestore_client.server.cluster.batches import pack_batch, pieces
 from statestore_client.server.cluster.campaign import log_time
 from statestore_client.server.cluster.entries import (
     FORMAT,
@@ -30,6 +29,8 @@ from statestore_client.server.cluster.entries import (
     NewFormat,
     UnreadableLogError,
     encode,
+    pack_batch,
+    pieces,
 )
 from statestore_client.server.cluster.fence import Fence
 from statestore_client.server.journal import ALL_STREAMS, TIME, Changes, Stream, Timeline, TimeRecord, WriteBatch

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from statestore_client.errors import ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import entries
 from statestore_client.server.cluster.entries import Life
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.cluster.patience import ClientPatience, LogOutage
-from statestore_client.server.cluster.roles import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, log_event

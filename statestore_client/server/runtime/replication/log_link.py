@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from raft_client import AsyncSubscriber
     from statestore_client.server.cluster.entries import Life, LogEntry
-    from statestore_client.server.cluster.events import Append
+    from statestore_client.server.cluster.interface import Append
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.wire.instant import Instant
 

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from statestore_client.errors import InvalidArgumentError, ReplicatedLogError
 from statestore_client.server.cluster.entries import Life
-from statestore_client.server.cluster.events import (
+from statestore_client.server.cluster.interface import (
     BatchReplicated,
     BatchWritten,
+    ClusterSettings,
     Deposed,
     FormatRaised,
     IdInUse,
     OwnerChanged,
     Promoted,
+    Role,
     RowsRestored,
     SnapshotRestored,
     SnapshotWritten,
 )
 from statestore_client.server.cluster.member import ClusterMember
-from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.cluster.snapshots import is_snapshot_wanted
 from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.observability.logs import LOGGER, log_event
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from statestore_client.server.cluster.entries import LogEntry
-    from statestore_client.server.cluster.events import ClusterEvent
+    from statestore_client.server.cluster.interface import ClusterEvent
     from statestore_client.server.journal import Done, Timeline, WriteBatch
     from statestore_client.server.runtime.clock import ElapsedClock, TimerHandle
     from statestore_client.server.runtime.replication.log_link import LogLink

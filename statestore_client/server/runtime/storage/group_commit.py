@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from statestore_client.server.monitor.samples import Latencies
+from statestore_client.server.monitor import Latencies
 
 if TYPE_CHECKING:
     import asyncio

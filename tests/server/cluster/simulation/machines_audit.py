@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 from replicas_snapshot_audit import SnapshotAudit
 
-from statestore_client.server.cluster.batches import Assembly, unpack_batch
-from statestore_client.server.cluster.entries import BatchPiece, Claim, Part, Snapshot
+from statestore_client.server.cluster.entries import Assembly, BatchPiece, Claim, Part, Snapshot, unpack_batch
 from statestore_client.server.cluster.fence import Fence, Verdict
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from machines_loop import SimulatedLoop, SimulatedTransport
 from replicas_host import CHUNK, Host, LogUser
 
 from statestore_client.server.cluster.entries import Life
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import ElapsedClock
@@ -28,7 +28,7 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from statestore_client.server.cluster.events import Append
+    from statestore_client.server.cluster.interface import Append
     from statestore_client.server.journal import Timeline
 
 

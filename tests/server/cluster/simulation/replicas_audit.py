@@ -14,7 +14,6 @@ import msgpack
 from replicas_machine import NEWEST, Answer, Request, Rows, applied, know
 from replicas_snapshot_audit import SnapshotAudit
 
-from statestore_client.server.cluster.batches import unpack_batch
 from statestore_client.server.cluster.entries import (
     BatchPiece,
     Challenge,
@@ -26,6 +25,7 @@ from statestore_client.server.cluster.entries import (
     Part,
     Renewal,
     Snapshot,
+    unpack_batch,
 )
 from statestore_client.server.cluster.fence import Fence, Verdict
 from statestore_client.server.journal import Stream

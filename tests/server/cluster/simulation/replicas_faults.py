@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 from replicas_machine import NEWEST
 
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 
 if TYPE_CHECKING:
     from random import Random

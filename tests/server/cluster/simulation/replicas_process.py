@@ -11,17 +11,18 @@ from replicas_host import CHUNK, LogUser
 from replicas_machine import NEWEST, Machine, Request, applied, know
 
 from statestore_client.server.cluster.entries import Life, NewerLogError, Snapshot
-from statestore_client.server.cluster.events import (
+from statestore_client.server.cluster.interface import (
     BatchReplicated,
     BatchWritten,
+    ClusterSettings,
     Deposed,
     OwnerChanged,
     Promoted,
+    Role,
     RowsRestored,
     SnapshotRestored,
 )
 from statestore_client.server.cluster.member import ClusterMember
-from statestore_client.server.cluster.roles import ClusterSettings, Role
 from statestore_client.server.journal import Stream, Timeline, WriteBatch
 
 #: A client that was connected when its server went away has this time to return before its will is sent.

@@ -18,7 +18,7 @@ from replicas_process import Process
 from replicas_world import SimulatedLog, World
 
 from statestore_client.server.cluster.entries import Life
-from statestore_client.server.cluster.roles import ClusterSettings, Role
+from statestore_client.server.cluster.interface import ClusterSettings, Role
 
 #: Seconds of trouble. A process that stands still for ten is the longest of it.
 _LENGTHS_S = (2.0, 2.0, 4.0, 4.0, 7.0, 7.0, 7.0, 12.0)

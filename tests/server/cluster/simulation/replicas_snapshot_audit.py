@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from replicas_machine import Rows
 
-from statestore_client.server.cluster.batches import Assembly, unpack_batch
-from statestore_client.server.cluster.entries import Part, Snapshot
+from statestore_client.server.cluster.entries import Assembly, Part, Snapshot, unpack_batch
 
 if TYPE_CHECKING:
     from replicas_world import World

@@ -18,14 +18,12 @@ from replicas_process import Process
 from replicas_schedule import run_schedule
 from support.schedules import Mutants, seeds_near
 
-from statestore_client.server.cluster.batches import Assembly
 from statestore_client.server.cluster.campaign import Campaign, ObservedTime
-from statestore_client.server.cluster.entries import BatchPiece, Claim, UnreadableLogError, decode
-from statestore_client.server.cluster.events import BatchWritten, SnapshotRestored
+from statestore_client.server.cluster.entries import Assembly, BatchPiece, Claim, UnreadableLogError, decode
 from statestore_client.server.cluster.fence import Fence, Verdict
+from statestore_client.server.cluster.interface import BatchWritten, Role, SnapshotRestored
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.cluster.ownership import Ownership
-from statestore_client.server.cluster.roles import Role
 from statestore_client.server.cluster.snapshots import SnapshotReader
 from statestore_client.server.journal import Stream, Timeline, WriteBatch
 from statestore_client.wire.instant import Instant

@@ -24,7 +24,7 @@ from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 from statestore_client import FencingTokenRequiredError, FencingTokenTooOldError, StateStoreClient
 from statestore_client.errors import SettingsError
 from statestore_client.server import AccessRules, EmbeddedServer, ReplicaSettings, ServerTls, SiteEndpoints
-from statestore_client.server.runtime.monitor import monitor
+from statestore_client.server.runtime.monitor import service
 from statestore_client.server.runtime.monitor.pages import page_files
 from statestore_client.server.runtime.monitor.tap import Tap
 from statestore_client.wire.instant import Instant
@@ -661,9 +661,9 @@ def test_what_makes_no_sense_is_answered() -> None:
 
 async def test_a_late_tick_says_how_late_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever holds up the loop of the server is told as its latency, with the next tick."""
-    monkeypatch.setattr(monitor, "_EVERY_S", 0.01)
+    monkeypatch.setattr(service, "_EVERY_S", 0.01)
     instant = Instant(0.0, 1)
-    one = monitor.Monitor(Tap(None), lambda: b"", dict, lambda: instant, lambda: None)
+    one = service.Monitor(Tap(None), lambda: b"", dict, lambda: instant, lambda: None)
 
     def latest() -> float:
         return max(each["latency"]["late"] for each in one._hello()["history"])

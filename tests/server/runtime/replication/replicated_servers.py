@@ -11,7 +11,7 @@ from support.waiting import until
 
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, StorageLimits
 from statestore_client import AsyncStateStoreClient
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server

@@ -11,7 +11,7 @@ from replicated_servers import replication, servers, value_of
 from support.waiting import until
 
 from statestore_client import StateStoreError
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.transport.listeners import Endpoints
 

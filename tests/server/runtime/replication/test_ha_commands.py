@@ -23,7 +23,7 @@ from raft_client import AsyncRaftClient, CompactionError
 from raft_client._common import exits
 from statestore_client.server.cluster import entries, fence
 from statestore_client.server.cluster.entries import FORMAT
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.replication import liveness
 
 

@@ -24,7 +24,7 @@ from raft_client._common import exits
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ReplicatedLogError, StateStoreClient
 from statestore_client.server import EmbeddedServer, ReplicaSettings
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.replication.importing import import_directory
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import ServerSettings

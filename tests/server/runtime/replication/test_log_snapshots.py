@@ -16,7 +16,7 @@ from raft_client import AsyncRaftClient
 from raft_client.server import StorageLimits
 from raft_client.server.runtime.peer import RequestHorizon
 from statestore_client import AsyncStateStoreClient
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.server import Server
 
 KEYS = {f"k{n}": b"%d" % n for n in range(300)}

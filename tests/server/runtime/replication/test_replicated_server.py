@@ -19,7 +19,7 @@ from raft_client import AsyncRaftClient
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ConnectionState, ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import ownership
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.replication import lives
 from statestore_client.server.runtime.replication.internal import ClusterSecret
 from statestore_client.server.runtime.replication.liveness import PulseListener

@@ -19,7 +19,7 @@ from support.waiting import until
 from statestore_client.cli.app import cli
 from statestore_client.mqtt.packets import Will
 from statestore_client.server import SiteEndpoints
-from statestore_client.server.cluster.roles import Role
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import ServerSettings
 

@@ -16,8 +16,7 @@ from support.durable_broker import DAY, NAMES, STEPS, MemoryStorage
 from support.durable_store import WORK_STEPS, Follower, ServedProgram, ServedWorld, server_state
 
 from statestore_client.mqtt.packets import Publish, Will
-from statestore_client.server.cluster.batches import pack_batch
-from statestore_client.server.cluster.entries import Part
+from statestore_client.server.cluster.entries import Part, pack_batch
 from statestore_client.server.cluster.snapshots import SnapshotReader
 from statestore_client.server.journal import Done, Stream, StreamTables, Subject, WriteBatch, unseal
 from statestore_client.server.runtime.storage import standby

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from statestore_client.core.actions import ConnectionState, StateChanged
+from statestore_client.core.actions import ConnectionState, Remark, StateChanged
 from statestore_client.errors import SettingsError, StateStoreError, TransportError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.commands import Command
@@ -36,6 +36,7 @@ class ConnectionLog:
     any other attempt failed                                  DEBUG without the reason
     the connection stands again                               INFO
     the client cannot go on after it was connected, or tried  ERROR with the reason
+    the broker makes mistakes that harm nobody                WARNING, once for each connection
     any other change                                          DEBUG
     ========================================================  =======================================================
 
@@ -52,9 +53,11 @@ class ConnectionLog:
         #: Whether ``open()`` raises what ends the first attempt.
         self.is_awaited: bool = True
 
-    def note(self, change: StateChanged, now: float) -> None:
-        """Log a change, or an attempt that changed nothing. ``now`` is in monotonic seconds."""
-        if change.state is ConnectionState.CONNECTED:
+    def note(self, change: StateChanged | Remark, now: float) -> None:
+        """Log a change, or what changed nothing. ``now`` is in monotonic seconds."""
+        if isinstance(change, Remark):
+            self._say(logging.WARNING, change.state, _on_one_line(change.text))
+        elif change.state is ConnectionState.CONNECTED:
             self._connected(change)
         elif change.state is ConnectionState.CLOSED:
             self._closed(change)

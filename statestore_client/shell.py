@@ -24,6 +24,7 @@ from statestore_client.core.actions import (
     Open,
     Output,
     Ping,
+    Remark,
     StateChanged,
     Subscribe,
     Waiter,
@@ -89,8 +90,8 @@ class BaseLink(ABC, Generic[D]):
         """Make and connect the next driver; it is to :meth:`use` once others may use it."""
 
     @abstractmethod
-    def _state_changed(self, action: StateChanged) -> None:
-        """Report a change."""
+    def _report(self, news: StateChanged | Remark) -> None:
+        """Log it, and tell the listener of a change."""
 
     def use(self, driver: D | None) -> None:
         """Let the machine publish on this connection."""
@@ -118,11 +119,13 @@ class BaseLink(ABC, Generic[D]):
             case StateChanged(state=state):
                 if state in (ConnectionState.CONNECTED, ConnectionState.CLOSED):
                     self._settle(for_good=state is ConnectionState.CLOSED)
-                self._state_changed(action)
+                self._report(action)
             case Open():
                 self.driver = None
                 self.output.reconnecting()
                 self._open(action)
+            case Remark():
+                self._report(action)
             case _ if driver is None:
                 pass
             case Subscribe(subscribe_id=subscribe_id, topic_filters=topic_filters):

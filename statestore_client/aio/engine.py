@@ -22,7 +22,15 @@ from typing import Any, Final
 
 from statestore_client.aio.primitives import Batch, BatchSlot, CallbackQueue, Tasks, Waiter, Worker, finish
 from statestore_client.clocks import Clock
-from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
+from statestore_client.core.actions import (
+    ConnectionState,
+    Observer,
+    Open,
+    Remark,
+    StateChanged,
+    StateListener,
+    WatchOptions,
+)
 from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     FencedCommand,
@@ -211,10 +219,10 @@ class Link(BaseLink[AioDriver]):
         self._ack_timer = None
         self.output.flush()
 
-    def _state_changed(self, action: StateChanged) -> None:
-        self._log.note(action, self.now().monotonic)
-        if self._on_state is not None and self.loop is not None:
-            self._on_state.put(action.state, action.error)
+    def _report(self, news: StateChanged | Remark) -> None:
+        self._log.note(news, self.now().monotonic)
+        if self._on_state is not None and self.loop is not None and isinstance(news, StateChanged):
+            self._on_state.put(news.state, news.error)
 
     def _open(self, action: Open) -> None:
         driver = self._connector.open(

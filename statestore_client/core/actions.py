@@ -145,7 +145,15 @@ class StateChanged:
     error: StateStoreError | None = None
 
 
-Action: TypeAlias = Open | Disconnect | Drop | Ping | Subscribe | StateChanged
+@attrs.frozen
+class Remark:
+    """Something for the log: the broker makes mistakes, and the client goes on all the same, in this state."""
+
+    state: ConnectionState
+    text: str
+
+
+Action: TypeAlias = Open | Disconnect | Drop | Ping | Subscribe | StateChanged | Remark
 
 
 class Connection(Protocol):

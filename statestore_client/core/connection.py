@@ -41,6 +41,7 @@ from statestore_client.core.actions import (
     Open,
     Output,
     Ping,
+    Remark,
     StateChanged,
     Subscribe,
     Waiter,
@@ -69,6 +70,7 @@ from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import (
     Alternatives,
+    BrokerMistakes,
     Closed,
     Connected,
     Event,
@@ -313,6 +315,7 @@ class ClientMachine:
         self._receivers: dict[type[Event], Callable[[Any, Instant], None]] = {
             Subscribed: self._receive_subscribed,
             Connected: self._receive_connected,
+            BrokerMistakes: self._receive_mistakes,
             Closed: self._receive_closed,
         }
         self._phase = _Phase.NEW
@@ -321,6 +324,7 @@ class ClientMachine:
         self._ever_connected = False
         self._session_is_good = True  # False: the broker must forget it
         self._lost_session: SessionLostError | None = None  # to be told when the connection stands
+        self._has_remarked = False  # on this connection, that the broker makes mistakes
         self._heard_at = -math.inf  # when the driver last reported anything
         self._final_error: StateStoreError | None = None
         self._open_waiters: list[Waiter] = []
@@ -545,7 +549,7 @@ class ClientMachine:
 
     def _connect(self) -> None:
         self._phase = _Phase.CONNECTING
-        self._drop_reason = None
+        self._drop_reason, self._has_remarked = None, False
         # A clean start after the first connection would throw away the session that in-flight requests live in.
         forget = not self._session_is_good or (self._clean_start and not self._ever_connected)
         self.actions.append(Open(clean_start=forget, new_round=self._reconnection.begins_round))
@@ -625,6 +629,13 @@ class ClientMachine:
         self._phase = _Phase.WAITING
         self._reconnection.plan(now, is_round_over=is_round_over)
         self.actions.append(StateChanged(self.state, error))
+
+    def _receive_mistakes(self, event: BrokerMistakes, _now: Instant) -> None:
+        if not self._has_remarked:
+            self._has_remarked = True
+            text = f"the broker does not keep to MQTT 5, which does no harm here: {event.first}"
+            self.actions.append(Remark(self.state, text))
+        self.request_table.stats.broker_mistakes += event.count
 
     def _is_final(self, event: Closed, error: StateStoreError, now: Instant) -> bool:
         """Whether the end of a connection, or of an attempt, ends the client; the module says why."""

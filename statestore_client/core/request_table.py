@@ -249,6 +249,7 @@ class ExchangeStats:
     resent: int = 0
     late_or_unknown_replies: int = 0
     clock_drift: int = 0
+    broker_mistakes: int = 0  # against MQTT 5, that harmed nobody
 
 
 class RequestTable:

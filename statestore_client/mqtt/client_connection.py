@@ -73,6 +73,7 @@ from statestore_client.mqtt.packets import (
     encode,
     validate_topic_name,
 )
+from statestore_client.mqtt.packets.forgiven import Forgiven
 from statestore_client.mqtt.packets.primitives import encode_text, encode_variable
 from statestore_client.mqtt.packets.properties import CORRELATION_DATA
 from statestore_client.mqtt.packets.publish import (
@@ -84,6 +85,7 @@ from statestore_client.mqtt.packets.types import DISCONNECT_CODES
 from statestore_client.mqtt.qos import LAST_PACKET_ID, PUBACK, Inbound, next_packet_id
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
+    BrokerMistakes,
     Closed,
     Connected,
     Envelope,
@@ -344,6 +346,7 @@ class ClientConnection:
         "_clean_start",
         "_connack_deadline",
         "_decoder",
+        "_forgiven",
         "_frames",
         "_handlers",
         "_inbound",
@@ -382,7 +385,8 @@ class ClientConnection:
         self._state = _State.NEW
         self._clean_start = True
         self._connack_deadline = 0.0
-        self._decoder = MessageDecoder(version=MQTT_5_0, max_packet_size=maximum_packet_size)
+        self._forgiven = forgiven = Forgiven()
+        self._decoder = MessageDecoder(version=MQTT_5_0, max_packet_size=maximum_packet_size, forgiven=forgiven)
         #: Where the driver may receive the next bytes, if they are to stay there: then it calls :meth:`received`.
         self.room: Callable[[], memoryview | None] = self._decoder.room
         self._handlers: dict[type[Packet | IncomingMessage], Callable[[Any], None]] = {}
@@ -578,6 +582,10 @@ class ClientConnection:
             broken = PacketError(text, reason_code=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
         if broken is not None:
             self._refuse(broken.reason_code, broken)
+        forgiven = self._forgiven
+        if forgiven.count and not self.has_ended:
+            self.events.append(BrokerMistakes(forgiven.count, forgiven.first))
+            forgiven.count = 0
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, in order."""

@@ -34,7 +34,15 @@ from typing import Any, Final, TypeVar
 
 from statestore_client import thread_locks
 from statestore_client.clocks import Clock, monotonic
-from statestore_client.core.actions import ConnectionState, Observer, Open, StateChanged, StateListener, WatchOptions
+from statestore_client.core.actions import (
+    ConnectionState,
+    Observer,
+    Open,
+    Remark,
+    StateChanged,
+    StateListener,
+    WatchOptions,
+)
 from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     FencedCommand,
@@ -85,7 +93,7 @@ class Link(BaseLink[SyncDriver]):
         super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector)
         self._connector = connector
         self._on_state = on_state
-        self._to_tell: list[StateChanged] = []
+        self._to_tell: list[StateChanged | Remark] = []
         self._log = ConnectionLog(client_id)
         self.section: Section = Section(self.interrupted)
         #: Whom calling threads wait for.
@@ -243,8 +251,8 @@ class Link(BaseLink[SyncDriver]):
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _state_changed(self, action: StateChanged) -> None:
-        self._to_tell.append(action)
+    def _report(self, news: StateChanged | Remark) -> None:
+        self._to_tell.append(news)
 
     def _open(self, action: Open) -> None:
         self._to_connect = self._connector.open(clean_start=action.clean_start, new_round=action.new_round)
@@ -359,7 +367,7 @@ class Link(BaseLink[SyncDriver]):
             self._to_tell.clear()
         for change in changes:
             self._log.note(change, self.now().monotonic)
-            if self._on_state is not None:
+            if self._on_state is not None and isinstance(change, StateChanged):
                 call_back(f"the state listener of client {self.client_id}", self._on_state, change.state, change.error)
 
 

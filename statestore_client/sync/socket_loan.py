@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from statestore_client.clocks import monotonic
-from statestore_client.core.actions import ConnectionState, StateChanged
+from statestore_client.core.actions import ConnectionState, Remark, StateChanged
 from statestore_client.mqtt.driver import SyncDriver
 from statestore_client.shell import BaseLink
 from statestore_client.sync.primitives import InputPoller
@@ -47,7 +47,7 @@ class SocketLoan:
     def __init__(
         self,
         link: BaseLink[SyncDriver],
-        to_tell: Collection[StateChanged],
+        to_tell: Collection[StateChanged | Remark],
         waiting: Collection[object],
         wake: Callable[[], None],
     ) -> None:

@@ -92,6 +92,14 @@ class Subscribed:
 
 
 @attrs.frozen
+class BrokerMistakes:
+    """So many more mistakes of the broker harmed nobody and were let pass; ``first`` of this connection's, in words."""
+
+    count: int
+    first: str
+
+
+@attrs.frozen
 class Closed:
     """The connection is gone. ``fatal`` means that connecting again the same way is pointless."""
 
@@ -128,4 +136,4 @@ class OneAddress:
     others: Others = Others.NONE
 
 
-Event: TypeAlias = Connected | IncomingMessage | Published | Subscribed | Closed
+Event: TypeAlias = Connected | IncomingMessage | Published | Subscribed | BrokerMistakes | Closed

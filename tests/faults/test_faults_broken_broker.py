@@ -91,6 +91,28 @@ async def test_a_breach_costs_the_connection(native: Shell, breach: Callable[[Pu
         assert broker.connections == 2
 
 
+@pytest.mark.parametrize("code", [0x01, 0x02, 0x18])
+async def test_a_success_that_mqtt_does_not_know_is_a_success(
+    native: Shell, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any PUBACK below 0x80 is one, as mochi-mqtt 2.7.9 sends it; the log says so once for each connection. paho 2.2
+    ends the connection."""
+
+    def behave(packet: Packet, say: Say) -> bool:
+        if isinstance(packet, Publish):
+            say(b"\x40\x03" + packet.packet_id.to_bytes(2, "big") + bytes((code,)) + reply(packet))
+        return isinstance(packet, Publish)
+
+    async with EvilBroker(behave) as broker, native.client(broker.url) as store:
+        for _ in range(3):
+            assert (await store.set("k", b"v", timeout=TIMEOUT_S)).applied
+        assert broker.connections == 1
+        await until(lambda: store.stats.broker_mistakes == 3)
+    remarks = [r.getMessage() for r in caplog.records if "does not keep to MQTT 5" in r.getMessage()]
+    (remark,) = remarks
+    assert f"reason code {code:#04x} in PUBACK" in remark
+
+
 async def test_half_a_packet_and_then_silence(shell: Shell) -> None:
     """A request ends at its deadline after half a packet, and the late rest of the packet does no harm."""
     halves: list[bytes] = []

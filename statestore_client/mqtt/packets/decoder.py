@@ -25,6 +25,7 @@ from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets import properties as layouts
 from statestore_client.mqtt.packets import types
 from statestore_client.mqtt.packets.connect import learn_version, parse_connect
+from statestore_client.mqtt.packets.forgiven import Forgiven
 from statestore_client.mqtt.packets.primitives import Reader, decode_variable, malformed, protocol_error
 from statestore_client.mqtt.packets.publish import Context, TopicAliases, decode_publish, decode_publish_3_1_1
 from statestore_client.mqtt.packets.topics import SHARE_PREFIX, topic_filter_problem
@@ -51,6 +52,7 @@ from statestore_client.mqtt.packets.types import (
     Unsubscribe,
 )
 from statestore_client.wire.messages import IncomingMessage
+from statestore_client.wire.protocol import FIRST_ERROR
 
 #: Returns a :data:`Packet`, or an ``IncomingMessage`` where the context wants one.
 Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
@@ -58,12 +60,21 @@ Parser: TypeAlias = Callable[[int, bytes, int, int, Context], Any]
 _ReasonPacket: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 
 
-def _reason_code(reader: Reader, allowed: frozenset[int]) -> int:
+def _reason_code(reader: Reader, allowed: frozenset[int], context: Context, kind: type[Packet]) -> int:
     start = reader.pos
     code = reader.byte()
     if code not in allowed:
-        raise protocol_error(f"reason code {code:#04x} does not belong here", start)
+        _unknown_code(code, context, kind, start)
     return code
+
+
+def _unknown_code(code: int, context: Context, kind: type[Packet], offset: int) -> None:
+    """A code below 0x80 that is not 0 is a refusal in a CONNACK of MQTT 3.1.1; an unknown step of authentication has no
+    meaning. Of all other packets it is known which half of the codes is success.
+    """
+    means_something = kind is not Auth and (kind is not Connack or code >= FIRST_ERROR)
+    if not (means_something and context.forgives(f"reason code {code:#04x} in {kind.__name__.upper()}")):
+        raise protocol_error(f"reason code {code:#04x} does not belong here", offset)
 
 
 # -- CONNACK, AUTH, DISCONNECT ----------------------------------------------------------------------------------------
@@ -71,18 +82,18 @@ def _reason_code(reader: Reader, allowed: frozenset[int]) -> int:
 
 def _connack(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connack:
     reader = Reader(data, pos, end)
-    session_present = _session_present(reader)
-    code = _reason_code(reader, types.CONNACK_CODES)
-    if session_present and code:
+    session_present = _session_present(reader, context)
+    code = _reason_code(reader, types.CONNACK_CODES, context, Connack)
+    if session_present and code and not context.forgives("session present with a refusal"):
         raise protocol_error("session present with a refusal", pos)  # [MQTT-3.2.2-6]
-    properties = layouts.CONNACK.decode(reader, max_repeats=context.max_user_properties)
+    properties = layouts.CONNACK.decode(reader, max_repeats=context.max_user_properties, forgiven=context.forgiven)
     reader.finish()
     return Connack(session_present, code, properties)
 
 
-def _connack_3_1_1(_first: int, data: bytes, pos: int, end: int, _context: Context) -> Connack:
+def _connack_3_1_1(_first: int, data: bytes, pos: int, end: int, context: Context) -> Connack:
     reader = Reader(data, pos, end)
-    session_present = _session_present(reader)
+    session_present = _session_present(reader, context)
     code = reader.byte()
     if code >= len(types.CONNACK_FROM_3_1_1):
         raise protocol_error(f"return code {code}", pos + 1)
@@ -92,21 +103,21 @@ def _connack_3_1_1(_first: int, data: bytes, pos: int, end: int, _context: Conte
     return Connack(session_present, types.CONNACK_FROM_3_1_1[code])
 
 
-def _session_present(reader: Reader) -> bool:
+def _session_present(reader: Reader, context: Context) -> bool:
     flags = reader.byte()
-    if flags > 1:
+    if flags > 1 and not context.forgives("reserved flags of CONNACK"):
         raise malformed("reserved flags of CONNACK", reader.pos - 1)
-    return flags == 1
+    return flags & 1 == 1
 
 
 def _disconnect(_first: int, data: bytes, pos: int, end: int, context: Context) -> Disconnect:
     if pos == end:
         return Disconnect()
     reader = Reader(data, pos, end)
-    code = _reason_code(reader, types.DISCONNECT_CODES)
+    code = _reason_code(reader, types.DISCONNECT_CODES, context, Disconnect)
     if end - pos == 1:
         return Disconnect(code)
-    properties = layouts.DISCONNECT.decode(reader, max_repeats=context.max_user_properties)
+    properties = layouts.DISCONNECT.decode(reader, max_repeats=context.max_user_properties, forgiven=context.forgiven)
     reader.finish()
     return Disconnect(code, properties)
 
@@ -115,7 +126,7 @@ def _auth(_first: int, data: bytes, pos: int, end: int, context: Context) -> Aut
     if pos == end:
         return Auth()
     reader = Reader(data, pos, end)
-    code = _reason_code(reader, types.AUTH_CODES)
+    code = _reason_code(reader, types.AUTH_CODES, context, Auth)
     properties = layouts.AUTH.decode(reader, max_repeats=context.max_user_properties)
     reader.finish()
     if properties.authentication_method is None:
@@ -141,10 +152,10 @@ def _acknowledgement(cls: type[_ReasonPacket], codes: frozenset[int]) -> Parser:
                 return cls(packet_id)
         reader = Reader(data, pos, end)
         packet_id = reader.packet_id()
-        code = _reason_code(reader, codes)
+        code = _reason_code(reader, codes, context, cls)
         if end - pos == 3:
             return cls(packet_id, code)
-        properties = layouts.REASON.decode(reader, max_repeats=context.max_user_properties)
+        properties = layouts.REASON.decode(reader, max_repeats=context.max_user_properties, forgiven=context.forgiven)
         reader.finish()
         return cls(packet_id, code, properties)
 
@@ -260,24 +271,26 @@ def _reason_list(cls: type[Suback | Unsuback], codes: frozenset[int]) -> Parser:
     def parse(_first: int, data: bytes, pos: int, end: int, context: Context) -> Packet:
         reader = Reader(data, pos, end)
         packet_id = reader.packet_id()
-        properties = layouts.REASON.decode(reader, max_repeats=context.max_user_properties)
-        return cls(packet_id, _reason_codes(reader, codes), properties)
+        properties = layouts.REASON.decode(reader, max_repeats=context.max_user_properties, forgiven=context.forgiven)
+        return cls(packet_id, _reason_codes(reader, codes, context, cls), properties)
 
     return parse
 
 
-def _suback_3_1_1(_first: int, data: bytes, pos: int, end: int, _context: Context) -> Suback:
+def _suback_3_1_1(_first: int, data: bytes, pos: int, end: int, context: Context) -> Suback:
     reader = Reader(data, pos, end)
-    return Suback(reader.packet_id(), _reason_codes(reader, types.SUBACK_CODES_3_1_1))
+    return Suback(reader.packet_id(), _reason_codes(reader, types.SUBACK_CODES_3_1_1, context, Suback))
 
 
-def _reason_codes(reader: Reader, allowed: frozenset[int]) -> tuple[int, ...]:
+def _reason_codes(
+    reader: Reader, allowed: frozenset[int], context: Context, kind: type[Suback | Unsuback]
+) -> tuple[int, ...]:
     start = reader.pos
     codes = reader.rest()
     _not_empty(codes, reader)
     for offset, code in enumerate(codes):
         if code not in allowed:
-            raise protocol_error(f"reason code {code:#04x} does not belong here", start + offset)
+            _unknown_code(code, context, kind, start + offset)
     return tuple(codes)
 
 
@@ -366,6 +379,26 @@ CLIENT_PARSERS: Final = {
 }
 
 _OF_3_1_1: Final = CLIENT_PARSERS[MQTT_3_1_1, False]
+
+
+def _other_first(parser: Parser, proper: int, what: str) -> Parser:
+    """A parser for packets whose first byte should be ``proper``."""
+
+    def parse(_first: int, data: bytes, pos: int, end: int, context: Context) -> Packet | IncomingMessage:
+        context.forgives(what)
+        packet: Packet | IncomingMessage = parser(proper, data, pos, end, context)
+        return packet
+
+    return parse
+
+
+_FORGIVEN_FIRST: Final = {
+    0x38: _other_first(decode_publish, 0x30, "DUP with QoS 0"),
+    0x39: _other_first(decode_publish, 0x31, "DUP with QoS 0"),
+    0x60: _other_first(_acknowledgement(Pubrel, types.PUBREL_CODES), 0x62, "PUBREL without its flags"),
+}
+#: What a client reads that forgives (see :mod:`.forgiven`).
+FORGIVING_PARSERS: Final = tuple(_FORGIVEN_FIRST.get(first, parser) for first, parser in enumerate(PARSERS[MQTT_5_0]))
 
 #: MQTT 3.1 sends PUBREL, SUBSCRIBE and UNSUBSCRIBE again with DUP set (its section 2.1); the later versions forbid it.
 CLIENT_PARSERS_3_1: Final = tuple(
@@ -558,8 +591,8 @@ class _Decoder(Generic[P]):
                     break
                 packet = parser(first, chunk, body, end, context)
                 if parsers is _CONNECT_ONLY and isinstance(packet, Connect):
-                    if packet.version == MQTT_5_0:
-                        _check_shortest(chunk, pos, body)
+                    if packet.version == MQTT_5_0 and not _is_shortest(chunk, pos, body):
+                        _refuse_length(context, pos)
                     has_method = packet.properties.authentication_method is not None
                     known = CLIENT_PARSERS_3_1 if packet.is_3_1 else CLIENT_PARSERS[packet.version, has_method]
                     parsers, limit = known, self._max_packet_size
@@ -606,8 +639,8 @@ class _Decoder(Generic[P]):
     def _remaining_length(self, chunk: bytes, pos: int) -> tuple[int, int] | None:
         """(remaining length, position of the body) of a length of several bytes; None when more are needed."""
         found = decode_variable(chunk, pos + 1, len(chunk))
-        if found is not None and self._context.version == MQTT_5_0:
-            _check_shortest(chunk, pos, found[1])
+        if found is not None and self._context.version == MQTT_5_0 and not _is_shortest(chunk, pos, found[1]):
+            _refuse_length(self._context, pos)
         return found
 
     def _refuse_first(self, first: int, offset: int) -> PacketError:
@@ -633,14 +666,20 @@ class PacketDecoder(_Decoder[Packet]):
 
 
 class MessageDecoder(_Decoder[Packet | IncomingMessage]):
-    """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`."""
+    """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`.
+
+    With ``forgiven``, mistakes of a broker that harm nobody are let pass, and noted there.
+    """
 
     __slots__ = ("_whole",)
 
     _WANTS_MESSAGES = True
 
-    def __init__(self, *, version: int | None, max_packet_size: int) -> None:
+    def __init__(self, *, version: int | None, max_packet_size: int, forgiven: Forgiven | None = None) -> None:
         super().__init__(version=version, max_packet_size=max_packet_size)
+        if forgiven is not None:
+            self._context.forgiven = forgiven
+            self._parsers = FORGIVING_PARSERS
         self._whole: memoryview | None = None  # where an unfinished PUBLISH is received, its beginning included
 
     def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:
@@ -682,7 +721,12 @@ class MessageDecoder(_Decoder[Packet | IncomingMessage]):
         return [attrs.evolve(packet, payload=payload)]
 
 
-def _check_shortest(chunk: bytes, pos: int, body: int) -> None:
+def _is_shortest(chunk: bytes, pos: int, body: int) -> bool:
     """MQTT 5.0 wants the remaining length in as few bytes as possible; 3.1.1 says nothing. [MQTT-1.5.5-1]"""
-    if body - pos > 2 and chunk[body - 1] == 0:
-        raise malformed("the remaining length uses as few bytes as it can", pos + 1)
+    return body - pos <= 2 or chunk[body - 1] != 0
+
+
+def _refuse_length(context: Context, pos: int) -> None:
+    text = "the remaining length uses as few bytes as it can"
+    if not context.forgives("a remaining length in more bytes than it needs"):
+        raise malformed(text, pos + 1)

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
+from statestore_client.mqtt.packets.forgiven import Forgiven
 from statestore_client.mqtt.packets.primitives import (
     BoundedCache,
     Reader,
@@ -197,8 +198,8 @@ class Layout(Generic[P]):
         # A server says the same to most of its clients. One tuple, replaced whole: no thread sees half of it.
         self._latest: tuple[P, bytes] = (self.empty, b"\0")
 
-    def decode(self, reader: Reader, *, max_repeats: int) -> P:
-        """The property length and the properties after it.
+    def decode(self, reader: Reader, *, max_repeats: int, forgiven: Forgiven | None = None) -> P:
+        """The property length and the properties after it. ``forgiven`` notes what is let pass, if anything is.
 
         :raises PacketError: 0x81 for bytes that are not a property of this packet, 0x82 for a repeated property or a
             value that is not allowed, 0x94 for topic alias 0, 0x97 for more than ``max_repeats`` of one kind.
@@ -208,9 +209,9 @@ class Layout(Generic[P]):
         if stop > reader.end:
             raise malformed("the properties are longer than their packet", start)
         reader.pos = stop
-        return self.decode_block(reader.data, start, stop, max_repeats) if size else self.empty
+        return self.decode_block(reader.data, start, stop, max_repeats, forgiven) if size else self.empty
 
-    def decode_block(self, data: bytes, pos: int, end: int, max_repeats: int) -> P:
+    def decode_block(self, data: bytes, pos: int, end: int, max_repeats: int, forgiven: Forgiven | None = None) -> P:
         """The same without the property length: the properties from ``pos`` to ``end``."""
         readers, values = self._readers, self._defaults.copy()
         users: list[tuple[str, str]] = []
@@ -230,7 +231,10 @@ class Layout(Generic[P]):
                 continue
             found = readers.get(data[pos])
             if found is None:
-                raise self._misplaced(data, start, end)
+                if forgiven is None:
+                    raise self._misplaced(data, start, end)
+                pos = self._skip(data, start, end, forgiven)
+                continue
             index, read, forbids, row = found
             known = values[index]
             if known is not None and not row.repeats:
@@ -238,12 +242,25 @@ class Layout(Generic[P]):
             value, pos = read(data, pos + 1, end)
             if forbids is not None and forbids(value):
                 problem, code = _problem(row, value)
-                raise PacketError(problem, reason_code=code, offset=start)
+                if forgiven is None:
+                    raise PacketError(problem, reason_code=code, offset=start)
+                forgiven.note(problem)
+                if row.zero is not None:
+                    continue
             values[index] = value if known is None else (*known, value)
             if known is not None and len(known) >= max_repeats:
                 raise _too_many(row.name, start)
         values[self._users] = tuple(users)
         return self._cls(*values)
+
+    def _skip(self, data: bytes, start: int, end: int, forgiven: Forgiven) -> int:
+        """The position behind a property of other packets, which is well-formed."""
+        row = next((row for row in _TABLE if row.identifier == data[start]), None)
+        if row is None:
+            raise self._misplaced(data, start, end)
+        _, pos = _READERS[row.kind](data, start + 1, end)
+        forgiven.note(f"{row.name}: a property of other packets")
+        return pos
 
     def _misplaced(self, data: bytes, start: int, end: int) -> PacketError:
         """Malformed (MQTT 5.0, 2.2.2.2). But a well-formed property of other packets is called a protocol error by

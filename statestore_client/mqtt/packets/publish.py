@@ -28,6 +28,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, PacketError
 from statestore_client.mqtt.packets import properties as layouts
+from statestore_client.mqtt.packets.forgiven import Forgiven
 from statestore_client.mqtt.packets.primitives import (
     BoundedCache,
     Reader,
@@ -169,7 +170,15 @@ class Context:
     is_from_client: bool = False  # a server reads; it refuses names that a client may see all the same
     wants_messages: bool = False  # IncomingMessage instead of Publish, where that is enough
     aliases: TopicAliases | None = None  # None leaves them in the packets
+    forgiven: Forgiven | None = None  # None forgives nothing
     templates: Templates = attrs.Factory(Templates)  # of the PUBLISHes before
+
+    def forgives(self, what: str) -> bool:
+        """Whether a mistake that harms nobody is let pass; then it is noted."""
+        if self.forgiven is None:
+            return False
+        self.forgiven.note(what)
+        return True
 
 
 #: A name with more values than this is taken for one whose values do not repeat.
@@ -453,12 +462,17 @@ def decode_publish(first: int, data: bytes, pos: int, end: int, context: Context
                 raise
             users = (*users, (template.name, value), *template.users_after)
     elif size:
-        given = layouts.PUBLISH.decode_block(data, stop, body, context.max_user_properties)
+        forgiven = context.forgiven
+        before = 0 if forgiven is None else forgiven.count
+        given = layouts.PUBLISH.decode_block(data, stop, body, context.max_user_properties, forgiven)
         correlation, users = given.correlation_data, given.user_properties
-        context.templates.learn(data, stop, body, given)
+        if forgiven is None or forgiven.count == before:  # the next mistake is to be counted as well
+            context.templates.learn(data, stop, body, given)
     alias = given.topic_alias
     if alias is not None and context.aliases is not None:
         topic, alias = context.aliases.resolve(alias, topic, pos), None
+    elif alias is not None and topic and context.forgives("a topic alias, although none was allowed"):
+        alias = None
     if not topic and alias is None:
         raise _no_topic(pos)
     if context.wants_messages and not first & 4 and alias is None:

@@ -10,12 +10,13 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from support.keys import Certificates
 from support.ports import reserved_ports
 from support.waiting import eventually
 
 import statestore_client.errors
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster, EmbeddedPeer
-from statestore_client.server import EmbeddedServer, ReplicaSettings, SiteEndpoints
+from statestore_client.server import EmbeddedServer, ReplicaSettings, ServerTls, SiteEndpoints
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "how-to" / "monitoring"
 _NAME = re.compile(r"\b((?:statestore|zmqraft|process)_[a-z0-9_]+)\b(?:\{([^}]*)\})?")
@@ -23,13 +24,16 @@ _NAME = re.compile(r"\b((?:statestore|zmqraft|process)_[a-z0-9_]+)\b(?:\{([^}]*)
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Name -> kind of each figure of a site, of a server with a log, and of a peer of that log."""
-    pages = b"".join((site_page(), log_page(), peer_page(tmp_path_factory.mktemp("peer")))).decode()
+    """Name -> kind of each figure of a site with TLS, of a server with a log, and of a peer of that log."""
+    folder = tmp_path_factory.mktemp("peer")
+    pages = b"".join((site_page(Certificates(folder)), log_page(), peer_page(folder))).decode()
     return dict(re.findall(r"^# TYPE (\S+) (\w+)$", pages, re.MULTILINE))
 
 
-def site_page() -> bytes:
-    with EmbeddedServer(metrics_port=0, site=SiteEndpoints(name="rome", listen="tcp://127.0.0.1:*")) as server:
+def site_page(certificates: Certificates) -> bytes:
+    tls = ServerTls(cert_file=certificates.server_file, key_file=certificates.server_key_file)
+    site = SiteEndpoints(name="rome", listen="tcp://127.0.0.1:*")
+    with EmbeddedServer(metrics_port=0, site=site, tls=tls) as server:
         return page_of(server)
 
 

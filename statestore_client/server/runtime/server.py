@@ -177,7 +177,13 @@ class Server:
         driver = self._new_driver(loop, group_commit)
         replication = self.replication
         metrics = Metrics(
-            driver, lambda: self._service, package_version, lambda: self.site, lambda: self._bridge, replication
+            driver,
+            lambda: self._service,
+            package_version,
+            lambda: self.site,
+            lambda: self._bridge,
+            replication,
+            self._tls,
         )
         if self._monitor is not None:
             is_durable, dialect = self._disk is not None or replication is not None, str(self._settings.dialect)
@@ -200,7 +206,7 @@ class Server:
             await replication.wait_until_known()
         self._endpoints = await listeners.open(self._endpoints)
         self._listeners = listeners
-        self._look = loop.call_later(_LOOK_EVERY_S, self._look_again)
+        self._look_again()
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._settings.dialect))
         driver.flush()  # what was due while the server was away
 
@@ -261,6 +267,7 @@ class Server:
         """Read certificates, passwords and access rules that have changed. Happens every second by itself."""
         if self._tls is not None:
             problem = self._tls.refresh()
+            self._tls.warn_of_ends(self._clock().wall_ms / 1000)
             if self._driver is not None and problem is not None:
                 self._driver.withdrawn(problem)
         gone = self._security.refresh()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.lives import Lives
     from statestore_client.server.runtime.sites import SiteBridge, SitePeering
+    from statestore_client.server.runtime.transport.tls import TlsFiles
     from statestore_client.server.service.service import StateStoreService
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,6 +72,7 @@ class Metrics:
     site: Callable[[], SitePeering | None]
     bridge: Callable[[], SiteBridge | None]
     replication: Lives | None = None
+    tls: TlsFiles | None = None
 
     def render(self) -> bytes:
         """All of them, now: about two hundred lines. Those of a peer in this process, a second old at most."""
@@ -83,6 +85,7 @@ class Metrics:
                 *self._site(),
                 *self._bridge(),
                 *self._log(),
+                *self._tls(),
                 *_process(),
                 "",
             )
@@ -247,6 +250,12 @@ class Metrics:
             ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
         ):
             yield from _metric(f"log_{name}", text, value)
+
+    def _tls(self) -> Iterable[str]:
+        """Nothing for a server without TLS, or whose context the program has made."""
+        if self.tls is not None and self.tls.ends:
+            ends = {f'of="{what}"': round(end_s) for what, end_s in self.tls.ends.items()}
+            yield from _metric("certificate_not_after_seconds", "When they expire, in seconds since 1970.", ends)
 
 
 def _quoted(label: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -202,6 +203,30 @@ def certificate_id(der: bytes) -> CertificateId:
     """Of a certificate (4.1)."""
     (_, serial), _, (_, issuer), *_ = _signed(der, _VERSION)
     return _name(issuer), int.from_bytes(serial, "big")
+
+
+def ends_of(pem: bytes) -> list[float]:
+    """Until when each certificate (4.1.2.5) and list of revoked ones (5.1.2.5) in PEM is good, in seconds since 1970. A
+    list that does not say so is left out. Raises ValueError and IndexError for what TLS would not have loaded.
+    """
+    ends = []
+    for text in _CERTIFICATE.findall(pem):
+        _, _, _, (_, validity), *_ = _signed(b64decode(text), _VERSION)
+        _, (tag, end) = _elements(validity)
+        ends.append(_time(tag, end))
+    for text in _LIST.findall(pem):
+        _, _, _, (tag, end), *_ = [*_signed(b64decode(text), _INTEGER), (0, b"")]
+        if tag in _TIMES:
+            ends.append(_time(tag, end))
+    return ends
+
+
+def _time(tag: int, text: bytes) -> float:
+    """``YYMMDDHHMMSSZ`` of the years 1950 to 2049, or with four digits of the year."""
+    digits = text.decode("ascii")
+    if tag == _TIMES[0]:
+        digits = f"{'19' if digits >= '50' else '20'}{digits}"
+    return datetime.strptime(f"{digits}+0000", "%Y%m%d%H%M%SZ%z").timestamp()
 
 
 def _names(der: bytes) -> tuple[Name, Name]:

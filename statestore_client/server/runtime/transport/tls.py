@@ -11,6 +11,7 @@ import logging
 import re
 import ssl
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,7 +20,13 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import path, required
 from statestore_client.server.runtime.observability.logs import log_event
-from statestore_client.server.runtime.security.files import CertificateId, Trust, WatchedFile, certificate_id
+from statestore_client.server.runtime.security.files import (
+    CertificateId,
+    Trust,
+    WatchedFile,
+    certificate_id,
+    ends_of,
+)
 from statestore_client.server.runtime.transport.peers import peer_name
 
 if TYPE_CHECKING:
@@ -86,6 +93,9 @@ def alerting(context: ssl.SSLContext) -> ssl.SSLContext:
 
 #: How long a peer may take to answer the end of TLS, in seconds.
 _SHUTDOWN_S: Final = 1.0
+#: When to warn of a file that will be good no longer, and how often.
+_SOON_S: Final = 30 * 86_400.0
+_WARN_EVERY_S: Final = 86_400.0
 
 
 @attrs.frozen(kw_only=True)
@@ -151,6 +161,26 @@ class ServerTls:
             which = " or ".join(file for file in files if file is not None)
             raise SettingsError(f"authorities or revoked certificates cannot be read from {which}: {error}") from error
 
+    def ends(self) -> dict[str, float]:
+        """Until when the files are good, in seconds since 1970, by what is in them: the ``server``'s certificate with
+        those between it and the authority, the first that ends; the ``authorities``, the last one, since old roots lie
+        about in such files; the lists of ``revoked`` certificates, the first one, after which no client comes in.
+        """
+        files = {
+            "server": (self.cert_file, min),
+            "authorities": (self.ca_file, max),
+            "revoked": (self.crl_file, min),
+        }
+        found: dict[str, float] = {}
+        for what, (file, first_or_last) in files.items():
+            try:
+                ends = [] if file is None else ends_of(Path(file).read_bytes())
+            except (OSError, ValueError, IndexError):  # TLS has read it a moment ago, and judges what it says
+                continue
+            if ends:
+                found[what] = first_or_last(ends)
+        return found
+
     def _key_password(self) -> str:
         """Empty without a file: OpenSSL would ask for one on the terminal."""
         if self.key_password_file is None:
@@ -180,6 +210,9 @@ class TlsFiles:
         self._tls = tls
         self._files: list[WatchedFile] = []
         self._trust = Trust()
+        #: Until when the files are good, see :meth:`ServerTls.ends`; empty for a context of the user's own.
+        self.ends: dict[str, float] = {}
+        self._warns_at = 0.0
         if isinstance(tls, ssl.SSLContext):
             self.context: ssl.SSLContext = alerting(tls)
             return
@@ -189,6 +222,7 @@ class TlsFiles:
             file.has_changed(remember=True)
         self.context = tls.context()
         self._trust = tls.trust()
+        self.ends = tls.ends()
 
     @property
     def requires_identity(self) -> bool:
@@ -211,8 +245,26 @@ class TlsFiles:
             log_event(logging.ERROR, "certificates not changed", reason=str(error))
             return None
         before, self.context, self._trust = self._trust, context, trust
+        self.ends, self._warns_at = self._tls.ends(), 0.0
         log_event(logging.INFO, "certificates changed")
         return trust.withdrawn_since(before)
+
+    def warn_of_ends(self, now_s: float) -> None:
+        """Log which files are good no longer, or will be in 30 days or less: when they are new, and once a day.
+        ``now_s`` is in seconds since 1970.
+        """
+        if now_s < self._warns_at:
+            return
+        self._warns_at = now_s + _WARN_EVERY_S
+        for what, end_s in self.ends.items():
+            not_after = datetime.fromtimestamp(end_s, UTC).isoformat()
+            if end_s <= now_s:
+                log_event(logging.WARNING, "certificates have expired", of=what, not_after=not_after)
+            elif end_s - now_s < _SOON_S:
+                days_left = int((end_s - now_s) // 86_400)
+                log_event(
+                    logging.WARNING, "certificates expire soon", of=what, not_after=not_after, days_left=days_left
+                )
 
 
 class TlsAcceptor:

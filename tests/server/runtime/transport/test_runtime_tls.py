@@ -8,10 +8,12 @@ import socket
 import ssl
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from cryptography import x509
@@ -27,7 +29,7 @@ from statestore_client import ConnectionLostError, StateStoreClient
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp, Puback, Publish
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, ServerTls
-from statestore_client.server.runtime.security.files import Trust, certificate_id
+from statestore_client.server.runtime.security.files import Trust, certificate_id, ends_of
 
 #: The reason code as the standard numbers it (MQTT 5.0, 2.4).
 NOT_AUTHORIZED = 0x87
@@ -466,6 +468,76 @@ def test_a_list_that_is_out_of_date_lets_nobody_in(
     certificates.revoke(lists := tmp_path / "lists", expired=True)
     with serve(certificates, lists) as server:
         assert not comes_in(server, certificates, clients["good"])
+
+
+def test_files_that_expire_are_told_in_time(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log when the server starts, when a file is another one, and each day; and as figures."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    cert, key, lists = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "lists.pem"
+
+    def put(name: str, days: float) -> datetime:
+        not_after = now + timedelta(days=days)
+        new_cert, new_key = certificates.issue(name, "127.0.0.1", not_before=now - timedelta(9), not_after=not_after)
+        key.write_bytes(Path(new_key).read_bytes())
+        Path(new_cert).replace(cert)
+        return not_after
+
+    def lines() -> list[str]:
+        return [each.message for each in caplog.records if "expire" in each.message]
+
+    certificates.revoke(lists)  # for a day from now on
+    ends = put("soon", 29)
+    tls = ServerTls(cert_file=str(cert), key_file=str(key), ca_file=certificates.ca_file, crl_file=str(lists))
+    with EmbeddedServer(tls=tls, metrics_port=0) as server:
+        assert lines() == [
+            f"certificates expire soon of='server' not_after='{ends.isoformat()}' days_left=28",
+            *(each for each in lines() if "of='revoked'" in each and each.endswith("days_left=0")),
+        ]
+        assert len(lines()) == 2
+        with urlopen(server.urls["http"], timeout=10) as page:  # noqa: S310 - our own server
+            figures = page.read().decode()
+        name = "statestore_certificate_not_after_seconds"
+        assert f'{name}{{of="server"}} {int(ends.timestamp())}\n' in figures
+        assert f'{name}{{of="authorities"}} ' in figures
+        before = len(lines())
+        ended = put("past", -1)
+        eventually(lambda: len(lines()) > before, "the log says so")
+        assert lines()[before] == f"certificates have expired of='server' not_after='{ended.isoformat()}'"
+
+
+def test_a_certificate_that_is_good_for_long_is_not_worth_a_line(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor is one of many years that have four digits."""
+    with EmbeddedServer(tls=tls_of(certificates, with_ca=True)):
+        assert "expire" not in caplog.text
+
+
+def test_when_certificates_and_lists_end() -> None:
+    """As another library reads them, in both ways to write a year; a list without a next date says nothing."""
+    pem, expected = b"", []
+    for year in (1999, 2026, 2049, 2055):
+        start = datetime(year, 3, 1, 12, 30, 59, tzinfo=UTC)
+        builder = x509.CertificateBuilder().issuer_name(name_of("x")).subject_name(name_of("y")).serial_number(7)
+        builder = (
+            builder.public_key(KEY.public_key()).not_valid_before(start - timedelta(days=1)).not_valid_after(start)
+        )
+        pem += builder.sign(KEY, SHA256()).public_bytes(Encoding.PEM)
+        expected.append(start.timestamp())
+    for year in (2026, 2055):
+        start = datetime(year, 3, 1, 12, 30, 59, tzinfo=UTC)
+        revoked = x509.CertificateRevocationListBuilder().issuer_name(name_of("x"))
+        revoked = revoked.last_update(start - timedelta(days=1)).next_update(start)
+        pem += revoked.sign(KEY, SHA256()).public_bytes(Encoding.PEM)
+        expected.append(start.timestamp())
+    assert ends_of(pem) == expected
+    # TBSCertList: version 2, an algorithm, an issuer without parts, and the time of this update alone.
+    tbs = bytes.fromhex("3019 020101 3003060155 3000 170d 3236303130313030303030305a".replace(" ", ""))
+    whole = bytes([0x30, len(tbs)]) + tbs
+    alone = b"-----BEGIN X509 CRL-----\n" + b64encode(whole) + b"\n-----END X509 CRL-----\n"
+    assert ends_of(alone) == []
 
 
 def test_lists_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:

@@ -42,13 +42,14 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
-from statestore_client.mqtt.driver import OpenSocket, aio_connector, share_aio
+from statestore_client.mqtt.connectors import aio_connector, share_aio
+from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.paho_shared import PahoClient
+    from statestore_client.mqtt.paho_driver import PahoClient
 
 
 class AsyncStateStoreClient:

@@ -28,7 +28,8 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
-from statestore_client.mqtt.driver import SyncDriver, sync_connector
+from statestore_client.mqtt.connectors import sync_connector
+from statestore_client.mqtt.driver import SyncDriver
 from statestore_client.mqtt.packets.topics import topic_filter_problem
 from statestore_client.wire.administration import (
     CONTROL_TOPIC,

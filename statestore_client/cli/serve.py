@@ -31,8 +31,13 @@ from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, JsonLines
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.settings import DEFAULT_AREA, ServerSettings, SiteEndpoints
-from statestore_client.server.runtime.transport.listeners import Endpoints, origin_problem
+from statestore_client.server.runtime.settings import (
+    DEFAULT_AREA,
+    Endpoints,
+    ServerSettings,
+    SiteEndpoints,
+    origin_problem,
+)
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
 from statestore_client.wire.protocol import Dialect

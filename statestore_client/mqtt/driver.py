@@ -15,14 +15,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from statestore_client.errors import SettingsError
-from statestore_client.settings import ConnectionSettings, SharedOptions
 from statestore_client.wire.messages import Alternatives, Event, OutgoingMessage
 
 if TYPE_CHECKING:
     import asyncio
 
-    from statestore_client.mqtt.paho_shared import PahoClient, SharedConnector
 
 #: ``open_socket(host, port, timeout_s)`` returns a connected socket: through a proxy, say, or with options of its own.
 OpenSocket: TypeAlias = Callable[[str, int, float], socket.socket]
@@ -138,57 +135,3 @@ class AioConnector(Connector, Protocol):
         """A driver that is not connected yet. ``new_round``: it may try each address again. ``on_events`` is called in
         the running loop, with the driver.
         """
-
-
-def sync_connector(
-    settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None
-) -> SyncConnector:
-    """The connector for a thread, of the kind that the settings name."""
-    if settings.driver == "native":
-        from statestore_client.mqtt.native import NativeSyncConnector  # a client imports what it uses
-
-        return NativeSyncConnector(settings, client_id=client_id, open_socket=open_socket)
-    _refuse_open_socket(open_socket)
-    from statestore_client.mqtt.paho_owned import OwnedConnector  # paho takes 80 ms to import
-
-    return OwnedConnector(settings, client_id=client_id)
-
-
-def aio_connector(
-    settings: ConnectionSettings, *, client_id: str, open_socket: OpenSocket | None = None
-) -> AioConnector:
-    """The connector for an event loop, of the kind that the settings name."""
-    if settings.driver == "native":
-        from statestore_client.mqtt.native_aio import NativeAioConnector  # a client imports what it uses
-
-        return NativeAioConnector(settings, client_id=client_id, open_socket=open_socket)
-    _refuse_open_socket(open_socket)
-    from statestore_client.mqtt import paho_driver, paho_owned  # paho takes 80 ms to import
-
-    return paho_driver.PahoAioConnector(paho_owned.OwnedConnector(settings, client_id=client_id))
-
-
-def share_sync(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SyncConnector]:
-    """Client id, settings and connector for a thread that shares the application's paho client."""
-    return _share(paho_client, options)
-
-
-def share_aio(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, AioConnector]:
-    """Client id, settings and connector for an event loop that shares the application's paho client."""
-    client_id, settings, connector = _share(paho_client, options)
-    from statestore_client.mqtt.paho_driver import PahoAioConnector  # only who has a paho client needs paho
-
-    return client_id, settings, PahoAioConnector(connector)
-
-
-def _share(paho_client: PahoClient, options: SharedOptions) -> tuple[str, ConnectionSettings, SharedConnector]:
-    from statestore_client.mqtt import paho_shared
-
-    client_id = paho_shared.client_id_of(paho_client)
-    settings = paho_shared.shared_settings(paho_client, options)
-    return client_id, settings, paho_shared.SharedConnector(paho_client, settings)
-
-
-def _refuse_open_socket(open_socket: OpenSocket | None) -> None:
-    if open_socket is not None:
-        raise SettingsError("open_socket needs driver='native': paho opens its sockets itself")

@@ -38,7 +38,8 @@ from statestore_client.errors import (
     PickleRefusedError,
     TransportError,
 )
-from statestore_client.mqtt.driver import OpenSocket, share_sync, sync_connector
+from statestore_client.mqtt.connectors import share_sync, sync_connector
+from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
 from statestore_client.sync.engine import Engine, Link
 from statestore_client.sync.leases import Lease
@@ -49,7 +50,7 @@ from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
 if TYPE_CHECKING:
-    from statestore_client.mqtt.paho_shared import PahoClient
+    from statestore_client.mqtt.paho_driver import PahoClient
 
 
 class StateStoreClient:

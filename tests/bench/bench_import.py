@@ -21,7 +21,7 @@ OTHERS: Final = (
     "from statestore_client import StateStoreClient",
     "from statestore_client import AsyncStateStoreClient",
     "import statestore_client.mqtt.native",
-    "import statestore_client.mqtt.paho_owned",
+    "import statestore_client.mqtt.paho_driver",
     "from raft_client import RaftClient",
     "from raft_client import AsyncRaftClient",
 )

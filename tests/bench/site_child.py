@@ -24,9 +24,8 @@ from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.process import short_pauses
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.settings import DEFAULT_AREA, ServerSettings, SiteEndpoints
+from statestore_client.server.runtime.settings import DEFAULT_AREA, Endpoints, ServerSettings, SiteEndpoints
 from statestore_client.server.runtime.sites import SitePeering
-from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.wire.kvstore import codec
 from statestore_client.wire.kvstore.value import Value
 

@@ -28,8 +28,7 @@ from statestore_client.server.runtime.replication.log_link import LogLink, LogRe
 from statestore_client.server.runtime.replication.replica_life import ReplicaLife
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.settings import ServerSettings
-from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.settings import Endpoints, ServerSettings
 
 __all__ = ["ForkedServer"]
 

@@ -17,7 +17,7 @@ from support.waiting import until
 from statestore_client import ConnectionLostError, ConnectionSettings, ConnectionState, StateStoreError
 from statestore_client.mqtt import paho_listener
 from statestore_client.mqtt.packets import Connack, Packet, Publish, Suback, Subscribe, encode
-from statestore_client.mqtt.paho_shared import SharedConnector
+from statestore_client.mqtt.paho_driver import SharedConnector
 from statestore_client.wire.messages import Closed, Connected, IncomingMessage
 
 TIMEOUT_S = 20.0

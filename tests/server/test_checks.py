@@ -11,7 +11,7 @@ import pytest
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer, Hooks, ServerTls, StoreLimits
-from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.settings import Endpoints
 from statestore_client.server.store.keyspace import ScanLimits
 
 KINDS = (BrokerLimits, StoreLimits, ScanLimits, Endpoints)

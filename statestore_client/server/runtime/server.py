@@ -21,11 +21,11 @@ from statestore_client.server.runtime.observability.logs import contained, log_e
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.security.security import Security
-from statestore_client.server.runtime.settings import ServerSettings
+from statestore_client.server.runtime.settings import Endpoints, ServerSettings
 from statestore_client.server.runtime.sites import SiteBridge, SitePeering
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
-from statestore_client.server.runtime.transport.listeners import Endpoints, Listeners
+from statestore_client.server.runtime.transport.listeners import Listeners
 from statestore_client.server.runtime.transport.tls import TlsFiles
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import SiteStore, StateStore, StoreLimits

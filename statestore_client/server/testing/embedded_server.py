@@ -28,9 +28,8 @@ from statestore_client.errors import ReplicatedLogError
 from statestore_client.server.broker import BrokerLimits
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.security.files import AccessRules
-from statestore_client.server.runtime.settings import ServerSettings, SiteEndpoints
+from statestore_client.server.runtime.settings import Endpoints, ServerSettings, SiteEndpoints
 from statestore_client.server.runtime.storage import erase_data
-from statestore_client.server.runtime.transport.listeners import Endpoints
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
 
 import attrs
 import msgpack
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable
 
-    from statestore_client.server.runtime.replication.client_router import ClientRouter
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
 
 _SALT: Final = b"statestore internal 2"
 #: It is the same in each server and each of its lives: made from the secret alone.
@@ -455,13 +455,24 @@ _HELLO_S: Final = 2.0
 _MOST_STRANGERS: Final = 256
 
 
+class Router(Protocol):
+    """Takes clients that another server passes on: the :mod:`.client_router`, which stands on this module."""
+
+    @property
+    def driver(self) -> BrokerDriver:
+        """Of the broker that they come to."""
+
+    def protocol(self, scheme: str) -> asyncio.Protocol | None:
+        """Of such a client; None if this server is not active, or has no such endpoint."""
+
+
 class InternalListener:
     """Belongs to the event loop."""
 
     def __init__(
         self,
         server_id: str,
-        router: ClientRouter,
+        router: Router,
         secret: ClusterSecret,
         add_pulse: Callable[[socket.socket, str, int, Session], None],
         command: Callable[[str, str], Awaitable[dict[str, object]]],

@@ -13,7 +13,7 @@ from support.waiting import until
 from statestore_client import StateStoreError
 from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.settings import Endpoints
 
 #: CONNECT, clean start, client id "c": of MQTT 5.0 with request problem information, of MQTT 5.0 that takes no packet
 #: larger than 20 bytes, and of MQTT 3.1.1.

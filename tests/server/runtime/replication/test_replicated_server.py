@@ -25,8 +25,7 @@ from statestore_client.server.runtime.replication.internal import ClusterSecret
 from statestore_client.server.runtime.replication.liveness import PulseListener
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
-from statestore_client.server.runtime.settings import ServerSettings
-from statestore_client.server.runtime.transport.listeners import Endpoints
+from statestore_client.server.runtime.settings import Endpoints, ServerSettings
 from statestore_client.server.runtime.transport.tls import ServerTls
 
 

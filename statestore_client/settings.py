@@ -144,6 +144,7 @@ class ClientOptions(TypedDict, total=False):
     connect_timeout: float
     retry_first_connect: bool
     silence_timeout: float
+    watch_lifetime: float
     reconnect_delay: float
     max_reconnect_delay: float
     request_timeout: float
@@ -168,6 +169,7 @@ class SharedOptions(TypedDict, total=False):
     request_timeout: float
     retry_first_connect: bool
     tracing: bool
+    watch_lifetime: float
 
 
 @attrs.frozen(kw_only=True)
@@ -215,6 +217,9 @@ class ConnectionSettings:
     #: A broker that owes an answer and says nothing for so long, not even to a ping, is taken for gone, and the client
     #: connects again. With several addresses it turns to the next one after 0.8 seconds at most.
     silence_timeout: float = attrs.field(default=2.0, validator=_seconds(0.5, 3600))
+    #: A store that is a client of the broker forgets a watch after this time, unless it is renewed: KEYNOTIFY is sent
+    #: once more, and the key is read, at half of it. Other servers remember watches until the connection ends.
+    watch_lifetime: float = attrs.field(default=3600.0, validator=_seconds(1, 0xFFFFFFFF))
     #: After a connection that lasted 5 seconds the first attempt to connect again is made at once; this is the pause
     #: when all addresses have failed. It doubles with each failure of all, up to ``max_reconnect_delay``, minus up to a
     #: half of itself by chance.

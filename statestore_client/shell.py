@@ -77,6 +77,7 @@ class BaseLink(ABC, Generic[D]):
             alternatives=lambda: connector.addresses,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             silence_timeout=settings.silence_timeout,
+            watch_lifetime=settings.watch_lifetime,
             complaint=connector.complaint,
             trace=tracer(settings) if settings.tracing else None,
         )

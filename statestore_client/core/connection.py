@@ -266,6 +266,7 @@ class ClientMachine:
     :param give_up_on: errors that end the client if connecting again in the same way will not cure them.
     :param alternatives: the addresses that take turns, as the driver sees them.
     :param silence_timeout: seconds, see :mod:`~statestore_client.core.silence`.
+    :param watch_lifetime: seconds, see :mod:`~statestore_client.core.watch_protocol`.
     :param random: jitter and correlation data come from here.
     """
 
@@ -283,6 +284,7 @@ class ClientMachine:
         alternatives: Callable[[], Alternatives] = OneAddress,
         backoff: Backoff | None = None,
         silence_timeout: float = 2.0,
+        watch_lifetime: float = 3600.0,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
     ) -> None:
@@ -307,7 +309,11 @@ class ClientMachine:
         )
         #: True while anything is watched; call nothing.
         self.watching: WatchProtocol = WatchProtocol(
-            client_id, request_table=self.request_table, output=self.output, request_timeout=request_timeout
+            client_id,
+            request_table=self.request_table,
+            output=self.output,
+            request_timeout=request_timeout,
+            lifetime=watch_lifetime,
         )
         self._alternatives = alternatives
         self._subscriptions = Subscriptions(self.actions)
@@ -459,6 +465,9 @@ class ClientMachine:
                     output.acknowledge(event.ack_id)
             else:
                 self._receivers[type(event)](event, now)
+        if request_table.has_store_returned:
+            request_table.has_store_returned = False
+            self.watching.renew(now)
 
     def next_deadline(self) -> float | None:
         """The next moment (monotonic seconds) at which :meth:`tick` has something to do."""

@@ -272,6 +272,7 @@ class RequestTable:
         "complaint",
         "deadlines",
         "end_reason",
+        "has_store_returned",
         "is_closed",
         "last_connection_error",
         "max_packet_size",
@@ -313,6 +314,8 @@ class RequestTable:
         self._most = window
         #: Whether a store takes requests; :meth:`ClientMachine.tick` calls :meth:`look_for_store`.
         self.absence: Absence = Absence()
+        #: Whether the store was away, or is another one, and takes requests now: it may have forgotten the watches.
+        self.has_store_returned: bool = False
         #: Whether the broker still answers; :meth:`ClientMachine.tick` asks.
         self.silence: Silence = silence
         self.receive_maximum: int = window
@@ -469,7 +472,10 @@ class RequestTable:
             self.window.answered(request.command, len(message.payload), now.monotonic)
         try:
             reply, (version, store) = decode_reply(message.payload), reply_properties(message)
-            self.store_id = store
+            if store != self.store_id:
+                is_another = store is not None and self.store_id is not None
+                self.has_store_returned = self.has_store_returned or is_another
+                self.store_id = store
             if version is not None:
                 try:
                     self._clock.merge(version, now.wall_ms)
@@ -620,6 +626,7 @@ class RequestTable:
         """
         if self.absence.is_repeating:
             self._to_resend.popleft()
+        self.has_store_returned = self.has_store_returned or (self.absence.is_on and not is_inside)
         self.absence.end()
         if is_inside:
             self.absence.is_meaningless = True

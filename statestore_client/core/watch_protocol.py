@@ -4,6 +4,11 @@ Steps for one key, on each connection anew (state store protocol, "KEYNOTIFY")::
 
     subscribed to notifications --> KEYNOTIFY --OK--> GET, if something may have been missed or is owed --> active
 
+A store that is itself a client of the broker does not see this client's connection: it forgets a watch after a time, or
+when it is started again, while the connection stands. So both steps are taken once more at half of ``lifetime``, and
+when the store was away. Where a server remembers KEYNOTIFY until the connection ends, that changes nothing: state store
+facts, 1.5.
+
 The answers to these requests come to callbacks. No more of them are under way than the window holds, however many keys
 there are: a request of the user waits for no more than that.
 """
@@ -40,10 +45,14 @@ from statestore_client.wire.replies import decode_notification
 class WatchProtocol:
     """The watches of one client. True while there are any."""
 
-    def __init__(self, client_id: str, *, request_table: RequestTable, output: Output, request_timeout: float) -> None:
+    def __init__(
+        self, client_id: str, *, request_table: RequestTable, output: Output, request_timeout: float, lifetime: float
+    ) -> None:
         self._client_id = client_id
         self._request_table = request_table
         self._request_timeout = request_timeout
+        self._lifetime = lifetime  # seconds for which a server remembers a watch, at least
+        self._renew_at = math.inf  # monotonic seconds
         self.table: WatchTable = WatchTable(output=output)
         self._to_ask: OrderedDict[bytes, None] = OrderedDict()  # keys that the server is still to be asked for
         self.prefixes: PrefixTable = PrefixTable(client_id, table=self.table, output=output, to_ask=self._to_ask)
@@ -89,6 +98,7 @@ class WatchProtocol:
     def start(self, now: Instant) -> None:
         """Notifications are subscribed to: KEYNOTIFY for every key, and a listing for every prefix."""
         self._started = True
+        self._renew_at = now.monotonic + self._lifetime / 2
         self._to_ask.clear()
         self._to_ask.update(dict.fromkeys(self.table))
         for watch in self.prefixes:
@@ -101,7 +111,7 @@ class WatchProtocol:
         A KEYNOTIFY of before that were sent again would take effect unnoticed, ahead of the one that is waited for, and
         what it lets through could not be told from what the old connection left over.
         """
-        self._started = False
+        self._started, self._renew_at = False, math.inf
         self.table.suspended()
         self.prefixes.suspended()
         for request in self._steps.values():
@@ -116,7 +126,7 @@ class WatchProtocol:
 
     def close(self, error: StateStoreError) -> None:
         """The client ends."""
-        self._started = False
+        self._started, self._renew_at = False, math.inf
         self._closed = True
         self.table.close(error)
         self.prefixes.close(error)
@@ -139,13 +149,16 @@ class WatchProtocol:
 
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, in monotonic seconds."""
-        deadline = min(self._next_poll if self._polls else math.inf, self.prefixes.next_deadline())
+        renew_at = self._renew_at if self.table else math.inf
+        deadline = min(self._next_poll if self._polls else math.inf, self.prefixes.next_deadline(), renew_at)
         return None if deadline == math.inf else deadline
 
     def tick(self, now: Instant) -> None:
         """List and read the keys whose time has come."""
         for watch in self.prefixes.due(now):
             self._scan(watch, now)
+        if now.monotonic >= self._renew_at:
+            self.renew(now)
         self._send(now)
         if not self._polls or now.monotonic < self._next_poll:
             return
@@ -154,6 +167,14 @@ class WatchProtocol:
             if self._started and self.table.polling(key):
                 self._ask(key, now)
         self._next_poll = min(self._polls.values(), default=math.inf)
+
+    def renew(self, now: Instant) -> None:
+        """Tell the server once more what is watched, and read it."""
+        if not self._started:
+            return
+        self._renew_at = now.monotonic + self._lifetime / 2
+        self._to_ask.update(dict.fromkeys(key for key in self.table if self.table.renewing(key)))
+        self._send(now)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

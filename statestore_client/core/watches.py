@@ -52,6 +52,7 @@ class _Key:
     attempt: int = 0  # number of the request that it waits for
     poll: float | None = None  # seconds between reads
     polled: bool = False  # the read on its way is one of these
+    renews: bool = False  # KEYNOTIFY is sent once more before that read
     overtaken: bool = False  # a notification came while it is on its way
     listed: bool = False  # a SCAN said that it is there, if nothing else is known
 
@@ -106,7 +107,7 @@ class WatchTable:
         state = self.keys.get(key)
         if state is None:
             return KeyNotify(key, stop=True)
-        return Get(key) if state.phase is _Phase.READING else KeyNotify(key)
+        return Get(key) if state.phase is _Phase.READING and not state.renews else KeyNotify(key)
 
     def is_active(self, key: bytes) -> bool:
         """Whether the server notifies of ``key``, and nothing is to be asked."""
@@ -150,13 +151,25 @@ class WatchTable:
         state.polled = True
         return True
 
+    def renewing(self, key: bytes) -> bool:
+        """The server may have forgotten ``key``. Returns whether it must be told again: KEYNOTIFY is not on its way.
+
+        The key is read after that. What is found then was missed; notifications go on counting meanwhile.
+        """
+        state = self.keys.get(key)
+        if state is None or state.phase is _Phase.STARTING:
+            return False
+        state.phase = _Phase.READING
+        state.polled = state.renews = True
+        return True
+
     def suspended(self) -> None:
         """The link broke: the server forgets our KEYNOTIFYs and changes go unseen."""
         for key, state in self.keys.items():
             state.phase = _Phase.STARTING
             state.missed_before = state.missed
             state.missed = True
-            state.polled = False
+            state.polled = state.renews = False
             for watcher in state.watchers:
                 if watcher.options.connection_events and watcher.waiter is None and not watcher.suspended:
                     watcher.suspended = True
@@ -184,6 +197,9 @@ class WatchTable:
         no later listing contradicts what is known, when the notification of its return was lost.
         """
         state = self.keys.get(key)
+        if state is not None and state.renews:
+            state.renews = False
+            return True
         if state is None or state.phase is not _Phase.STARTING:
             return False
         if state.missed or state.listed or any(w.initial for w in state.watchers):

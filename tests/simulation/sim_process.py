@@ -89,6 +89,7 @@ class Process(Host):
             retry_first_connect=True,
             backoff=Backoff(settings.reconnect_delay, settings.max_reconnect_delay),
             silence_timeout=settings.silence_timeout,
+            watch_lifetime=settings.watch_lifetime,
         )
         self._session = ClientSession()
         self._connection: _Connection | None = None

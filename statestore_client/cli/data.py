@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import selectors
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -216,25 +216,28 @@ class RunningServer:
             raise UnexpectedReplyError(f"the broker refused the request with MQTT reason code 0x{reason_code:02X}")
 
     def _events(self, deadline: float) -> Iterator[Event]:
-        """What happens until then. Raises what ended the connection."""
-        driver = self._driver
-        with selectors.DefaultSelector() as selector:
-            while True:
-                driver.flush()
-                events = driver.poll()
-                for event in events:
-                    if isinstance(event, Closed):
-                        raise event.error
-                    yield event
-                now, fileno = time.monotonic(), driver.fileno()
-                if now >= deadline:
-                    return
-                if events or fileno is None:
-                    continue
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if driver.wants_write else 0)
-                selector.register(fileno, wanted)
-                selector.select(max(0.0, min(deadline, driver.next_deadline()) - now))
-                selector.unregister(fileno)
+        return happenings(self._driver, deadline)
+
+
+def happenings(driver: SyncDriver, deadline: float, until: Callable[[], bool] = lambda: False) -> Iterator[Event]:
+    """What happens on a connection until then, or ``until``. Raises what ended it."""
+    with selectors.DefaultSelector() as selector:
+        while True:
+            driver.flush()
+            events = driver.poll()
+            for event in events:
+                if isinstance(event, Closed):
+                    raise event.error
+                yield event
+            now, fileno = time.monotonic(), driver.fileno()
+            if now >= deadline or until():
+                return
+            if events or fileno is None:
+                continue
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if driver.wants_write else 0)
+            selector.register(fileno, wanted)
+            selector.select(max(0.0, min(deadline, driver.next_deadline()) - now))
+            selector.unregister(fileno)
 
 
 def _read(payload: bytes) -> dict[str, Any]:
@@ -526,23 +529,47 @@ _WHAT_TO_DO: Final = (
 
 
 @click.command("check")
-@click.argument("directory", metavar="DIR", type=click.Path(readable=False))
+@click.argument("directory", metavar="[DIR]", type=click.Path(readable=False), required=False)
+@click.option(
+    "--broker",
+    metavar="URL",
+    help="Say instead whether a state store can be hosted on this broker: mqtts://USER@HOST:PORT?NAME=VALUE&…, with "
+    "the settings of a client, such as password_file, tls_ca_file and client_id.",
+)
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
-def check_data(directory: str, *, json_output: bool) -> int:
-    """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do.
+def check_data(directory: str | None, *, broker: str | None, json_output: bool) -> int:
+    """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do. With
+    --broker, say what a broker lacks for a state store.
 
-    Everything in it is read and compared with its checksums, and whether the records fit together is decided as a
-    server does that starts. Changes nothing. The server must not be running. Exit code 0 when a server can start with
-    it, 6 when it refuses.
+    Everything in the directory is read and compared with its checksums, and whether the records fit together is decided
+    as a server does that starts. Changes nothing. The server must not be running. Exit code 0 when a server can start
+    with it, 6 when it refuses.
+
+    Of a broker, what a store and its clients need is tried with messages to topics below statestore/check/, and
+    nothing is left there. Exit code 0 when it has what is needed, 1 when something is lacking.
     """
+    if (directory is None) == (broker is None):
+        raise click.UsageError("give either a data directory or --broker")
+    if broker is not None:
+        return _check_broker(broker, json_output=json_output)
     from statestore_client.server.runtime.storage.inspection import check  # the server's: a client does without
 
-    finding = check(directory)
+    finding = check(str(directory))
     if json_output:
         print_json(attrs.asdict(finding))
     else:
-        _print_finding(directory, finding)
+        _print_finding(str(directory), finding)
     return exits.DONE if finding.problem is None else exits.DATA
+
+
+def _check_broker(url: str, *, json_output: bool) -> int:
+    from statestore_client.cli.broker_check import BrokerCheck, lacking, print_checks  # it imports this module
+    from statestore_client.settings import ConnectionSettings
+
+    settings = ConnectionSettings.from_url(url)
+    checks = BrokerCheck(settings).run()
+    print_checks(settings.url, checks, json_output=json_output)
+    return exits.NEGATIVE if lacking(checks) else exits.DONE
 
 
 def _print_finding(directory: str, finding: Finding) -> None:

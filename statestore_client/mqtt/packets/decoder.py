@@ -470,7 +470,8 @@ class _Decoder(Generic[P]):
     and says the version. ``max_packet_size`` bounds whole packets, in bytes, fixed header included, and
     ``max_connect_size``, if it is smaller, that CONNECT. One packet may carry ``max_user_properties`` of each
     repeatable property, and ``max_filters`` topic filters. With a ``topic_alias_maximum``, topic aliases are replaced
-    by their topics, and wrong ones are refused (0x94).
+    by their topics, and wrong ones are refused (0x94). A client gives ``forgiven``: mistakes of a broker of MQTT 5 that
+    harm nobody are let pass, and noted there.
 
     Which side may send a packet, and in which state, is not decided here.
     """
@@ -500,6 +501,7 @@ class _Decoder(Generic[P]):
         max_filters: int = DEFAULT_MAX_FILTERS,
         topic_alias_maximum: int | None = None,
         max_connect_size: int | None = None,
+        forgiven: Forgiven | None = None,
     ) -> None:
         if version is not None and version not in PARSERS:
             raise InvalidArgumentError(f"protocol version {version}")
@@ -507,6 +509,9 @@ class _Decoder(Generic[P]):
         if topic_alias_maximum is not None:
             self._context.aliases = TopicAliases(topic_alias_maximum)
         self._parsers = _CONNECT_ONLY if version is None else PARSERS[version]
+        if forgiven is not None:
+            self._context.forgiven = forgiven
+            self._parsers = FORGIVING_PARSERS
         self._max_packet_size = max_packet_size
         self._max_connect_size = max_packet_size if max_connect_size is None else min(max_connect_size, max_packet_size)
         self._pieces: list[bytes] = []  # of an unfinished packet
@@ -666,20 +671,14 @@ class PacketDecoder(_Decoder[Packet]):
 
 
 class MessageDecoder(_Decoder[Packet | IncomingMessage]):
-    """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`.
-
-    With ``forgiven``, mistakes of a broker that harm nobody are let pass, and noted there.
-    """
+    """For clients: a PUBLISH of QoS 0 or 1 that has no topic alias comes out as :class:`IncomingMessage`."""
 
     __slots__ = ("_whole",)
 
     _WANTS_MESSAGES = True
 
     def __init__(self, *, version: int | None, max_packet_size: int, forgiven: Forgiven | None = None) -> None:
-        super().__init__(version=version, max_packet_size=max_packet_size)
-        if forgiven is not None:
-            self._context.forgiven = forgiven
-            self._parsers = FORGIVING_PARSERS
+        super().__init__(version=version, max_packet_size=max_packet_size, forgiven=forgiven)
         self._whole: memoryview | None = None  # where an unfinished PUBLISH is received, its beginning included
 
     def _wanted(self, chunk: bytes, pos: int, body: int, end: int) -> int:

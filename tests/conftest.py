@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings as hypothesis_settings
+from support.schedules import DAY, SCALE, SEED
 from support.shells import SHELLS, Shell
 
 import statestore_client
@@ -47,25 +49,48 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+#: Of the test files of a folder that is given, each n-th runs.
+_SHARE = int(os.environ.get("STATESTORE_TEST_SHARE", "1"))
+
 #: Rooms whose tests run in CI only: they take long, or need what a machine may not have.
 _CI_ROOMS = frozenset({"docs", "examples", "faults", "interop", "raft_spark", "spark"})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The quick run imports nothing of a room that it runs nothing of: each worker would take seconds for that."""
-    if config.option.markexpr != "not ci" or collection_path.suffix != ".py" or not _is_of_ci(collection_path):
+    """The quick run imports nothing of a room that it runs nothing of: each worker would take seconds for that.
+
+    With a share of 2, half of the files have their turn on one day, the others on the next; one that is named, always.
+    """
+    if collection_path.suffix != ".py" or not collection_path.is_relative_to(_TESTS):
+        return None
+    if (zlib.crc32(str(collection_path.relative_to(_TESTS)).encode()) - DAY) % _SHARE:
+        return True
+    if config.option.markexpr != "not ci" or not _is_of_ci(collection_path):
         return None
     return "mark.quick" not in collection_path.read_text("utf-8")
 
 
 def _is_of_ci(path: Path) -> bool:
-    return path.is_relative_to(_TESTS) and path.relative_to(_TESTS).parts[0] in _CI_ROOMS
+    return path.relative_to(_TESTS).parts[0] in _CI_ROOMS
+
+
+def pytest_report_header() -> str:
+    """What repeats this run, with the tests that have their turn in it."""
+    return f"STATESTORE_TEST_SCALE={SCALE:g} STATESTORE_TEST_SEED={SEED} STATESTORE_TEST_SHARE={_SHARE}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Says which tests are CI's, and begins with those that take longest."""
+    """Says which tests are CI's, which of them have their turn today, and begins with those that take longest."""
+    turns: Counter[str] = Counter()
     for item in items:
+        if (share := item.get_closest_marker("turns")) is not None:
+            # The cases of a function in their order; each function begins elsewhere. The long run has all of them.
+            function = item.nodeid.partition("[")[0]
+            turn = turns[function] + zlib.crc32(function.encode())
+            if SCALE > 1 or (turn - DAY) % share.args[0]:
+                item.add_marker(pytest.mark.long)
+            turns[function] += 1
         is_long = item.get_closest_marker("long") is not None
         if is_long or (_is_of_ci(item.path) and item.get_closest_marker("quick") is None):
             item.add_marker(pytest.mark.ci)
@@ -109,6 +134,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("figures")
         for line in figures:
             terminalreporter.write_line(line)
+    ran = [r for r in reports if isinstance(r, pytest.TestReport) and r.when == "call" and "turns" in r.keywords]
+    if names := [report.nodeid.partition("@")[0].partition("[") for report in ran]:
+        terminalreporter.section(f"had their turn on day {DAY}")
+        for function in sorted({function for function, _, _ in names}):
+            cases = sorted(case.removesuffix("]") for name, _, case in names if name == function)
+            if not any("-paho" in case for case in cases):
+                terminalreporter.write_line(f"{function}: {', '.join(cases)}".removesuffix(": "))
+        over_paho = [case for _, _, case in names if "-paho" in case]
+        terminalreporter.write_line(f"and {len(over_paho)} cases over paho")
     if rows := [json.loads(row) for _, name, row in found if name == "schedules"]:
         terminalreporter.section("simulated schedules")
         form = "{:<26} {:>9} {:>26} {:>7} {:>5}  {}".format
@@ -141,14 +175,15 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 #: Blocking and asyncio over each driver. What differs between drivers has tests of its own, over all four in each run.
+_OVER_PAHO = (pytest.mark.ci, pytest.mark.turns(2))
 _SHELLS = [
-    pytest.param(names, id="-".join(names), marks=() if names[1] == "native" else pytest.mark.ci) for names in SHELLS
+    pytest.param(names, id="-".join(names), marks=() if names[1] == "native" else _OVER_PAHO) for names in SHELLS
 ]
 
 
 @pytest.fixture(params=_SHELLS)
 def shell(request: pytest.FixtureRequest, executor: ThreadPoolExecutor) -> Shell:
-    """The test runs once for each shell, and in CI also over the driver of paho."""
+    """The test runs once for each shell, and in CI over the driver of paho as well: one of the two shells a day."""
     return Shell(*request.param, executor)
 
 

@@ -134,6 +134,7 @@ def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> 
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.timeout(400)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
 @pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ CASES = [
 ]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("driver", "event"), CASES)
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -14,6 +14,7 @@ def driver(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("event", ["cancel", "cancel late", "cut", "stall and cancel"])
 @pytest.mark.parametrize("name", LOCKING)
@@ -24,6 +25,7 @@ async def test_every_await_point_behind_a_full_window(
     assert await run_at_every_point(server, driver, OPERATIONS[name], event, load=6) > 0
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("driver", "event"), [("native", "cancel"), ("native", "cut"), ("paho", "cancel")])
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"set large"}))

@@ -24,7 +24,7 @@ from raft_client.server import BroadcastStateMachine, EmbeddedCluster
 
 pytestmark = pytest.mark.scaled
 
-_FAILOVERS = scaled(6, 300)
+_FAILOVERS = scaled(4, 300)
 #: How often a snapshot is begun; what happens to the active server, and how often.
 _SNAPSHOTS = 0.4
 _FATES = {"kill": 5, "stop": 2, "pause": 2, "kill standby": 1}

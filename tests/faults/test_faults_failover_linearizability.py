@@ -296,6 +296,7 @@ async def test_what_clients_see_through_failovers_is_linearizable(figures: Calla
     )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("defect", "kind"),

@@ -17,7 +17,7 @@ from support.schedules import SEED, scaled
 
 pytestmark = pytest.mark.scaled
 
-_KILLS = scaled(12, 500)
+_KILLS = scaled(6, 500)
 
 
 @pytest.mark.timeout(120 + 4 * _KILLS)

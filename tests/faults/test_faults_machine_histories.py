@@ -20,7 +20,7 @@ from support.machine_cluster import NAMES, MachineCluster, cluster_on
 from support.namespaces import Machines
 from support.schedules import SEED, scaled
 
-pytestmark = [pytest.mark.machine, pytest.mark.ci, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.machine, pytest.mark.ci, pytest.mark.timeout(3600), pytest.mark.turns(2)]
 
 _PROGRAM = Path(__file__).parent / "history_of_machine.py"
 _CLIENTS = 3

@@ -28,7 +28,7 @@ from raft_client import Change, Key, KeyValueCodec, Prefix, RaftClient, RaftErro
 
 pytestmark = pytest.mark.scaled
 
-_KILLS = scaled(8, 500)
+_KILLS = scaled(5, 500)
 _TRACED_KILLS = scaled(4, 60)
 _WRITERS = 8
 
@@ -210,6 +210,7 @@ def test_no_kill_takes_an_acknowledged_append_away(tmp_path: Path, figures: Call
     )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_kill_takes_a_change_away_from_a_watch(tmp_path: Path, figures: Callable[[str], None]) -> None:
@@ -241,6 +242,7 @@ def test_no_kill_takes_a_change_away_from_a_watch(tmp_path: Path, figures: Calla
     figures(f"{_KILLS} kills and stalls, seed {SEED}: {[len(watcher.told) for watcher in watchers]} changes told")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_killed_peers_write_of_themselves_keeps_the_rules_of_raft(

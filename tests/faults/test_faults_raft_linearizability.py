@@ -217,6 +217,7 @@ async def test_what_clients_see_while_peers_fail_is_linearizable(
     figures(f"seed {SEED}: {dict(faults.counts)}; {len(history.by_key)} keys, {dict(history.counts)}")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", ["no read index", "no quorum"])
 async def test_a_stale_read_is_found(tmp_path: Path, defect: str) -> None:

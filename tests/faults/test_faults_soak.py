@@ -19,7 +19,7 @@ from support.server_processes import ReplicatedServers
 
 from statestore_client import AsyncStateStoreClient
 
-pytestmark = pytest.mark.scaled
+pytestmark = [pytest.mark.scaled, pytest.mark.turns(3)]
 
 _SOAK_S = 600.0 if SCALE >= 10 else 0.0
 #: So often as much is written as a directory may hold.

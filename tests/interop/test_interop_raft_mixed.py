@@ -58,6 +58,7 @@ def lead(cluster: MixedCluster, log: RaftClient, wanted: set[str], acknowledged:
     raise AssertionError(f"none of {sorted(wanted)} was elected")
 
 
+@pytest.mark.turns(2)
 def test_each_kind_leads_the_other_and_all_logs_agree(cluster: MixedCluster) -> None:
     """What is acknowledged is in the log once, at its index, whichever kind leads, and in the end all peers serve the
     same bytes."""

@@ -325,6 +325,7 @@ def _greeting(call: SessionCall) -> Any:
 
 
 @pytest.mark.ci
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way of getting it wrong is found by the schedules."""

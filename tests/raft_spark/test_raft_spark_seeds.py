@@ -220,6 +220,7 @@ class Pipeline:
             self.query.awaitTermination(int(DEADLINE_S))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("world", "seed"),
     [(number // SEEDS_OF_A_WORLD, SEED + number) for number in range(SEEDS)],

@@ -88,6 +88,7 @@ MUTANTS.replace(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_a_bug_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one deliberate mistake some schedule fails, and says why."""

@@ -82,6 +82,7 @@ def sums(spark: SparkSession, server: RecordingServer, tmp_path: Path) -> Aggreg
     return Aggregation(spark, server, tmp_path)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # a Java process of its own: 12 s, and several times that on a busy machine
 def test_a_killed_driver_loses_and_repeats_nothing(sums: Aggregation, store: StateStoreClient) -> None:

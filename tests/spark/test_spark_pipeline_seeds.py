@@ -272,6 +272,7 @@ class Pipeline:
             driver.stop()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_no_event_is_lost_or_doubled(seed: int, world: World) -> None:

@@ -15,6 +15,7 @@ print(spark.version.count("."))
 """
 
 
+@pytest.mark.turns(3)
 @pytest.mark.usefixtures("spark")  # skips without Spark
 def test_a_session_that_nobody_leaves_ends_with_the_program() -> None:
     """A program whose local session was never closed ends without hanging or an error, as in a notebook or a script."""

@@ -239,8 +239,8 @@ def takes_one_watch_too_few(right: Any, self: Any, session: Any, key_bytes: int,
     return reason
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", _MUTANTS)
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mistakes makes one of the first schedules fail."""

@@ -90,6 +90,7 @@ def test_what_a_damaged_peer_says_is_what_was_written(
     [(segment_format, "log", 1), (segment_index, "index", 190), (snapshots, "snapshot", 90), (directory, "meta", 40)],
     ids=FILE_KINDS,
 )
+@pytest.mark.turns(2)
 @pytest.mark.ci
 def test_a_checksum_that_is_not_verified_is_found(
     module: ModuleType,

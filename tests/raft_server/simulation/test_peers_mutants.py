@@ -376,6 +376,7 @@ MUTANTS: dict[Plant, int] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", MUTANTS, ids=[plant.__name__.strip("_") for plant in MUTANTS])
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_the_simulation_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
     """Within a few thousand schedules; and the one that finds it is cut down to what it needs."""

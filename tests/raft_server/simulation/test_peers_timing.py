@@ -137,6 +137,7 @@ def _a_candidate_helps_others(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("plant", "known"),
     [

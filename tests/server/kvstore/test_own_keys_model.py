@@ -115,6 +115,7 @@ def _found() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_a_mistake_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With it some order ends otherwise than people were told."""

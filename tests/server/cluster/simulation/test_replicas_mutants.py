@@ -321,6 +321,7 @@ def _found(seed: int) -> str | None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_the_simulation_finds(mutant: str, monkeypatch: Patch, figures: Callable[[str], None]) -> None:
     """With one deliberate mistake some schedule fails, and says why."""

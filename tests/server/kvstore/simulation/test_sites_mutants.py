@@ -118,6 +118,7 @@ MUTANTS.replace("stores_are_compared_once", replica, "CHECK_S", 1e9, (CALM, 12))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.turns(3)
 @pytest.mark.ci
 def test_a_bug_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
     """With one deliberate mistake some schedule fails, and says why."""

@@ -17,7 +17,7 @@ from sites_node import AREA, Node
 from sites_schedule import run_schedule
 from sites_wide_mesh import WideMesh
 from sites_world import Edge, World
-from support.schedules import SCALE, SEED, printed_by_two_processes, run_schedules, scaled
+from support.schedules import SEED, printed_by_two_processes, run_schedules, scaled
 
 from statestore_client.server.kvstore.area_store import packed_bytes
 from statestore_client.server.kvstore.own_keys import OwnNameInUse
@@ -46,12 +46,13 @@ def test_all_schedules_end_with_equal_stores(record_property: Callable[[str, obj
 
 @pytest.mark.ci
 @pytest.mark.scaled
-def test_large_meshes(figures: Callable[[str], None]) -> None:
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("size", [45, 60, 80, 100])
+def test_large_meshes(size: int, figures: Callable[[str], None]) -> None:
     """The same with as many sites as few have, and a mesh that falls into two halves each time."""
-    sizes = (45, 60, 80, 100) * scaled(1, 10) if SCALE >= 1 else (45,)
-    outcomes = [run_schedule(SEED + number, size) for number, size in enumerate(sizes)]
+    outcomes = [run_schedule(SEED + number, size) for number in range(scaled(1, 10))]
     faults = sum((Counter(outcome.faults) for outcome in outcomes), Counter[str]())
-    figures(f"{len(sizes)} meshes of {min(sizes)} to {max(sizes)} sites; faults: {dict(faults)}")
+    figures(f"{len(outcomes)} meshes; faults: {dict(faults)}")
     failed = [(each.seed, each.sites, each.violations[0]) for each in outcomes if each.violations]
     assert not failed
 

@@ -84,17 +84,24 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Says which tests are CI's, which of them have their turn today, and begins with those that take longest."""
     turns: Counter[str] = Counter()
     for item in items:
-        if (share := item.get_closest_marker("turns")) is not None:
+        if (days := _days(item)) > 1:
             # The cases of a function in their order; each function begins elsewhere. The long run has all of them.
             function = item.nodeid.partition("[")[0]
             turn = turns[function] + zlib.crc32(function.encode())
-            if SCALE > 1 or (turn - DAY) % share.args[0]:
+            if SCALE > 1 or (turn - DAY) % days:
                 item.add_marker(pytest.mark.long)
             turns[function] += 1
         is_long = item.get_closest_marker("long") is not None
         if is_long or (_is_of_ci(item.path) and item.get_closest_marker("quick") is None):
             item.add_marker(pytest.mark.ci)
     items.sort(key=_turn)
+
+
+def _days(item: pytest.Function) -> int:
+    """In how many days the test has its turn once: two for jobs of Spark, if no mark says otherwise."""
+    if (turns := item.get_closest_marker("turns")) is not None:
+        return int(turns.args[0])
+    return 2 if "spark" in item.fixturenames and item.get_closest_marker("quick") is None else 1
 
 
 def _turn(item: pytest.Function) -> int:

@@ -36,6 +36,8 @@ from statestore_client.mqtt.packets import (
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.runtime.security.passwords import set_password
 
+pytestmark = pytest.mark.ci  # each test starts processes, as the quick run does for other commands
+
 COMMAND = [sys.executable, "-m", "statestore_client.cli"]
 _DAY = 86_400
 

@@ -19,6 +19,8 @@ from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.store import StoreLimits
 
+pytestmark = pytest.mark.ci  # each test starts processes, as the quick run does for other commands
+
 LOAD = [sys.executable, "-m", "statestore_client.cli", "load"]
 
 

@@ -18,6 +18,8 @@ from support.waiting import eventually
 
 from raft_client import RaftClient
 
+pytestmark = pytest.mark.ci  # each test starts processes, as the quick run does for other commands
+
 COMMAND = [sys.executable, "-m", "raft_client.cli"]
 
 

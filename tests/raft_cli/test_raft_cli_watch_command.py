@@ -12,6 +12,8 @@ import msgpack
 import pytest
 from support.scripted_peers import ScriptedCluster, compact
 
+pytestmark = pytest.mark.ci  # each test starts processes, as the quick run does for other commands
+
 Run = Any  # conftest.py has it
 
 #: Prints what it is told; the value last.

@@ -30,10 +30,10 @@ $(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
 test: $(BIN)/tox  ## the quick tests, on the built wheel: some minutes, and what is missing on this machine is skipped
 	$(BIN)/tox run -e py
 
-test-ci: $(BIN)/tox  ## all that the quick tests leave out: faults, Spark, other software, the documentation's code; and more schedules
+test-ci: $(BIN)/tox  ## what the quick tests leave out: faults, Spark, other software, the documentation's code; more schedules; of what takes turns, those of the day
 	STATESTORE_TEST_SCALE=$${STATESTORE_TEST_SCALE:-1} $(BIN)/tox run -e py -- -m '(ci or scaled) and not long' --durations 40 --durations-min 5 $(CURDIR)/tests
 
-test-long: $(BIN)/tox  ## hours: up to 100,000 simulated schedules of each kind, 500 kills, 1,000 histories of failovers, 200 orders of faults in Spark
+test-long: $(BIN)/tox  ## hours: all that takes turns, up to 100,000 simulated schedules of each kind, 500 kills, 1,000 histories of failovers, 200 orders of faults in Spark
 	STATESTORE_TEST_SCALE=10 $(BIN)/tox run -e py -- -m 'scaled or long' --timeout 7200 $(CURDIR)/tests
 
 # tox does not look into pyenv by itself, whose commands python3.12 and so on are scripts. The Python of the quick tests is

@@ -21,7 +21,7 @@ from statestore_client.server.kvstore.members import DOWN_S
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Hello, OwnKeyAction
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.turns(2)]
 
 PERSIST = OwnKeyAction.PERSIST
 

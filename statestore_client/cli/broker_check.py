@@ -7,44 +7,27 @@ is left behind; a store that runs there is not disturbed.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import attrs
 
 from raft_client._common.command_line import print_json, print_line
-from statestore_client.cli.data import happenings
-from statestore_client.errors import ConnectionLostError, ConnectRefusedError, StateStoreError
-from statestore_client.mqtt.client_connection import ClientConnection
-from statestore_client.mqtt.native import NativeSyncConnector
+from statestore_client.errors import ConnectRefusedError, StateStoreError
 from statestore_client.mqtt.packets import (
     DEFAULT_RECEIVE_MAXIMUM,
-    MQTT_5_0,
     SHARE_PREFIX,
-    Connack,
-    ConnackProperties,
-    Packet,
-    PacketDecoder,
-    Puback,
     Publish,
     PublishProperties,
     ReasonCode,
-    Suback,
-    Subscribe,
-    Subscription,
-    encode,
 )
-from statestore_client.wire.messages import Connected
+from statestore_client.mqtt.probe import BrokerProbe
 from statestore_client.wire.protocol import FIRST_ERROR, QOS
 
 if TYPE_CHECKING:
-    from statestore_client.errors import PacketError
     from statestore_client.settings import ConnectionSettings
-    from statestore_client.wire.messages import IncomingMessage
 
 #: Below it, all topics of the check; the client id follows.
 TOPICS: Final = "statestore/check"
@@ -52,10 +35,6 @@ TOPICS: Final = "statestore/check"
 _PATIENCE_S: Final = 2.0
 #: Asked for, to see what the broker grants (seconds).
 _SESSION_S: Final = 3600
-#: As in a CONNACK of MQTT 3.1.1, which has no properties.
-_OLD_CONNACK: Final = b"\x20\x02"
-
-P = TypeVar("P", bound=Packet)
 
 
 class State(StrEnum):
@@ -77,78 +56,19 @@ class Check:
     detail: str = ""
 
 
-class _Probe(ClientConnection):
-    """Keeps the packets that other clients have no use for."""
-
-    __slots__ = ("connack", "is_older", "packets")
-
-    def __init__(self, settings: ConnectionSettings, client_id: str) -> None:
-        super().__init__(settings, client_id)
-        self._decoder = PacketDecoder(  # type: ignore[assignment]
-            version=MQTT_5_0, max_packet_size=1 << 20, forgiven=self._forgiven
-        )
-        self.room = _nowhere
-        self.packets: list[Packet] = []
-        self.connack: ConnackProperties = ConnackProperties()
-        #: Whether it answers as MQTT 3.1.1 does.
-        self.is_older: bool = False
-
-    @property
-    def mistakes(self) -> str:
-        """The first of the broker's mistakes against MQTT 5."""
-        return self._forgiven.first
-
-    def receive(self, data: bytes, now: float) -> None:
-        if not self.is_open and data.startswith(_OLD_CONNACK):
-            self.is_older = True
-        super().receive(data, now)
-
-    def _handle(self, packets: list[Packet | IncomingMessage], broken: PacketError | None = None) -> None:
-        known: list[Packet | IncomingMessage] = []
-        for packet in packets:
-            if isinstance(packet, Connack):
-                self.connack = packet.properties
-            if isinstance(packet, Publish | Puback | Suback):
-                self.packets.append(packet)
-            else:
-                known.append(packet)
-        super()._handle(known, broken)
-
-
-def _nowhere() -> None:
-    """Large messages have no place of their own here."""
-
-
-class _Connector(NativeSyncConnector):
-    """Makes one connection."""
-
-    def __init__(self, settings: ConnectionSettings, client_id: str) -> None:
-        super().__init__(settings, client_id=client_id)
-        self.probe = _Probe(settings, client_id)
-
-    def new_connection(self) -> ClientConnection:
-        return self.probe
-
-
 class BrokerCheck:
     """Connected for the time of a ``with``. Raises TransportError if the broker cannot be reached."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         client_id = settings.client_id or f"statestore-check-{uuid4().hex[:16]}"
-        self._settings = settings.evolve(
-            client_id=client_id, clean_start=True, session_expiry=_SESSION_S, driver="native"
-        )
-        self._connector = _Connector(self._settings, client_id)
-        self._probe = self._connector.probe
-        self._driver = self._connector.open(clean_start=True)
-        self._ids = count(1)
+        settings = settings.evolve(client_id=client_id, clean_start=True, session_expiry=_SESSION_S, driver="native")
+        self._probe = BrokerProbe(settings, client_id=client_id, patience=_PATIENCE_S)
         self._topic = f"{TOPICS}/{client_id}"
-        self._known = 0  # packets that were looked at
 
     def run(self) -> list[Check]:
         """All lines of the table, in order."""
         try:
-            self._connect()
+            self._probe.connect()
         except ConnectRefusedError as error:
             if error.reason_code != ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
                 raise
@@ -160,19 +80,7 @@ class BrokerCheck:
         try:
             return [*self._checks()]
         finally:
-            self._driver.disconnect()
-            self._driver.abort()
-
-    def _connect(self) -> None:
-        try:
-            self._driver.connect()
-            timeout = self._settings.connect_timeout
-            for event in happenings(self._driver, time.monotonic() + timeout):
-                if isinstance(event, Connected):
-                    return
-        finally:
-            self._connector.close()  # what else was dialled
-        raise ConnectionLostError(f"not connected to {self._settings.url} within {timeout:g} s")
+            self._probe.close()
 
     # -- the lines -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +145,7 @@ class BrokerCheck:
 
     def _nobody(self) -> Check:
         name, detail = "says when nobody is subscribed", ""
-        code = self._publish(f"{self._topic}/nobody", PublishProperties())
+        code = self._probe.publish(f"{self._topic}/nobody", PublishProperties())
         if code is None or code >= FIRST_ERROR:
             return Check(name, State.UNKNOWN, is_needed=False, detail=_refusal(code, "a publication"))
         is_told = code == ReasonCode.NO_MATCHING_SUBSCRIBERS
@@ -251,69 +159,30 @@ class BrokerCheck:
         name, topic = "retained messages", f"{self._topic}/retained"
         if self._probe.connack.retain_available == 0:
             return Check(name, State.NO, is_needed=False, detail="the broker says so")
-        self._publish(topic, PublishProperties(), payload=b"1", retain=True)
+        self._probe.publish(topic, PublishProperties(), payload=b"1", retain=True)
         try:
             why = self._subscribe(topic)
-            got = None if why else self._message(topic)
+            got = None if why else self._probe.message(topic)
         finally:
-            self._publish(topic, PublishProperties(), payload=b"", retain=True)
+            self._probe.publish(topic, PublishProperties(), payload=b"", retain=True)
         return Check(name, _state(got is not None and got.retain), is_needed=False, detail=why)
 
-    # -- packets -------------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def _echo(self, topic_filter: str, topic: str, properties: PublishProperties) -> tuple[Publish | None, str]:
         """A message to ``topic`` as it comes back through ``topic_filter``; or why it does not."""
         if why := self._subscribe(topic_filter):
             return None, why
-        code = self._publish(topic, properties)
+        code = self._probe.publish(topic, properties)
         if code is None or code >= FIRST_ERROR:
             return None, _refusal(code, f"a publication to {topic}")
-        got = self._message(topic)
+        got = self._probe.message(topic)
         return got, "" if got is not None else f"no message came within {_PATIENCE_S:g} s"
 
     def _subscribe(self, topic_filter: str) -> str:
         """Why it was refused, empty if it was not."""
-        packet_id = next(self._ids)
-        self._send(Subscribe(packet_id, (Subscription(topic_filter, QOS),)))
-        answer = self._await(Suback, lambda packet: packet.packet_id == packet_id)
-        code = None if answer is None else answer.reason_codes[0]
+        code = self._probe.subscribe(topic_filter)
         return "" if code is not None and code < FIRST_ERROR else _refusal(code, f"a subscription to {topic_filter}")
-
-    def _publish(
-        self, topic: str, properties: PublishProperties, *, payload: bytes = b"check", retain: bool = False
-    ) -> int | None:
-        """The reason code of its PUBACK, None without one."""
-        packet_id = next(self._ids)
-        self._send(Publish(topic, payload, QOS, retain, packet_id=packet_id, properties=properties))
-        answer = self._await(Puback, lambda packet: packet.packet_id == packet_id)
-        return None if answer is None else answer.reason_code
-
-    def _message(self, topic: str) -> Publish | None:
-        got = self._await(Publish, lambda packet: packet.topic == topic)
-        if got is not None and got.packet_id:
-            self._send(Puback(got.packet_id))
-        return got
-
-    def _send(self, packet: Packet) -> None:
-        self._probe.outbox.append(encode(packet))
-
-    def _await(self, kind: type[P], is_it: Callable[[P], bool]) -> P | None:
-        """The first packet of this kind that is the one; None if none comes in time."""
-        packets = self._probe.packets
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            for packet in packets:
-                if isinstance(packet, kind) and is_it(packet):
-                    packets.remove(packet)
-                    return packet
-            if time.monotonic() >= deadline:
-                return None
-            self._known = len(packets)
-            for _ in happenings(self._driver, deadline, until=self._has_news):
-                pass  # what the connection itself tells
-
-    def _has_news(self) -> bool:
-        return len(self._probe.packets) > self._known
 
 
 def _is_within(expected: tuple[Any, ...], found: tuple[Any, ...]) -> bool:

@@ -7,9 +7,8 @@ A server that runs is asked over one connection: :class:`RunningServer` asks and
 from __future__ import annotations
 
 import json
-import selectors
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,6 +30,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.connectors import sync_connector
 from statestore_client.mqtt.driver import SyncDriver
 from statestore_client.mqtt.packets.topics import topic_filter_problem
+from statestore_client.mqtt.probe import happenings
 from statestore_client.wire.administration import (
     CONTROL_TOPIC,
     NOT_AUTHORIZED,
@@ -40,7 +40,6 @@ from statestore_client.wire.administration import (
     encode_json,
 )
 from statestore_client.wire.messages import (
-    Closed,
     Connected,
     Envelope,
     Event,
@@ -217,27 +216,6 @@ class RunningServer:
 
     def _events(self, deadline: float) -> Iterator[Event]:
         return happenings(self._driver, deadline)
-
-
-def happenings(driver: SyncDriver, deadline: float, until: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-    """What happens on a connection until then, or ``until``. Raises what ended it."""
-    with selectors.DefaultSelector() as selector:
-        while True:
-            driver.flush()
-            events = driver.poll()
-            for event in events:
-                if isinstance(event, Closed):
-                    raise event.error
-                yield event
-            now, fileno = time.monotonic(), driver.fileno()
-            if now >= deadline or until():
-                return
-            if events or fileno is None:
-                continue
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if driver.wants_write else 0)
-            selector.register(fileno, wanted)
-            selector.select(max(0.0, min(deadline, driver.next_deadline()) - now))
-            selector.unregister(fileno)
 
 
 def _read(payload: bytes) -> dict[str, Any]:
@@ -563,7 +541,7 @@ def check_data(directory: str | None, *, broker: str | None, json_output: bool) 
 
 
 def _check_broker(url: str, *, json_output: bool) -> int:
-    from statestore_client.cli.broker_check import BrokerCheck, lacking, print_checks  # it imports this module
+    from statestore_client.cli.broker_check import BrokerCheck, lacking, print_checks
     from statestore_client.settings import ConnectionSettings
 
     settings = ConnectionSettings.from_url(url)

@@ -59,7 +59,7 @@ _CI_ROOMS = frozenset({"docs", "examples", "faults", "interop", "raft_spark", "s
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The quick run imports nothing of a room that it runs nothing of: each worker would take seconds for that.
 
-    With a share of 2, half of the files have their turn on one day, the others on the next; one that is named, always.
+    With a share of 3, a third of the files have their turn each day; one that is named itself, always.
     """
     if collection_path.suffix != ".py" or not collection_path.is_relative_to(_TESTS):
         return None

@@ -175,6 +175,8 @@ class SimulatedLog(ImageReader):
         self.damaged_at: int | None = None  # reading this entry fails
         self._forgotten_s = 0.0  # ids made before that time are not known
         self._ids: dict[bytes, int] = {}
+        #: Whether it may not be: then what comes right takes longer.
+        self.reads_disk = False
         #: Whether what is to be read is at hand; what is not is after ``read_ahead``.
         self.is_in_memory: Callable[[], bool] = lambda: True
         self._wanted: set[tuple[int, int]] = set()

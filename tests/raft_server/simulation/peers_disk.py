@@ -45,6 +45,7 @@ class DiskBackedLog(SimulatedLog):
 
     def __init__(self, name: str, start: Configuration, chances: Random) -> None:
         super().__init__(start)
+        self.reads_disk = True
         self.failures: list[tuple[int, str]] = []
         self.flipped: Counter[str] = Counter()
         self.noticed: Counter[str] = Counter()

@@ -43,11 +43,13 @@ from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.hello import Capability, Hello, is_hello
 from raft_client.wire.peer_messages import decode_request
 
-__all__ = ["SimulatedPeer"]
+__all__ = ["READ_SYNCS", "SimulatedPeer"]
 
 _MAX_SPINS = 50
 #: Of peers whose system has some of the log in memory only, and how much of what they read is.
 _COLD_SHARE, _IN_MEMORY_SHARE = 0.25, 0.7
+#: What a read of the disk takes at most, in syncs.
+READ_SYNCS = 20
 
 
 class SimulatedPeer:
@@ -89,6 +91,7 @@ class SimulatedPeer:
         self._cold = world.stream("reads", self.name)
         if self._cold.random() < _COLD_SHARE:
             log.is_in_memory = lambda: self._cold.random() < _IN_MEMORY_SHARE
+            log.reads_disk = True
         self._is_reading = False
         self._slower, self._changes_at = 1.0, 0.0
         self._paused_until = 0.0
@@ -260,7 +263,7 @@ class SimulatedPeer:
             self._arm()
             if self.log.wants_reading and not self._is_reading:
                 self._is_reading = True
-                self._world.after(self._cold.uniform(0.0, 20.0) * self.sync_s, self._has_read, self._lives)
+                self._world.after(self._cold.uniform(0.0, READ_SYNCS) * self.sync_s, self._has_read, self._lives)
 
     def _has_read(self, life: int) -> None:
         if life == self._lives:

@@ -13,14 +13,15 @@ from zlib import crc32
 import attrs
 from peers_cluster import Cluster
 from peers_deviations import Deviation, invent_deviations
+from peers_process import READ_SYNCS
 from peers_profile import Profile, invent_profile
 from peers_world import World
 
 __all__ = ["Outcome", "Plan", "plan", "run", "shrink"]
 
-#: Twenty of the longest election time-outs, forty syncs, and two for each entry: within these, what healed has come
-#: right. Without pre-vote,
-#: as Node peers are, two candidates of which only one can win may disturb each other while their time-outs are in step.
+#: Twenty of the longest election time-outs, forty syncs, and two for each entry, or a read of the disk where a peer has
+#: little of its log in memory: within these, what healed has come right. Without pre-vote, as Node peers are, two
+#: candidates of which only one can win may disturb each other while their time-outs are in step.
 _COMES_RIGHT_S = 6.0
 _COMES_RIGHT_SYNCS = 40
 _WITH_NODE_PEERS_S = 60.0
@@ -118,7 +119,8 @@ def _heal(cluster: Cluster) -> float:
     profile = cluster.profile
     waiting = sum(len(client.waiting) for client in cluster.clients)
     entries = max(cluster.log(name).durable.last_index for name in profile.peers) + waiting
-    syncs = _COMES_RIGHT_SYNCS + 2 * entries  # they may go one by one
+    reads_disk = any(cluster.log(name).reads_disk for name in profile.peers)
+    syncs = _COMES_RIGHT_SYNCS + (READ_SYNCS if reads_disk else 2) * entries  # they may go one by one
     limit = _COMES_RIGHT_S * profile.slowest + syncs * profile.sync_s
     if profile.node_peers:
         limit = max(limit, _WITH_NODE_PEERS_S)

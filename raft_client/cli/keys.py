@@ -26,7 +26,7 @@ from raft_client._common.command_line import (
     write,
 )
 from raft_client._common.standard_streams import ends_with_reader, shown
-from raft_client.cli.appending import append_one, request_id_option
+from raft_client.cli.append import append_one, request_id_option
 from raft_client.cli.options import connection_options, open_client, to_position
 from raft_client.codecs import KeyValueCodec
 from raft_client.core.entries_stream import SnapshotPolicy

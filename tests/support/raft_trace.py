@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
 
-from raft_client.cli import main, serving
+from raft_client.cli import main, serve
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.ready import Answer, Incoming, Output, Persist, Ready, Role, SnapshotMeta, StoredLog
 from raft_client.server.node.state import NodeState
@@ -196,5 +196,5 @@ def _stored_entries(stored: StoredLog) -> Iterator[LogEntry]:
 
 if __name__ == "__main__":
     with Path(sys.argv.pop(1)).open("ab") as lines:
-        serving.open_peer = partial(serving.open_peer, make_node=traced_into(lines))
+        serve.open_peer = partial(serve.open_peer, make_node=traced_into(lines))
         main()

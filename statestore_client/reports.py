@@ -31,7 +31,7 @@ class ConnectionLog:
     ========================================================  =======================================================
     the first connection stands                               INFO
     the connection is lost, or the first attempt failed       WARNING with the reason, once for each outage
-    a later attempt failed for a reason not told yet          INFO, or WARNING if it will not pass by itself
+    a later attempt failed for a reason not logged yet        INFO, or WARNING if it will not pass by itself
     a later attempt failed, a minute after the last WARNING   WARNING with the reason
     any other attempt failed                                  DEBUG without the reason
     the connection stands again                               INFO
@@ -48,7 +48,7 @@ class ConnectionLog:
         self._name = _on_one_line(client_id)
         self._was_connected = False
         self._failures = 0  # of this outage: the loss, and attempts
-        self._told: set[str] = set()  # reasons, of this outage
+        self._reasons: set[str] = set()  # reasons, of this outage
         self._warned_at = 0.0  # the last WARNING of this outage
         #: Whether ``open()`` raises what ends the first attempt.
         self.is_awaited: bool = True
@@ -69,9 +69,9 @@ class ConnectionLog:
     def _failed(self, state: ConnectionState, error: StateStoreError, now: float) -> None:
         self._failures += 1
         reason = _on_one_line(str(error))
-        is_new = reason not in self._told and len(self._told) < _MOST_REASONS
+        is_new = reason not in self._reasons and len(self._reasons) < _MOST_REASONS
         if is_new:
-            self._told.add(reason)
+            self._reasons.add(reason)
         needs_care = not isinstance(error, TransportError) or error.fatal
         level = logging.WARNING if needs_care else logging.INFO
         if self._failures == 1:
@@ -92,7 +92,7 @@ class ConnectionLog:
             text += f"; {_on_one_line(str(change.error))}"
         self._say(logging.INFO, change.state, text)
         self._failures = 0
-        self._told.clear()
+        self._reasons.clear()
         self._was_connected = True
 
     def _closed(self, change: StateChanged) -> None:
@@ -101,7 +101,7 @@ class ConnectionLog:
         else:
             self._say(logging.ERROR, change.state, f"closed for good: {_on_one_line(str(change.error))}")
         self._was_connected, self._failures = False, 0  # it may be opened again
-        self._told.clear()
+        self._reasons.clear()
 
     @property
     def _tries(self) -> int:

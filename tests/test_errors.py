@@ -25,7 +25,7 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
-from statestore_client.wire.replies import Refused, decode_reply
+from statestore_client.wire.replies import ErrorReply, decode_reply
 
 CLASSES = sorted(
     (c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, StateStoreError)),
@@ -59,7 +59,7 @@ TEXTS = {
 def server_error(text: str) -> ServerError:
     """What a reply with this text is read as."""
     reply = decode_reply(f"-ERR {text}\r\n".encode())
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, ErrorReply)
     return reply.error
 
 

@@ -24,7 +24,7 @@ from statestore_client.core.arguments import check_timeout
 from statestore_client.core.event_queue import WatchTerms
 from statestore_client.core.leases import LeaseState, keep_renewed, next_token, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms, release
-from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, Steps, WaitForChange
 from statestore_client.errors import ClosedError, ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.wire.commands import Command
@@ -84,7 +84,7 @@ class _Runner:
         self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     async def take(self, step: Step) -> Any:
-        if isinstance(step, Post):
+        if isinstance(step, SendUnawaited):
             return await self._post(step.command)
         if self._stop is not None and self._stop.is_set():
             raise ClosedError("stopped")
@@ -95,7 +95,7 @@ class _Runner:
                 if before_retry:
                     self._engine.check_open()
                 return await self._pause(seconds)
-            case Observe(key=key, timeout=timeout):
+            case StartWatch(key=key, timeout=timeout):
                 watch = AsyncWatch(self._engine, WatchTerms(key, _WATCH, limit=16), timeout=timeout)
                 await watch.start()
                 self._watch = watch
@@ -228,7 +228,7 @@ class AsyncLease:
         with self._changing:
             reason = self._state.on_lost(callback)
         if reason is not None:
-            self._tell(callback, reason)
+            self._notify(callback, reason)
 
     async def next_token(self) -> HlcTimestamp:
         """A new fencing token: newer than all of this lock so far, older than any later holder's.
@@ -362,9 +362,9 @@ class AsyncLease:
             reason, listeners = news
             logger.warning("the lease on %s is lost: %s", self._terms.name, reason)
             for listener in listeners:
-                self._tell(listener, reason)
+                self._notify(listener, reason)
 
-    def _tell(self, listener: Callable[[LeaseLostError], object], reason: LeaseLostError) -> None:
+    def _notify(self, listener: Callable[[LeaseLostError], object], reason: LeaseLostError) -> None:
         """At once: the next holder may begin a moment later."""
         what = f"a callback for the loss of the lease on {self._terms.name}"
         self._engine.call_back(what, listener, copy.copy(reason))

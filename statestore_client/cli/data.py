@@ -41,11 +41,11 @@ from statestore_client.wire.administration import (
 )
 from statestore_client.wire.messages import (
     Connected,
-    Envelope,
     Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
+    RequestHeader,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class RunningServer:
         self._connector = sync_connector(self._settings, client_id=self._client_id)
         self._driver: SyncDriver = self._connector.open(clean_start=True)
         self._numbers = count(1)
-        self._envelope = Envelope(CONTROL_TOPIC, control_response_topic(self._client_id))
+        self._envelope = RequestHeader(CONTROL_TOPIC, control_response_topic(self._client_id))
         self.where: str = f"at {settings.url}"
 
     def __enter__(self) -> Self:

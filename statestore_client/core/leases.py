@@ -25,7 +25,7 @@ import attrs
 from statestore_client.core.arguments import refuse_awaitable, value_bytes
 from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
 from statestore_client.core.results import Item, is_another_store
-from statestore_client.core.steps import Answer, Invoke, Pause, Post, Step
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, Step
 from statestore_client.errors import (
     BatchError,
     FencingTokenTooOldError,
@@ -53,7 +53,7 @@ class Ended(Protocol):
 class LeaseState:
     """Seconds are those of the caller's clock. With threads, one at a time may change it; all may look."""
 
-    __slots__ = ("_is_told", "_listeners", "ended", "ending", "error", "is_released", "valid_until")
+    __slots__ = ("_is_reported", "_listeners", "ended", "ending", "error", "is_released", "valid_until")
 
     def __init__(self, valid_until: float, ended: Ended, *, renew: bool) -> None:
         self.valid_until: float = valid_until
@@ -63,7 +63,7 @@ class LeaseState:
         self.error: LeaseLostError | None = None
         self.is_released: bool = False
         self._listeners: list[LossListener] = []
-        self._is_told = False  # the listeners were told, or need not be: the lock was released
+        self._is_reported = False  # to the listeners, or not to be: the lock was released
 
     def remaining(self, now: float) -> float:
         """Seconds for which nobody else can have the lock; negative or 0 when its time is over, 0 once it has ended."""
@@ -90,22 +90,22 @@ class LeaseState:
     def lose(self, error: LeaseLostError) -> tuple[LeaseLostError, list[LossListener]] | None:
         """The lease is lost: why, and who is to be told of it. None when all was told, or it was released."""
         self.end(error)
-        if self._is_told:
+        if self._is_reported:
             return None
-        self._is_told = True
+        self._is_reported = True
         listeners, self._listeners = self._listeners, []
         return self.error or error, listeners
 
     def release(self) -> bool:
         """It is being given back: nobody is told of a loss any more. Whether this is the first time."""
         is_first, self.is_released = not self.is_released, True
-        self._is_told = True
+        self._is_reported = True
         self.end(LeaseLostError("the lock was released"))
         return is_first
 
     def on_lost(self, listener: LossListener) -> LeaseLostError | None:
         """Somebody wants to know. Returns the reason if it is lost already: tell it now."""
-        if not self._is_told:
+        if not self._is_reported:
             self._listeners.append(listener)
             return None
         return None if self.is_released else self.error
@@ -166,11 +166,11 @@ def keep_renewed(
             return lost(LeaseLostError("somebody else holds the lock"))
         if now >= valid_until:
             lost(LeaseLostError("the answer to the renewal came after the lease had ended"))
-            yield Post(terms.give_back())
+            yield SendUnawaited(terms.give_back())
             return None
         if is_another_store(grant.store_id, result.store_id):
             lost(LeaseLostError(_NEW_STORE))
-            yield Post(terms.give_back())
+            yield SendUnawaited(terms.give_back())
             return None
         sent, valid_until = answer.started, terms.valid_until(answer.started)
         renewed(valid_until)

@@ -42,7 +42,7 @@ import attrs
 
 from statestore_client.core.actions import EventKind, WatchEvent
 from statestore_client.core.results import SetResult, within
-from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, WaitForChange
 from statestore_client.errors import (
     InvalidArgumentError,
     LockNotAcquiredError,
@@ -244,7 +244,7 @@ def try_acquire(terms: LockTerms, timeout: float) -> Generator[Step, Answer, Gra
     answer = yield Invoke(terms.claim(), timeout, undo=terms.give_back())
     grant = _grant(terms, answer)
     if grant is not None and answer.finished >= grant.valid_until:
-        yield Post(terms.give_back())
+        yield SendUnawaited(terms.give_back())
         return None
     return grant
 
@@ -283,7 +283,7 @@ def acquire(
                 return grant
             word.answered(now, held=grant is None)
             if grant is not None and now >= deadline:
-                yield Post(terms.give_back())
+                yield SendUnawaited(terms.give_back())
             # A request that waited for a connection may have been granted a lease that is over by now: then, again.
             if grant is None and now < deadline:
                 if observing:
@@ -317,7 +317,7 @@ def pause_before_retry(seconds: float, until: float) -> Generator[Step, Answer, 
 def _observe(key: bytes, now: float, timeout: float) -> Generator[Step, Answer, float]:
     """Begin to watch. Returns the time."""
     try:
-        return (yield Observe(key, timeout)).finished
+        return (yield StartWatch(key, timeout)).finished
     except ServerError:
         return now  # it may take the lock but not watch it: without a watch, waiting is polling
 

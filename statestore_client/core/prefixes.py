@@ -76,7 +76,7 @@ class PrefixWatch:
     is_complete: bool = False  # there was a complete listing on this connection
     due: float = math.inf  # when the next one is, monotonic seconds
     attempt: int = 0  # number of the SCAN that it waits for
-    suspended: bool = False  # it was told so
+    suspended: bool = False  # it has had an event that says so
 
     @property
     def scan(self) -> Scan:
@@ -125,7 +125,7 @@ class PrefixTable:
             watch.token, watch.attempt, watch.due, watch.is_complete = None, 0, math.inf, False
             if watch.options.connection_events and watch.waiter is None and not watch.suspended:
                 watch.suspended = True
-                self._tell(watch, EventKind.SUSPENDED)
+                self._notify(watch, EventKind.SUSPENDED)
 
     def next_deadline(self) -> float:
         """When the next listing is due, in monotonic seconds."""
@@ -243,9 +243,9 @@ class PrefixTable:
             watch.waiter = None
         if watch.suspended:
             watch.suspended = False
-            self._tell(watch, EventKind.RESUMED)
+            self._notify(watch, EventKind.RESUMED)
 
-    def _tell(self, watch: PrefixWatch, kind: EventKind) -> None:
+    def _notify(self, watch: PrefixWatch, kind: EventKind) -> None:
         self._output.notify(watch.observer, WatchEvent(kind, watch.prefix, None, None))
 
 

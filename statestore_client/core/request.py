@@ -43,7 +43,7 @@ from statestore_client.errors import (
 from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
+from statestore_client.wire.messages import IncomingMessage, OutgoingMessage, RequestHeader
 from statestore_client.wire.protocol import (
     COMMAND_TOPIC,
     CONTENT_TYPE,
@@ -120,7 +120,7 @@ class RequestProperties:
 
     def __init__(self, client_id: str, node_id: str) -> None:
         """``node_id``: of the clock that the versions come from."""
-        self.envelope: Envelope = Envelope(
+        self.envelope: RequestHeader = RequestHeader(
             COMMAND_TOPIC,
             response_topic(client_id),
             (
@@ -159,7 +159,7 @@ class RequestProperties:
         return properties, size
 
 
-def _packet_overhead(envelope: Envelope, node_id: str) -> int:
+def _packet_overhead(envelope: RequestHeader, node_id: str) -> int:
     size = _FIXED_OVERHEAD + _utf8_length(envelope.topic) + _utf8_length(envelope.response_topic)
     for pair in (*envelope.user_properties, (TIMESTAMP, str(HlcTimestamp(0, 0, node_id)))):
         size += _pair_size(pair)

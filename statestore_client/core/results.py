@@ -9,7 +9,7 @@ import attrs
 from statestore_client.errors import RequestSyntaxError, ServerError, UnexpectedReplyError, WrongArgumentCountError
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Refused, Reply
+from statestore_client.wire.replies import Count, ErrorReply, Found, Keys, NotApplied, NotFound, Ok, Reply
 
 
 @attrs.frozen
@@ -73,20 +73,20 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None, stor
     Raises the reply's :class:`ServerError`, or :class:`UnexpectedReplyError` when the reply fits another command.
     Different servers say *not applied* as ``:-1``, ``-1`` or ``$-1``; all are accepted (state store facts, 1.8).
     """
-    if isinstance(reply, Refused):
+    if isinstance(reply, ErrorReply):
         raise named(reply.error, command)
     match command, reply:
         case Set(), Ok():
             return SetResult(True, version, store_id)
-        case Set(), NotApplied() | Missing() | Count(count=0):
+        case Set(), NotApplied() | NotFound() | Count(count=0):
             return SetResult(False, version, store_id)
         case Get(), Found(value=value):
             return Item(value, version)
-        case Get(), Missing():
+        case Get(), NotFound():
             return None
         case ((Del() | VDel()), Count(count=count)):
             return DeleteResult(count, version)
-        case VDel(), NotApplied() | Missing():
+        case VDel(), NotApplied() | NotFound():
             return DeleteResult(0, version, matched=False)
         case KeyNotify(), Ok() | Count():
             return isinstance(reply, Ok)

@@ -34,7 +34,7 @@ class Invoke:
 
 
 @attrs.frozen
-class Post:
+class SendUnawaited:
     """Send a command whose answer matters little: errors are dropped, and the wait is short.
 
     It gives something back: it is sent even if the wait is over before, or the steps are cancelled.
@@ -52,7 +52,7 @@ class Pause:
 
 
 @attrs.frozen
-class Observe:
+class StartWatch:
     """Watch a key from now on, until the steps end. Its errors are raised inside the generator."""
 
     key: bytes
@@ -66,7 +66,7 @@ class WaitForChange:
     seconds: float
 
 
-Step: TypeAlias = Invoke | Post | Pause | Observe | WaitForChange
+Step: TypeAlias = Invoke | SendUnawaited | Pause | StartWatch | WaitForChange
 
 
 @attrs.frozen

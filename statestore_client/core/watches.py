@@ -37,8 +37,8 @@ class _Watcher:
     options: WatchOptions
     initial: bool  # the current value is still owed
     late: bool = False  # there may have been values before it: its first event says so
-    suspended: bool = False  # it was told so
-    told: bool = False  # it has had an event, and must hear of what follows
+    suspended: bool = False  # it has had an event that says so
+    notified: bool = False  # it has had an event, so that later ones go to it as well
 
 
 @attrs.define(eq=False)
@@ -233,8 +233,8 @@ class WatchTable:
         for watcher in state.watchers:
             owed = watcher.initial and item is not None
             watcher.initial = False
-            if owed or (changed and (watcher.told or watcher.waiter is None)):
-                self._tell(watcher, event, missed=event.missed and not owed)
+            if owed or (changed and (watcher.notified or watcher.waiter is None)):
+                self._notify(watcher, event, missed=event.missed and not owed)
         if changed:
             state.present = item is not None
             # After a gap, versions of keys to come may be smaller, as below.
@@ -267,9 +267,9 @@ class WatchTable:
         for watcher in state.watchers:
             if not is_leftover:
                 watcher.initial = False  # this event is as new as what the pending GET can answer
-            elif watcher.waiter is not None and not watcher.told:
+            elif watcher.waiter is not None and not watcher.notified:
                 continue  # it had not begun to watch then
-            self._tell(watcher, event, missed=missed)
+            self._notify(watcher, event, missed=missed)
 
     def failed(self, key: bytes, error: StateStoreError) -> None:
         """The server refused to watch ``key``: the watch ends with the error."""
@@ -303,10 +303,10 @@ class WatchTable:
                 watcher.suspended = False
                 self._output.notify(watcher.observer, WatchEvent(EventKind.RESUMED, key, None, None))
 
-    def _tell(self, watcher: _Watcher, event: WatchEvent, *, missed: bool) -> None:
+    def _notify(self, watcher: _Watcher, event: WatchEvent, *, missed: bool) -> None:
         if event.missed is not (missed := missed or watcher.late):
             event = attrs.evolve(event, missed=missed)
-        watcher.told, watcher.late = True, False
+        watcher.notified, watcher.late = True, False
         self._output.notify(watcher.observer, event)
 
     def _started(self, watcher: _Watcher) -> None:

@@ -88,21 +88,21 @@ from statestore_client.wire.messages import (
     BrokerMistakes,
     Closed,
     Connected,
-    Envelope,
     Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
+    RequestHeader,
     Subscribed,
 )
 from statestore_client.wire.protocol import (
-    ANY_BYTES,
     CONTENT_TYPE,
     FIRST_ERROR,
     MAX_PACKET_SIZE,
     METRIC_CATEGORY,
     PERSISTED,
     QOS,
+    UNSPECIFIED_BYTES,
 )
 
 
@@ -196,7 +196,7 @@ class PublishFrames:
         self._maximum_size = maximum_size
         self._aliases: dict[str, int] = {}
         self._expiry_s = 0
-        self._envelope: Envelope | None = None  # the last one; what follows belongs to it
+        self._envelope: RequestHeader | None = None  # the last one; what follows belongs to it
         self._alias = 0
         self._topic = b""
         self._leading = b""
@@ -229,7 +229,7 @@ class PublishFrames:
             outbox += (b"".join(frame), payload)
         return True
 
-    def _select_envelope(self, envelope: Envelope) -> bytes:
+    def _select_envelope(self, envelope: RequestHeader) -> bytes:
         """Make ``envelope`` the present one. Returns the topic for this message; for later ones its alias may do."""
         name = envelope.topic
         validate_topic_name(name)
@@ -245,13 +245,13 @@ class PublishFrames:
         self._envelope = envelope
         return topic
 
-    def _expire_in(self, expiry_s: int, envelope: Envelope) -> None:
+    def _expire_in(self, expiry_s: int, envelope: RequestHeader) -> None:
         """Encode what stands before the correlation data; the topic alias, too, does not change within an envelope."""
-        leading = leading_properties(ANY_BYTES, expiry_s, CONTENT_TYPE, envelope.response_topic)
+        leading = leading_properties(UNSPECIFIED_BYTES, expiry_s, CONTENT_TYPE, envelope.response_topic)
         self._leading = leading + delivery_properties((), self._alias or None)
         self._expiry_s = expiry_s
 
-    def _forget_topic(self, topic: bytes, envelope: Envelope) -> None:
+    def _forget_topic(self, topic: bytes, envelope: RequestHeader) -> None:
         """A message that was not sent did not tell the broker its alias either."""
         if topic is not _NO_TOPIC:
             self._aliases.pop(envelope.topic, None)

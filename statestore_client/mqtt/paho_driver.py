@@ -63,7 +63,7 @@ from statestore_client.wire.messages import (
     Subscribed,
     whole,
 )
-from statestore_client.wire.protocol import ANY_BYTES, CONTENT_TYPE, QOS
+from statestore_client.wire.protocol import CONTENT_TYPE, QOS, UNSPECIFIED_BYTES
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.client_connection import PublishCall
@@ -216,7 +216,7 @@ class PahoDriver(ABC):
 def _properties_of(message: OutgoingMessage) -> PublishProperties:
     envelope = message.envelope
     return PublishProperties(
-        ANY_BYTES,
+        UNSPECIFIED_BYTES,
         message.message_expiry_s,
         CONTENT_TYPE,
         envelope.response_topic,

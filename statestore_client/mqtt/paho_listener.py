@@ -129,7 +129,7 @@ class PahoListener:
         self.subscriptions: dict[int, tuple[int, int]] = {}
         # Guards what follows. It is taken with paho's locks held and with the shell's: paho is not called under it.
         self._lock = Mutex()
-        self._tell: Callable[[PahoEvent], int] | None = None  # a driver that has not heard of an end
+        self._report: Callable[[PahoEvent], int] | None = None  # a driver that has not heard of an end
         # paho repeats what was unacknowledged as soon as it is back; the answers may be quicker than the next driver.
         self._early: deque[PahoEvent] = deque(maxlen=MOST_EVENTS)
         self._filters: set[str] = set()
@@ -153,18 +153,18 @@ class PahoListener:
 
     # -- calls of the shell --------------------------------------------------------------------------------------------
 
-    def attach(self, tell: Callable[[PahoEvent], int]) -> None:
+    def attach(self, report: Callable[[PahoEvent], int]) -> None:
         """From now on a driver is told what happens; of a connection that stands already, first.
 
-        ``tell`` returns how many events wait to be taken.
+        ``report`` returns how many events wait to be taken.
         """
         with self._lock:
             self.subscriptions = {}
             self.repeated = frozenset(delivery_id for delivery_id, _ in self.deliveries.values())
             if self.is_closed:
-                tell(Closed(ConnectionLostError("the connection was closed by this client")))
+                report(Closed(ConnectionLostError("the connection was closed by this client")))
                 return
-            self._tell = tell
+            self._report = report
             if self.is_up and not self._in_doubt:
                 self._tell_connected()
 
@@ -172,7 +172,7 @@ class PahoListener:
         """The driver hears no more. With ``in_doubt``, what paho believes does not count until something is heard."""
         with self._lock:
             self._in_doubt = in_doubt
-            self._tell = None
+            self._report = None
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         """Subscribe, beside the application if it is the application's."""
@@ -222,28 +222,28 @@ class PahoListener:
             if self._in_doubt:  # no longer: something was heard
                 self._in_doubt = False
                 self._tell_connected()
-            if self._tell is None:
+            if self._report is None:
                 self._early.append(event)
-            elif self._tell(event) > MOST_EVENTS:
+            elif self._report(event) > MOST_EVENTS:
                 text = f"more than {MOST_EVENTS} events came in before this program took them"
                 self._tell_closed(Closed(ConnectionLostError(text)))
 
     def _tell_connected(self) -> None:
         """Under the lock."""
-        if self._tell is None:
+        if self._report is None:
             return
         kept, self._session_kept = self._session_kept, True
         receive_maximum, maximum_packet_size = self._limits
         window = self.client.max_inflight_messages or 65_535
-        self._tell(Connected(kept, min(receive_maximum, window), maximum_packet_size))
+        self._report(Connected(kept, min(receive_maximum, window), maximum_packet_size))
         while self._early:
-            self._tell(self._early.popleft())
+            self._report(self._early.popleft())
 
     def _tell_closed(self, closed: Closed) -> None:
         """Under the lock."""
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell(closed)
+        report, self._report = self._report, None
+        if report is not None:
+            report(closed)
 
     def _on_connect(
         self, client: Client, _data: Any, flags: ConnectFlags, reason: PahoReasonCode, properties: Properties | None

@@ -65,7 +65,7 @@ class Stream(Enum):
 
     SESSIONS = "sessions"
     SUBSCRIPTIONS = "subscriptions"
-    WALKS = "walks"
+    CURSORS = "walks"
     WILLS = "wills"
     MESSAGES = "messages"
     DELIVERIES = "deliveries"

@@ -119,7 +119,7 @@ class LockTimeline:
     _by_token: dict[HlcTimestamp, tuple[ClaimedKey, Holding]] = attrs.Factory(dict)
     _changed: dict[ClaimedKey, None] = attrs.Factory(dict)
     _refusals: deque[RefusedWrite] = attrs.field(factory=lambda: deque(maxlen=_REFUSALS))
-    _untold: deque[RefusedWrite] = attrs.field(factory=lambda: deque(maxlen=_REFUSALS))
+    _unsent: deque[RefusedWrite] = attrs.field(factory=lambda: deque(maxlen=_REFUSALS))
     _count: int = 0
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class LockTimeline:
             marked_by=self._whose(mark),
         )
         self._refusals.append(refusal)
-        self._untold.append(refusal)
+        self._unsent.append(refusal)
 
     def left(self, client: str, now: int) -> None:
         """A client is not connected any more."""
@@ -214,11 +214,11 @@ class LockTimeline:
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
-    def all(self, *, untold: bool = True) -> dict[str, Any]:
+    def all(self, *, unsent: bool = True) -> dict[str, Any]:
         """``locks`` and ``refusals``; without the refusals that :meth:`take_changes` is about to tell, if not
-        ``untold``.
+        ``unsent``.
         """
-        count = len(self._refusals) - (0 if untold else len(self._untold))
+        count = len(self._refusals) - (0 if unsent else len(self._unsent))
         return {
             "locks": [lock.encoded(list(lock.holdings)) for lock in self._locks.values()],
             "refusals": [attrs.asdict(refusal) for refusal in islice(self._refusals, count)],
@@ -231,11 +231,11 @@ class LockTimeline:
     def take_changes(self) -> dict[str, Any]:
         """The same, of what has changed since the last time, for those that are here."""
         locks = [lock.encoded(list(lock.changed)) for lock in self._changed]
-        refusals = [attrs.asdict(refusal) for refusal in self._untold]
+        refusals = [attrs.asdict(refusal) for refusal in self._unsent]
         for lock in self._changed:
             lock.changed.clear()
         self._changed.clear()
-        self._untold.clear()
+        self._unsent.clear()
         return {"locks": locks, "refusals": refusals}
 
     # -- pieces -------------------------------------------------------------------------------------------------------

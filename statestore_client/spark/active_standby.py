@@ -168,11 +168,11 @@ class ActiveStandby:
                 except LockNotAcquiredError:
                     pass  # another driver leads
                 except LeaseLostError as error:
-                    self._pipeline.tell(PipelineEvent("lost", error=error))
+                    self._pipeline.emit(PipelineEvent("lost", error=error))
                 except TransportError as error:
                     if error.fatal:
                         raise
-                    self._pipeline.tell(PipelineEvent("failed", error=error))
+                    self._pipeline.emit(PipelineEvent("failed", error=error))
                     pause_before_retry(is_stopped)
 
     def _rehearse(self, store: StateStoreClient, is_stopped: Callable[[], bool]) -> None:
@@ -185,7 +185,7 @@ class ActiveStandby:
         except TransportError as error:
             if error.fatal:
                 raise
-        self._pipeline.tell(PipelineEvent("standing by", marker))
+        self._pipeline.emit(PipelineEvent("standing by", marker))
 
 
 def keys_of(pipeline_id: object) -> tuple[str, str]:

@@ -238,7 +238,7 @@ class Pipeline:
             raise SettingsError("source must return a streaming DataFrame, made with spark.readStream")
         return frame
 
-    def tell(self, event: PipelineEvent) -> None:
+    def emit(self, event: PipelineEvent) -> None:
         """Log it, and tell the listener."""
         is_news = event.kind in ("standing by", "leading")
         level = logging.WARNING if event.error else logging.INFO if is_news else logging.DEBUG
@@ -284,7 +284,7 @@ class Leadership:
                 if isinstance(error, TransportError) and error.fatal:
                     raise
                 self._lease.check()
-                self._pipeline.tell(PipelineEvent("failed", error=error))
+                self._pipeline.emit(PipelineEvent("failed", error=error))
                 pause_before_retry(self._is_stopped)
             except FencingTokenTooOldError as error:
                 self._lease.next_token()  # raises if another driver leads, which is why
@@ -293,7 +293,7 @@ class Leadership:
     def _run_once(self) -> None:
         self._marker = self._carry_out(take_over(self._pipeline.marker_key, self._pipeline.source_id))
         self._error, self._has_written = None, False
-        self._pipeline.tell(PipelineEvent("leading", self._marker, self._token))
+        self._pipeline.emit(PipelineEvent("leading", self._marker, self._token))
         with tempfile.TemporaryDirectory(prefix="statestore-checkpoint-", ignore_cleanup_errors=True) as folder:
             query = self._start(folder)
             try:
@@ -334,12 +334,12 @@ class Leadership:
             marker = self._carry_out(write_batch(self._marker), partial(self._write_rows, batch))
             if marker != self._marker:
                 self._marker = marker
-                self._pipeline.tell(PipelineEvent("written", marker, self._token, self._report.written))
+                self._pipeline.emit(PipelineEvent("written", marker, self._token, self._report.written))
         except BaseException as error:
             self._error = self._error or error
             if isinstance(error, FencingTokenTooOldError):
                 rejected = self._report.rejected
-                self._pipeline.tell(PipelineEvent("refused", self._marker, self._token, rejected, error))
+                self._pipeline.emit(PipelineEvent("refused", self._marker, self._token, rejected, error))
             raise
 
     def _carry_out(self, steps: MarkerSteps, write: Callable[[WriteRows], Written] | None = None) -> Marker:
@@ -352,7 +352,7 @@ class Leadership:
 
     def _write_rows(self, batch: DataFrame, step: WriteRows) -> Written:
         self._report = WriteReport()
-        self._pipeline.tell(PipelineEvent("writing", self._marker, step.token))
+        self._pipeline.emit(PipelineEvent("writing", self._marker, step.token))
         written, self._report = self._writer.write(batch, step.after, step.token)
         try:
             self._report.raise_for_error()

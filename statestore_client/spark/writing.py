@@ -129,16 +129,16 @@ class Delivery:
         """
         outcomes: list[object] = [None] * len(requests)
         pending: Sequence[int] = range(len(requests))
-        trouble = _Trouble(self._clock())
+        trouble = RetryState(self._clock())
         while pending:
             left_s = self._left_s(trouble)
             done, failed, error = self._attempt(pending, requests, outcomes, send, left_s)
             pending = pending[done + failed :] if not failed else self._again(pending, outcomes, done + failed)
             if error is None:
-                trouble = _Trouble(self._clock())
+                trouble = RetryState(self._clock())
                 continue
             if done:
-                trouble = _Trouble(self._moved_at)
+                trouble = RetryState(self._moved_at)
             if isinstance(error, TransportError) and error.fatal:
                 raise error
             trouble.add(error)
@@ -149,7 +149,7 @@ class Delivery:
             self._sleep(trouble.pause_s(left_s))
         return outcomes
 
-    def _left_s(self, trouble: _Trouble) -> float:
+    def _left_s(self, trouble: RetryState) -> float:
         return trouble.since + self._retry_timeout_s - self._clock()
 
     def _attempt(
@@ -196,7 +196,7 @@ class Delivery:
         return [*lost, *pending[sent:]]
 
 
-class _Trouble:
+class RetryState:
     """The attempts since something last got through."""
 
     def __init__(self, since: float) -> None:

@@ -323,7 +323,7 @@ class Link(BaseLink[SyncDriver]):
                     self._take_events()
                 to_connect, self._to_connect = self._to_connect, None
                 self._connecting = to_connect
-            self._tell()
+            self._notify()
             if to_connect is not None:
                 self._connect(to_connect)
                 continue
@@ -358,7 +358,7 @@ class Link(BaseLink[SyncDriver]):
         loan.looked_after_at = min(deadlines)
         return max(0.0, loan.looked_after_at - moment)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Log and report state changes, outside the section: a listener may call the client."""
         if not self._to_tell:
             return

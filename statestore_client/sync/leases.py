@@ -22,7 +22,7 @@ from statestore_client.core.arguments import check_timeout
 from statestore_client.core.event_queue import WatchTerms
 from statestore_client.core.leases import LeaseState, keep_renewed, next_token, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms, release
-from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, Steps, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, Steps, WaitForChange
 from statestore_client.errors import ClosedError, ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.engine import Engine
@@ -85,7 +85,7 @@ class _Runner:
         self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
 
     def take(self, step: Step) -> Any:
-        if isinstance(step, Post):
+        if isinstance(step, SendUnawaited):
             return self._post(step.command)
         if self._stop is not None and self._stop.is_set():
             raise ClosedError("stopped")
@@ -96,7 +96,7 @@ class _Runner:
                 if before_retry:
                     self._engine.check_open()
                 return self._pause(seconds)
-            case Observe(key=key, timeout=timeout):
+            case StartWatch(key=key, timeout=timeout):
                 watch = Watch(self._engine, WatchTerms(key, _WATCH, limit=16), timeout=timeout)
                 watch.start()
                 self._watch = watch
@@ -229,7 +229,7 @@ class Lease:
         with self._changing:
             reason = self._state.on_lost(callback)
         if reason is not None:
-            self._tell(callback, reason)
+            self._notify(callback, reason)
 
     def next_token(self) -> HlcTimestamp:
         """A new fencing token: newer than all of this lock so far, older than any later holder's.
@@ -363,9 +363,9 @@ class Lease:
             reason, listeners = news
             logger.warning("the lease on %s is lost: %s", self._terms.name, reason)
             for listener in listeners:
-                self._tell(listener, reason)
+                self._notify(listener, reason)
 
-    def _tell(self, listener: Callable[[LeaseLostError], object], reason: LeaseLostError) -> None:
+    def _notify(self, listener: Callable[[LeaseLostError], object], reason: LeaseLostError) -> None:
         """At once: the next holder may begin a moment later."""
         what = f"a callback for the loss of the lease on {self._terms.name}"
         self._engine.call_back(what, listener, copy.copy(reason))

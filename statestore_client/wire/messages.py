@@ -23,7 +23,7 @@ def whole(payload: Payload) -> bytes:
 
 
 @attrs.frozen(eq=False)
-class Envelope:
+class RequestHeader:
     """What all requests of one client have in common. A driver encodes it once, hence the identity as equality."""
 
     topic: str
@@ -35,7 +35,7 @@ class Envelope:
 class OutgoingMessage:
     """A request to publish at QoS 1. ``user_properties`` are those of this request alone."""
 
-    envelope: Envelope
+    envelope: RequestHeader
     payload: Payload = attrs.field(repr=False)
     correlation_data: bytes
     message_expiry_s: int

@@ -38,7 +38,7 @@ PERSIST: Final = "aio-persistence"
 PERSISTED: Final = (PERSIST, "true")
 METRIC_CATEGORY: Final = "metriccategory"  # of CONNECT
 CONTENT_TYPE: Final = "application/octet-stream"
-ANY_BYTES: Final = 0  # the payload format indicator of that: it need not be text
+UNSPECIFIED_BYTES: Final = 0  # the payload format indicator of that: it need not be text
 #: The longest MQTT packet, in bytes: a fixed header of 5 and a remaining length of 268,435,455 (MQTT 5.0, 2.1.4).
 MAX_PACKET_SIZE: Final = 268_435_460
 #: Reason codes from here on are errors (MQTT 5.0, 2.4).

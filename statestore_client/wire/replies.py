@@ -7,10 +7,10 @@ reply                   real service                published document
 ======================  ==========================  ======================================
 :class:`Ok`             ``+OK``                     the same
 :class:`NotApplied`     ``:-1``                     ``-1``
-:class:`Missing`        ``$-1``                     the same
+:class:`NotFound`        ``$-1``                     the same
 :class:`Found`          ``$4 1234``                 the same
 :class:`Count`          ``:1``                      the same
-:class:`Refused`        ``-ERR text`` and CRLF      ``-ERR text`` without CRLF; to
+:class:`ErrorReply`        ``-ERR text`` and CRLF      ``-ERR text`` without CRLF; to
                                                     KEYNOTIFY ``-ERR: text`` and CRLF
 :class:`Keys`           ``*2 *1 $3 key $5 token``   has no SCAN
 ======================  ==========================  ======================================
@@ -59,7 +59,7 @@ class NotApplied:
 
 
 @attrs.frozen
-class Missing:
+class NotFound:
     """GET of a key that does not exist."""
 
 
@@ -86,17 +86,17 @@ class Keys:
 
 
 @attrs.frozen
-class Refused:
+class ErrorReply:
     """The command was not applied; the error says why."""
 
     error: ServerError
 
 
-Reply: TypeAlias = Ok | NotApplied | Missing | Found | Count | Keys | Refused
+Reply: TypeAlias = Ok | NotApplied | NotFound | Found | Count | Keys | ErrorReply
 
 OK: Final = Ok()
 NOT_APPLIED: Final = NotApplied()
-MISSING: Final = Missing()
+MISSING: Final = NotFound()
 COUNT_0: Final = Count(0)
 COUNT_1: Final = Count(1)
 
@@ -121,7 +121,7 @@ def encode_reply(reply: Reply, dialect: Dialect = Dialect.SERVICE, *, to_key_not
             return b"+OK\r\n"
         case Found(value=value):
             return encode_blob(value)
-        case Missing():
+        case NotFound():
             return b"$-1\r\n"
         case Count(count=count):
             return b":%d\r\n" % count
@@ -129,7 +129,7 @@ def encode_reply(reply: Reply, dialect: Dialect = Dialect.SERVICE, *, to_key_not
             return b":-1\r\n" if dialect is Dialect.SERVICE else b"-1\r\n"
         case Keys(keys=keys, token=token):
             return encode((keys,) if token is None else (keys, token))
-        case Refused(error=error):
+        case ErrorReply(error=error):
             return _encode_refusal(error, dialect, to_key_notify)
 
 
@@ -180,7 +180,7 @@ def decode_reply(payload: bytes | memoryview) -> Reply:
         case bytes():
             return Found(value)
         case ErrorString(text=text):
-            return Refused(_refusal(text))
+            return ErrorReply(_refusal(text))
         case SimpleString(text="OK"):
             return OK
         case int() if value >= 0:

@@ -40,7 +40,7 @@ async def generator_function(*_: object) -> Any:
     yield
 
 
-class Awaited:
+class AwaitedSessions:
     """An object whose calls have to be awaited."""
 
     async def __call__(self, *_: object) -> None: ...
@@ -52,9 +52,9 @@ class Awaited:
 AWAITED = (
     coroutine_function,
     functools.partial(coroutine_function, 1),
-    Awaited(),
-    functools.partial(functools.partial(Awaited(), 1), 2),
-    Awaited().method,
+    AwaitedSessions(),
+    functools.partial(functools.partial(AwaitedSessions(), 1), 2),
+    AwaitedSessions().method,
 )
 NO_FUNCTIONS = ("on_state", generator_function)
 

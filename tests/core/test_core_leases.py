@@ -24,7 +24,7 @@ from statestore_client.core.leases import (
 )
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.core.steps import Invoke, Pause, Post
+from statestore_client.core.steps import Invoke, Pause, SendUnawaited
 from statestore_client.errors import (
     BatchError,
     ClosedError,
@@ -88,7 +88,7 @@ def test_a_renewal_in_another_store_is_none() -> None:
         assert (len(keeper.renewals), keeper.losses) == (1, [])
     keeper = Keeper("a")
     keeper.wait()
-    assert keeper.answer(SetResult(True, NEWER, "b")) == Post(VDel(b"lock", b"me"))
+    assert keeper.answer(SetResult(True, NEWER, "b")) == SendUnawaited(VDel(b"lock", b"me"))
     assert keeper.renewals == []
     assert "empty store" in str(keeper.losses[0][1])
 
@@ -179,7 +179,7 @@ def test_a_lease_is_never_called_valid_when_another_may_have_the_lock(data: st.D
             break
         if isinstance(keeper.step, Pause):
             keeper.answer(took=keeper.step.seconds + data.draw(st.floats(0, 3)))
-        elif isinstance(keeper.step, Post):
+        elif isinstance(keeper.step, SendUnawaited):
             # The lock is given back: from now on anybody may have it, and the loss was told before.
             assert keeper.losses
             keeper.answer(took=data.draw(st.floats(0, 3)))
@@ -208,7 +208,7 @@ def test_a_renewal_answered_as_the_lease_ends_is_given_back_after_the_loss() -> 
         else:
             break
     assert isinstance(keeper.step, Invoke)
-    assert keeper.answer(GRANTED, took=keeper.step.timeout) == Post(TERMS.give_back())
+    assert keeper.answer(GRANTED, took=keeper.step.timeout) == SendUnawaited(TERMS.give_back())
     assert len(keeper.losses) == 1
     assert keeper.renewals == []
     keeper.answer()

@@ -23,7 +23,7 @@ from statestore_client.core.locks import (
     try_acquire,
 )
 from statestore_client.core.results import DeleteResult, Item, SetResult
-from statestore_client.core.steps import Invoke, Observe, Post, WaitForChange
+from statestore_client.core.steps import Invoke, SendUnawaited, StartWatch, WaitForChange
 from statestore_client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -108,7 +108,7 @@ def test_a_single_attempt_does_not_wait() -> None:
 def test_a_held_lock_is_watched_and_tried_again_before_waiting() -> None:
     """A held lock is watched and then tried again before waiting, so that a release in between is not missed."""
     steps = acquiring()
-    assert steps.answer(HELD) == Observe(b"lock", 5.0)
+    assert steps.answer(HELD) == StartWatch(b"lock", 5.0)
     assert steps.answer() == ATTEMPT
     assert isinstance(steps.answer(HELD), WaitForChange)
 
@@ -144,7 +144,7 @@ def test_acquiring_ends_at_its_timeout() -> None:
     while steps.step is not None:
         if isinstance(steps.step, Invoke):
             steps.answer(HELD, took=0.01)
-        elif isinstance(steps.step, Observe):
+        elif isinstance(steps.step, StartWatch):
             steps.answer(took=0.01)
         else:
             steps.wait()
@@ -157,9 +157,9 @@ def test_acquiring_goes_on_through_transport_errors() -> None:
     """Acquiring goes on through transport errors of requests and of the watch; its end has the last as cause."""
     steps = acquiring(timeout=20)
     assert steps.fail_and_wait(ConnectionLostError("down"), took=0.01) == ATTEMPT
-    assert steps.answer(HELD) == Observe(b"lock", 5.0)
+    assert steps.answer(HELD) == StartWatch(b"lock", 5.0)
     assert steps.fail_and_wait(RequestTimeoutError("slow"), took=5.0) == ATTEMPT
-    assert steps.answer(HELD) == Observe(b"lock", 5.0)
+    assert steps.answer(HELD) == StartWatch(b"lock", 5.0)
     steps.answer()
     while steps.step is not None:
         steps.fail_and_wait(RequestTimeoutError("slow"), took=steps.step.timeout)
@@ -245,7 +245,7 @@ def test_a_grant_that_comes_too_late_is_claimed_again_or_given_back() -> None:
     again.answer(GRANTED, took=0.1)
     assert again.result.valid_until == pytest.approx(9.9 + 9.8)
     for steps in (waited, single):
-        assert steps.answer(GRANTED, took=9.9) == Post(FREE)
+        assert steps.answer(GRANTED, took=9.9) == SendUnawaited(FREE)
         steps.answer()
     assert isinstance(waited.error, RequestTimeoutError)
     assert "the lease had ended when its grant arrived" in str(waited.error)

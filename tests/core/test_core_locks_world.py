@@ -21,7 +21,7 @@ from statestore_client.core.actions import EventKind, WatchEvent
 from statestore_client.core.leases import keep_renewed
 from statestore_client.core.locks import Grant, LockTerms, acquire, release
 from statestore_client.core.results import DeleteResult, SetResult
-from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, WaitForChange
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
@@ -194,12 +194,12 @@ class Contender:
         match step:
             case Invoke():
                 self._invoke(step, called_at, answer, lambda: resume(lambda: steps.throw(_timed_out())))
-            case Post(command=command):
+            case SendUnawaited(command=command):
                 self._send(command, lambda _result: None)
                 answer()
             case Pause(seconds=seconds):
                 answer(None, seconds / self._rate)
-            case Observe():
+            case StartWatch():
                 world.watchers.append(self)
                 answer(None, 2 * world.delay())
             case WaitForChange(seconds=seconds):

@@ -14,7 +14,7 @@ from statestore_client.errors import FencingError
 from statestore_client.server import EmbeddedServer
 from statestore_client.server.store import StateStore
 from statestore_client.wire.commands import Command, Set, VDel
-from statestore_client.wire.replies import OK, Count, Refused
+from statestore_client.wire.replies import OK, Count, ErrorReply
 
 
 def audit(file: IO[str]) -> None:
@@ -27,7 +27,7 @@ def audit(file: IO[str]) -> None:
             reply, kind = outcome.reply, None
             if reply is OK or (isinstance(reply, Count) and reply.count == 1):
                 kind = type(command).__name__
-            elif isinstance(reply, Refused) and isinstance(reply.error, FencingError):
+            elif isinstance(reply, ErrorReply) and isinstance(reply.error, FencingError):
                 kind = "refused"
             if kind is not None:
                 token = request.fencing_token or "-"

@@ -14,11 +14,11 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
     Closed,
     Connected,
-    Envelope,
     Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
+    RequestHeader,
     Subscribed,
 )
 
@@ -27,7 +27,7 @@ SUBACK = bytes.fromhex("90 04 0001 00 01")
 PUBLISH_QOS_1 = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet identifier 10, payload x
 PUBLISH_QOS_2 = bytes.fromhex("34 07 0001 61 000b 00 79")  # topic a, packet identifier 11, payload y
 
-REQUEST = OutgoingMessage(Envelope("t", "r", (("k", "v"),)), b"value", bytes(range(16)), 10, (("__ts", "1:0:n"),))
+REQUEST = OutgoingMessage(RequestHeader("t", "r", (("k", "v"),)), b"value", bytes(range(16)), 10, (("__ts", "1:0:n"),))
 #: Topic t, identifier 1; payload format 0, expiry 10, content type, response topic, correlation data, user properties.
 REQUEST_BYTES = (
     bytes.fromhex("32 59 0001 74 0001 4e 01 00 02 0000000a 03 0018")

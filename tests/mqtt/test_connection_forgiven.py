@@ -12,15 +12,15 @@ from statestore_client.wire.messages import (
     BrokerMistakes,
     Closed,
     Connected,
-    Envelope,
     Event,
     IncomingMessage,
     OutgoingMessage,
     Published,
+    RequestHeader,
     Subscribed,
 )
 
-REQUEST = OutgoingMessage(Envelope("t", "r"), b"value", bytes(16), 10, ())
+REQUEST = OutgoingMessage(RequestHeader("t", "r"), b"value", bytes(16), 10, ())
 CONNACK = "20 03 00 00 00"
 
 

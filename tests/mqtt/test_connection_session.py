@@ -12,16 +12,16 @@ from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import (
     Closed,
     Connected,
-    Envelope,
     IncomingMessage,
     OutgoingMessage,
     Published,
+    RequestHeader,
     Subscribed,
 )
 
 RESUMED = bytes.fromhex("20 03 01 00 00")
 NEW_SESSION = bytes.fromhex("20 03 00 00 00")
-ENVELOPE = Envelope("t", "r")
+ENVELOPE = RequestHeader("t", "r")
 
 
 def message(text: bytes = b"v") -> OutgoingMessage:

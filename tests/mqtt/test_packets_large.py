@@ -10,7 +10,7 @@ from packet_strategies import publish_5_0
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.client_connection import PublishFrames
 from statestore_client.mqtt.packets import MessageDecoder, Packet, PacketDecoder, Publish, encode
-from statestore_client.wire.messages import Envelope, IncomingMessage, OutgoingMessage
+from statestore_client.wire.messages import IncomingMessage, OutgoingMessage, RequestHeader
 
 LIMIT = 1 << 20
 SMALL = bytes.fromhex("32 07 0001 61 000a 00 78")  # topic a, packet identifier 10, payload x (MQTT 5.0, 3.3)
@@ -142,7 +142,7 @@ def test_memory_is_made_ready_as_the_message_comes() -> None:
 def test_a_value_in_pieces_goes_out_uncopied() -> None:
     """The frame of a large value in pieces counts all of them, and the value itself is in the outbox, uncopied."""
     value = b"v" * 100_000
-    request = OutgoingMessage(Envelope("t", "r"), (b"head", value, b"tail"), b"c", 10, ())
+    request = OutgoingMessage(RequestHeader("t", "r"), (b"head", value, b"tail"), b"c", 10, ())
     outbox: list[bytes] = []
     assert PublishFrames(alias_maximum=0, maximum_size=LIMIT).put(request, outbox, 1)
     assert outbox[1] is value
@@ -154,7 +154,7 @@ def test_a_value_in_pieces_goes_out_uncopied() -> None:
 
 def test_the_size_of_all_pieces_is_checked() -> None:
     """A value in pieces that is larger than the broker takes is not sent."""
-    request = OutgoingMessage(Envelope("t", "r"), (b"head", b"v" * 100_000, b"tail"), b"c", 10, ())
+    request = OutgoingMessage(RequestHeader("t", "r"), (b"head", b"v" * 100_000, b"tail"), b"c", 10, ())
     outbox: list[bytes] = []
     assert not PublishFrames(alias_maximum=0, maximum_size=100_000).put(request, outbox, 1)
     assert outbox == []

@@ -8,14 +8,14 @@ from packet_strategies import blobs, names, users
 
 from statestore_client.mqtt.client_connection import PublishFrames
 from statestore_client.mqtt.packets import Packet, PacketDecoder, Publish, PublishProperties
-from statestore_client.wire.messages import Envelope, OutgoingMessage
+from statestore_client.wire.messages import OutgoingMessage, RequestHeader
 
 ANY_SIZE = 268_435_460
-ENVELOPE = Envelope("topic/a", "r", (("k", "v"),))
+ENVELOPE = RequestHeader("topic/a", "r", (("k", "v"),))
 TYPE = bytes.fromhex("03 0018") + b"application/octet-stream"
 
 
-def message(envelope: Envelope = ENVELOPE, payload: bytes = b"x", expiry_s: int = 10) -> OutgoingMessage:
+def message(envelope: RequestHeader = ENVELOPE, payload: bytes = b"x", expiry_s: int = 10) -> OutgoingMessage:
     return OutgoingMessage(envelope, payload, b"c", expiry_s, (("n", "1"),))
 
 
@@ -44,12 +44,12 @@ def test_no_more_aliases_than_the_broker_takes() -> None:
     """If the broker takes one alias, a second topic is sent in full, and so is a short one."""
     frames = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
     put(frames, message())
-    other = Envelope("topic/b", "r", (("k", "v"),))
+    other = RequestHeader("topic/b", "r", (("k", "v"),))
     for number in (1, 2):
         expected = bytes.fromhex("32 45 0007 746f7069632f62") + number.to_bytes(2, "big") + b"\x38" + rest("")
         assert put(frames, message(other), number) == expected
     assert put(frames, message(), 3)[:7] == bytes.fromhex("32 41 0000 0003 3b")
-    short = Envelope("s", "r", (("k", "v"),))
+    short = RequestHeader("s", "r", (("k", "v"),))
     fresh = PublishFrames(alias_maximum=1, maximum_size=ANY_SIZE)
     assert put(fresh, message(short)) == bytes.fromhex("32 3f 0001 73 0001 38") + rest("")
 
@@ -78,7 +78,7 @@ def test_large_payloads_are_not_copied() -> None:
     assert outbox[1] is payload
 
 
-_envelopes = st.builds(Envelope, names, names, users)
+_envelopes = st.builds(RequestHeader, names, names, users)
 
 
 @given(
@@ -87,7 +87,7 @@ _envelopes = st.builds(Envelope, names, names, users)
     st.integers(0, 2),
 )
 def test_a_broker_reads_what_was_meant(
-    envelopes: list[Envelope],
+    envelopes: list[RequestHeader],
     requests: list[tuple[int, bytes, bytes, int, tuple[tuple[str, str], ...]]],
     aliases: int,
 ) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from statestore_client.server.broker.application import Effect, Route, Series
+from statestore_client.server.broker.application import Effect, InOrder, Route
 from statestore_client.server.service.service import StateStoreService
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CarelessService(StateStoreService):
     def _one_by_one(self, client_id: str, message: Publish, now: Instant) -> list[Effect]:
         """What follows from a request, with what series among it consist of."""
         effects = super().handle(client_id, message, now)
-        return [each for e in effects for each in (e.effects if isinstance(e, Series) else (e,))]
+        return [each for e in effects for each in (e.effects if isinstance(e, InOrder) else (e,))]
 
     def _in_some_order(self, effects: list[Effect]) -> Iterator[Effect]:
         """Notifications in theirs; each response before, between or behind them, later, or never."""

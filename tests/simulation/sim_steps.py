@@ -10,7 +10,7 @@ import attrs
 from statestore_client.core.actions import WatchEvent, WatchOptions
 from statestore_client.core.event_queue import EventQueue
 from statestore_client.core.request import Request
-from statestore_client.core.steps import Answer, Invoke, Observe, Pause, Post, Step, WaitForChange
+from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, WaitForChange
 from statestore_client.errors import RequestTimeoutError, StateStoreError
 from statestore_client.wire.commands import Command
 
@@ -136,11 +136,11 @@ class Runner:
         match step:
             case Invoke():
                 self._invoke(step, answered)
-            case Post(command=command):
+            case SendUnawaited(command=command):
                 self._post(command, lambda *_: answered(None, None))
             case Pause(seconds=seconds):
                 process.at(started + seconds, lambda: answered(None, None))
-            case Observe(key=key, timeout=timeout):
+            case StartWatch(key=key, timeout=timeout):
                 self._observe(key, timeout, answered)
             case WaitForChange(seconds=seconds):
                 self._wait(started + seconds, answered)

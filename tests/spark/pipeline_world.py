@@ -33,7 +33,7 @@ from statestore_client.spark.marker import (
 from statestore_client.wire.commands import Command, Condition, Del, Get, Set
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.replies import OK, Found, Refused
+from statestore_client.wire.replies import OK, ErrorReply, Found
 
 __all__ = ["DELETED", "Row", "World", "fold", "row_command"]
 
@@ -170,7 +170,7 @@ class World:
 
     def _send(self, sent: Sent) -> bool:
         outcome = self._ask(sent.command, sent.token)
-        if isinstance(outcome.reply, Refused):
+        if isinstance(outcome.reply, ErrorReply):
             self.refused += 1
             raise outcome.reply.error
         if sent.index is not None:

@@ -18,9 +18,9 @@ from statestore_client.wire.replies import (
     NOT_APPLIED,
     OK,
     Count,
+    ErrorReply,
     Found,
     Keys,
-    Refused,
     Reply,
     decode_reply,
     encode_reply,
@@ -115,23 +115,23 @@ def test_each_error_string_is_its_class(text: str, kind: type[errors.ServerError
     sends it."""
     for payload in (f"-ERR {text}\r\n", f"-ERR {text}", f"-ERR: {text}\r\n", f"-ERR: {text}"):
         reply = decode_reply(payload.encode())
-        assert isinstance(reply, Refused)
+        assert isinstance(reply, ErrorReply)
         assert type(reply.error) is kind
-    assert encode_reply(Refused(kind()), Dialect.SERVICE) == f"-ERR {text}\r\n".encode()
+    assert encode_reply(ErrorReply(kind()), Dialect.SERVICE) == f"-ERR {text}\r\n".encode()
 
 
 def test_the_documents_misspelling_is_read() -> None:
     """The document's misspelling "version that" is read as the same error as "version than"."""
     text = "the request fencing token is a lower version that the fencing token protecting the resource"
     reply = decode_reply(f"-ERR {text}\r\n".encode())
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, ErrorReply)
     assert type(reply.error) is FencingTokenTooOldError
-    assert encode_reply(Refused(FencingTokenTooOldError()), Dialect.DOCUMENT) == f"-ERR {text}".encode()
+    assert encode_reply(ErrorReply(FencingTokenTooOldError()), Dialect.DOCUMENT) == f"-ERR {text}".encode()
 
 
 def test_refusals_in_the_documents_dialect() -> None:
     """The document's dialect refuses with ``-ERR text`` without CRLF, and a KEYNOTIFY with ``-ERR: text`` and CRLF."""
-    refused = Refused(RequestSyntaxError())
+    refused = ErrorReply(RequestSyntaxError())
     assert encode_reply(refused, Dialect.DOCUMENT) == b"-ERR syntax error"
     assert encode_reply(refused, Dialect.DOCUMENT, to_key_notify=True) == b"-ERR: syntax error\r\n"
     assert encode_reply(refused, Dialect.SERVICE, to_key_notify=True) == b"-ERR syntax error\r\n"
@@ -152,7 +152,7 @@ def test_refusals_in_the_documents_dialect() -> None:
 def test_unknown_errors_keep_their_text(data: bytes, text: str) -> None:
     """An unknown error keeps its text, so that a client can handle errors of a later server."""
     reply = decode_reply(data)
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, ErrorReply)
     assert type(reply.error) is UnknownServerError
     assert reply.error.message == text
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from statestore_client.server.broker.admission import Admitted, Credentials, Gatekeeper, Permissions, Refusal, Verdict
-from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import (
+    Application,
+    Deliver,
+    DisconnectClient,
+    Drop,
+    Effect,
+    InOrder,
+    ReportDenial,
+    Route,
+)
 from statestore_client.server.broker.broker import Broker
 from statestore_client.server.broker.limits import WHEN_FULL, BrokerLimits
 from statestore_client.server.broker.reports import BrokerEvents, Counters
-from statestore_client.server.broker.session import Connection, Ending, SessionView, Verification
+from statestore_client.server.broker.session import CloseReason, Connection, PendingAuth, SessionView
 
 __all__ = [
     "WHEN_FULL",
@@ -16,21 +25,21 @@ __all__ = [
     "Broker",
     "BrokerEvents",
     "BrokerLimits",
+    "CloseReason",
     "Connection",
     "Counters",
     "Credentials",
     "Deliver",
-    "Deny",
+    "DisconnectClient",
     "Drop",
     "Effect",
-    "Ending",
     "Gatekeeper",
-    "Kick",
+    "InOrder",
+    "PendingAuth",
     "Permissions",
     "Refusal",
+    "ReportDenial",
     "Route",
-    "Series",
     "SessionView",
     "Verdict",
-    "Verification",
 ]

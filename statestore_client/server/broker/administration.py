@@ -28,9 +28,9 @@ from statestore_client.mqtt.packets import Publish, PublishProperties, ReasonCod
 from statestore_client.server.broker.application import (
     NO_RESPONSE_TOPIC,
     Deliver,
-    Deny,
+    DisconnectClient,
     Drop,
-    Kick,
+    ReportDenial,
     never,
     refuse_response_topic,
 )
@@ -312,7 +312,7 @@ class Administration:
         """Carry out a request."""
         control = self._control
         if message.topic != CONTROL_TOPIC:
-            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this topic belongs to the server"),)
+            return (DisconnectClient(client_id, ReasonCode.NOT_AUTHORIZED, "this topic belongs to the server"),)
         response_topic = message.properties.response_topic
         if not control.is_here(client_id):
             return ()
@@ -326,7 +326,7 @@ class Administration:
         response = Deliver(client_id, packet, is_fleeting=True)  # what it has removed is waited for all the same
         if answer.get("error") != NOT_AUTHORIZED:
             return (response,)
-        return (response, Deny(client_id, ReasonCode.NOT_AUTHORIZED, "administer", CONTROL_TOPIC))
+        return (response, ReportDenial(client_id, ReasonCode.NOT_AUTHORIZED, "administer", CONTROL_TOPIC))
 
     def client_disconnected(self, client_id: str, now: Instant) -> None:
         """Nobody takes the rest of a message."""

@@ -47,7 +47,7 @@ class Deliver:
 
 
 @attrs.frozen
-class Kick:
+class DisconnectClient:
     """Disconnect a client. ``reason`` is for people; it goes into DISCONNECT (MQTT 5.0) and the log."""
 
     client_id: str
@@ -56,7 +56,7 @@ class Kick:
 
 
 @attrs.frozen
-class Deny:
+class ReportDenial:
     """A client did not get something, and its answer says so: a line for the log. ``reason_code`` is that of MQTT that
     comes nearest: 0x87, it may not, or 0x97, there was no room. ``action`` and ``what`` are words for people.
     """
@@ -78,7 +78,7 @@ class Drop:
 
 
 @hot_value
-class Series:
+class InOrder:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
 
     What has the same ``subject`` is carried out one after the other. Its client is not served before the end.
@@ -88,7 +88,7 @@ class Series:
     effects: Iterable[Effect]
 
 
-Effect: TypeAlias = "Route | Deliver | Deny | Drop | Kick | Series"
+Effect: TypeAlias = "Route | Deliver | ReportDenial | Drop | DisconnectClient | InOrder"
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -99,12 +99,14 @@ NO_RESPONSE_TOPIC: Final = "the request has no response topic: there is nowhere 
 
 
 @lru_cache(maxsize=256)
-def refuse_response_topic(client_id: str, topic: str) -> Kick | None:
+def refuse_response_topic(client_id: str, topic: str) -> DisconnectClient | None:
     """Remembered, because every request of a client names the same topic."""
     if not topic or "+" in topic or "#" in topic:
-        return Kick(client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards")
+        return DisconnectClient(
+            client_id, ReasonCode.PROTOCOL_ERROR, "a response topic is a topic name without wildcards"
+        )
     if is_state_store_topic(topic) or topic.startswith("$"):
-        return Kick(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
+        return DisconnectClient(client_id, ReasonCode.TOPIC_NAME_INVALID, "this response topic belongs to the server")
     return None
 
 

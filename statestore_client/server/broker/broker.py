@@ -39,7 +39,7 @@ from statestore_client.server.broker.administration import Control
 from statestore_client.server.broker.application import Route
 from statestore_client.server.broker.connect import ConnectHandler
 from statestore_client.server.broker.lifecycle import (
-    AwaitedClients,
+    ReconnectGrace,
     SessionLifecycle,
     SessionPermissions,
 )
@@ -50,8 +50,8 @@ from statestore_client.server.broker.recovery import Recovery
 from statestore_client.server.broker.reports import BrokerUsage
 from statestore_client.server.broker.router import EffectRunner, Router
 from statestore_client.server.broker.session import (
+    CloseReason,
     Connection,
-    Ending,
     Session,
     SessionView,
     view_of,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.admission import Gatekeeper, Permissions, Verdict
     from statestore_client.server.broker.application import Application, Effect
     from statestore_client.server.broker.reports import BrokerEvents
-    from statestore_client.server.broker.session import Verification
+    from statestore_client.server.broker.session import PendingAuth
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.shares import Shares
 
@@ -119,7 +119,7 @@ class Broker:
         self._sys_topics = SysTopics(state, self._effects)
         self._lifecycle = lifecycle = SessionLifecycle(state, self._router, self._effects)
         self._permissions = SessionPermissions(state, lifecycle)
-        self._awaited = AwaitedClients(state, lifecycle, self._permissions)
+        self._awaited = ReconnectGrace(state, lifecycle, self._permissions)
         self._recovery = Recovery(state, lifecycle, self._permissions, self._awaited)
         self._backpressure = Backpressure(state, overflow)
         self._connect_handler = ConnectHandler(state, overflow, lifecycle, self._awaited, random)
@@ -227,7 +227,7 @@ class Broker:
         """The socket is gone, whoever closed it. Call it once for every opened connection."""
         self._state.connections.pop(connection, None)
         if connection.ending is None:
-            connection.ending = Ending(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
+            connection.ending = CloseReason(ReasonCode.UNSPECIFIED_ERROR, "connection lost", by_peer=True)
         self._lifecycle.detach(connection, now, with_will=True)
         connection.discard()
         self._run_disconnects(now)
@@ -258,7 +258,7 @@ class Broker:
         code, reason = ReasonCode.SERVER_SHUTTING_DOWN, "server shutting down"
         for connection in self._state.connections:
             if connection.session is None:
-                connection.close(Ending(code, reason))
+                connection.close(CloseReason(code, reason))
             else:
                 connection.disconnect(code, reason)
 
@@ -343,7 +343,7 @@ class Broker:
             connection.refuse_broken(reason_code, reason, version)
         self._run_disconnects(now)
 
-    def verified(self, verification: Verification, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
+    def verified(self, verification: PendingAuth, verdict: Verdict, now: Instant, *, was_held: bool = False) -> None:
         """A verdict that took time. Ignored when its connection has ended, or got tired of waiting."""
         if not verification.is_current:
             return
@@ -379,7 +379,7 @@ class Broker:
             self._connect_handler.connect(connection, packet, now)
             self._run_disconnects(now)
         else:
-            connection.close(Ending(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT"))
+            connection.close(CloseReason(ReasonCode.PROTOCOL_ERROR, "the first packet is not a CONNECT"))
 
     def _on_pingreq(self, connection: Connection, session: Session, packet: Pingreq, now: Instant) -> None:
         del session, packet, now

@@ -26,7 +26,7 @@ from statestore_client.server.broker.limits import LARGEST_PACKET_BYTES, NEVER_E
 from statestore_client.server.broker.message import will_bytes
 from statestore_client.server.broker.quotas import CONNECTIONS, PER_ADDRESS
 from statestore_client.server.broker.reports import DROPPED_MESSAGES
-from statestore_client.server.broker.session import SESSIONS, Ending, OutgoingAliases, Verification
+from statestore_client.server.broker.session import SESSIONS, CloseReason, OutgoingAliases, PendingAuth
 from statestore_client.server.shares import PER_USER
 from statestore_client.wire.administration import is_control_topic
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from statestore_client.mqtt.packets import Packet
     from statestore_client.server.broker.admission import Permissions, Verdict
-    from statestore_client.server.broker.lifecycle import AwaitedClients, SessionLifecycle
+    from statestore_client.server.broker.lifecycle import ReconnectGrace, SessionLifecycle
     from statestore_client.server.broker.overflow import OverflowPolicy
     from statestore_client.server.broker.session import Connection, Session
     from statestore_client.server.broker.state import State
@@ -64,7 +64,7 @@ class ConnectHandler:
     _state: State
     _overflow: OverflowPolicy
     _lifecycle: SessionLifecycle
-    _awaited: AwaitedClients
+    _awaited: ReconnectGrace
     _random: Random
 
     def connect(self, connection: Connection, packet: Connect, now: Instant) -> None:
@@ -79,7 +79,7 @@ class ConnectHandler:
             # It would give a command when nobody is there to answer for it: no such client is answered.
             self._state.counters.refused_connects += 1
             connection.was_refused = True
-            connection.close(Ending(ReasonCode.NOT_AUTHORIZED, "a will for $CONTROL"))
+            connection.close(CloseReason(ReasonCode.NOT_AUTHORIZED, "a will for $CONTROL"))
             return
         refusal = self._refusal(packet, now)
         if refusal is not None:
@@ -201,13 +201,13 @@ class ConnectHandler:
         if earlier is not None and earlier.is_current:
             reason = "another connection with this client identifier is waiting, too"
             self._refuse(earlier.connection, Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, reason))
-        verification = Verification(connection, Credentials(client_id), packet)
+        verification = PendingAuth(connection, Credentials(client_id), packet)
         connection.verification = state.throttle.held[client_id] = verification
         state.counters.held_connects += 1
         due = now.monotonic + state.limits.flapping_hold_s
         state.timers.add(due, partial(self._release, verification, verdict))
 
-    def _release(self, verification: Verification, verdict: Verdict, now: Instant) -> None:
+    def _release(self, verification: PendingAuth, verdict: Verdict, now: Instant) -> None:
         del now
         held, client_id = self._state.throttle.held, verification.credentials.client_id
         if held.get(client_id) is verification:
@@ -365,10 +365,10 @@ class ConnectHandler:
         )
         verdict = gatekeeper.authenticate(credentials)
         if verdict is None:
-            self._wait(Verification(connection, credentials, packet))
+            self._wait(PendingAuth(connection, credentials, packet))
         return verdict
 
-    def hold(self, connection: Connection, verification: Verification, packet: Packet) -> None:
+    def hold(self, connection: Connection, verification: PendingAuth, packet: Packet) -> None:
         """Something came behind a CONNECT that is not answered yet. The runtime reads no more, so it is little."""
         if verification.credentials.method is not None and not isinstance(packet, Disconnect):
             # MQTT-3.1.2-30.
@@ -399,7 +399,7 @@ class ConnectHandler:
         if verdict is not None:
             self.renewed(connection, session, verdict, now)
             return
-        verification = Verification(connection, credentials, None)
+        verification = PendingAuth(connection, credentials, None)
         self._wait(verification)
         due = now.monotonic + self._state.limits.connect_timeout_s
         self._state.timers.add(due, partial(self._expire, verification))
@@ -418,11 +418,11 @@ class ConnectHandler:
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
-    def _wait(self, verification: Verification) -> None:
+    def _wait(self, verification: PendingAuth) -> None:
         verification.connection.verification = verification
         self._state.reports.note_verification(verification)
 
-    def _expire(self, verification: Verification, now: Instant) -> None:
+    def _expire(self, verification: PendingAuth, now: Instant) -> None:
         if verification.is_current:
             verification.connection.verification = None
             refusal = Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the token could not be verified in time")

@@ -89,13 +89,15 @@ class SessionPersister:
             self.cursor_done(cursor.topic_filter)
         else:
             self._cursors.add(cursor.topic_filter)
-            self._persistence.journal[Stream.WALKS].put(f"{self.number} {cursor.topic_filter}", CursorRecord.of(cursor))
+            self._persistence.journal[Stream.CURSORS].put(
+                f"{self.number} {cursor.topic_filter}", CursorRecord.of(cursor)
+            )
 
     def cursor_done(self, topic_filter: str) -> None:
         """The subscription gets no more retained messages."""
         if topic_filter in self._cursors:
             self._cursors.discard(topic_filter)
-            self._persistence.journal[Stream.WALKS].remove(f"{self.number} {topic_filter}")
+            self._persistence.journal[Stream.CURSORS].remove(f"{self.number} {topic_filter}")
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import attrs
 from statestore_client.mqtt.packets import Pubrel, ReasonCode
 from statestore_client.server.broker.message import will_bytes, will_packet
 from statestore_client.server.broker.records import WillRecord
-from statestore_client.server.broker.session import Connection, Ending
+from statestore_client.server.broker.session import CloseReason, Connection
 from statestore_client.server.broker.state import PendingDisconnect
 from statestore_client.server.broker.subscriptions import session_changed
 from statestore_client.wire.instant import Instant
@@ -116,7 +116,7 @@ class SessionLifecycle:
                 return
             session.expiry_s = min(expiry_s, self._state.limits.session_expiry_s)
         with_will = packet.reason_code != ReasonCode.SUCCESS
-        connection.close(Ending(packet.reason_code, "", by_peer=True))
+        connection.close(CloseReason(packet.reason_code, "", by_peer=True))
         self.detach(connection, now, with_will=with_will)
 
     def _tell_application(self, application: Application, client_id: str, now: Instant) -> None:
@@ -154,7 +154,7 @@ class SessionLifecycle:
         elif connection.verification is not None and connection.session is None:
             connection.refuse(ReasonCode.SERVER_UNAVAILABLE, "the credentials could not be verified in time")
         elif connection.session is None:
-            connection.close(Ending(ReasonCode.KEEP_ALIVE_TIMEOUT, "no CONNECT in time"))
+            connection.close(CloseReason(ReasonCode.KEEP_ALIVE_TIMEOUT, "no CONNECT in time"))
         else:
             self.expel(connection, ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive", now)
 
@@ -313,7 +313,7 @@ _AT_ONCE: Final = 64
 
 
 @attrs.define(eq=False)
-class AwaitedClients:
+class ReconnectGrace:
     """Awaits them, and gives them up."""
 
     _state: State

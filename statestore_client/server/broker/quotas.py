@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from statestore_client.server.broker.limits import BrokerLimits
-    from statestore_client.server.broker.session import Connection, Verification
+    from statestore_client.server.broker.session import Connection, PendingAuth
 
 #: The name of the quota of all of them.
 CONNECTIONS: Final = "connections"
@@ -115,7 +115,7 @@ class TakeoverThrottle:
     """
 
     hold_s: float
-    held: dict[str, Verification] = attrs.Factory(dict)
+    held: dict[str, PendingAuth] = attrs.Factory(dict)
     _rows: OrderedDict[str, tuple[int, float]] = attrs.Factory(OrderedDict)  # length, latest; oldest first
 
     def took_over(self, client_id: str, now: float) -> None:

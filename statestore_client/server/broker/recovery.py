@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from statestore_client.server.broker.journal_writer import BrokerPersistence, SessionPersister
-    from statestore_client.server.broker.lifecycle import AwaitedClients, SessionLifecycle, SessionPermissions
+    from statestore_client.server.broker.lifecycle import ReconnectGrace, SessionLifecycle, SessionPermissions
     from statestore_client.server.broker.scheduling import Timer
     from statestore_client.server.broker.session import Session
     from statestore_client.server.broker.state import State
@@ -49,7 +49,7 @@ class Recovery:
     _state: State
     _lifecycle: SessionLifecycle
     _permissions: SessionPermissions
-    _awaited: AwaitedClients
+    _awaited: ReconnectGrace
     _sessions: StoredSessions = attrs.field(init=False)
     _messages: dict[int, Message] = attrs.field(factory=dict, init=False)
     _due: list[tuple[float, Callable[[Instant], None]]] = attrs.field(factory=list, init=False)
@@ -212,7 +212,7 @@ class Recovery:
             self._state.budget.total += UNRELEASED_BYTES
 
     def _walks(self, storage: StoredRecords) -> None:
-        for subject, fields in load(storage, Stream.WALKS):
+        for subject, fields in load(storage, Stream.CURSORS):
             number, topic_filter = named(subject)
             stored = self._sessions[number]
             stored.persister.cursor_loaded(topic_filter)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from statestore_client.mqtt.packets import Publish
-    from statestore_client.server.broker.session import Connection, Session, Verification
+    from statestore_client.server.broker.session import Connection, PendingAuth, Session
     from statestore_client.server.journal import JournalStream
     from statestore_client.wire.instant import Instant
 
@@ -233,7 +233,7 @@ class Reports:
     _dropped_messages: DroppedMessages
     _denials: list[Denial] = attrs.Factory(list)
     _faults: list[Exception] = attrs.Factory(list)
-    _verifications: list[Verification] = attrs.Factory(list)
+    _verifications: list[PendingAuth] = attrs.Factory(list)
     #: All that there is to be taken; to be looked at only.
     news: tuple[Sequence[object], ...] = attrs.field(init=False)
 
@@ -253,7 +253,7 @@ class Reports:
         self._counters.application_errors += 1
         self._faults.append(error)
 
-    def note_verification(self, verification: Verification) -> None:
+    def note_verification(self, verification: PendingAuth) -> None:
         """The gatekeeper cannot decide at once."""
         self._verifications.append(verification)
 
@@ -269,7 +269,7 @@ class Reports:
         """Exceptions that escaped the application."""
         return _taken(self._faults)
 
-    def take_verifications(self) -> list[Verification]:
+    def take_verifications(self) -> list[PendingAuth]:
         """Credentials to be verified elsewhere, each once. :meth:`Broker.verified` takes the verdict."""
         return _taken(self._verifications)
 

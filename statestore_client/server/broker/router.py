@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.mqtt.packets import Disconnect, Publish, ReasonCode, encode
-from statestore_client.server.broker.application import Application, Deliver, Deny, Drop, Effect, Kick, Route, Series
+from statestore_client.server.broker.application import (
+    Application,
+    Deliver,
+    DisconnectClient,
+    Drop,
+    Effect,
+    InOrder,
+    ReportDenial,
+    Route,
+)
 from statestore_client.server.broker.memory import DELIVERY_BYTES
 from statestore_client.server.broker.message import Delivery, message_of
 from statestore_client.server.broker.records import CopiesRecord
@@ -528,9 +537,9 @@ class EffectRunner:
                     self.send(effect.message, "", now, cause, is_fleeting=effect.is_fleeting)
                 elif isinstance(effect, Deliver):
                     self._push(effect, now)
-                elif isinstance(effect, Series):
+                elif isinstance(effect, InOrder):
                     self._begin(effect, now, cause)
-                elif isinstance(effect, Deny):
+                elif isinstance(effect, ReportDenial):
                     self._deny(effect.client_id, effect.reason_code, effect.action, effect.what)
                 elif isinstance(effect, Drop):
                     self._deny(effect.client_id, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "publish", effect.why)
@@ -539,7 +548,7 @@ class EffectRunner:
             except Exception as error:  # noqa: BLE001 - e.g. a topic that cannot be encoded
                 self._state.reports.note_fault(error)
 
-    def _begin(self, series: Series, now: Instant, cause: Connection | None) -> None:
+    def _begin(self, series: InOrder, now: Instant, cause: Connection | None) -> None:
         effects = iter(series.effects)
 
         def go_on(now: Instant) -> bool:
@@ -605,7 +614,7 @@ class EffectRunner:
         if session is not None:
             self._state.reports.note_denial(session, reason_code, action, what)
 
-    def _kick(self, effect: Kick) -> None:
+    def _kick(self, effect: DisconnectClient) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it
         session = self._state.sessions.get(effect.client_id)
         if session is not None and session.connection is not None:

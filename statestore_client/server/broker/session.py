@@ -101,7 +101,7 @@ class OutgoingAliases:
 
 
 @attrs.frozen
-class Ending:
+class CloseReason:
     """Why a connection ends. ``by_peer``: it said DISCONNECT or went away; otherwise the broker ended it."""
 
     reason_code: int
@@ -138,7 +138,7 @@ class Connection:
     shared: int = 0  # pieces in the outbox that may lie in others, too
     pending: int = 0  # jobs that it caused
     is_congested: bool = False
-    ending: Ending | None = None
+    ending: CloseReason | None = None
     maximum_packet_size: int = MAX_PACKET_SIZE
     topic_aliases: dict[int, str] = attrs.field(factory=dict, repr=False)  # the peer's
     aliases: OutgoingAliases | None = None  # those that the peer takes; None for none
@@ -151,7 +151,7 @@ class Connection:
     counted_for: tuple[str | None, str | None] = (None, None)  # user and network
     certificate: str | None = None  # the name in the peer's certificate, which TLS has verified
     method: str | None = None  # of enhanced authentication
-    verification: Verification | None = None
+    verification: PendingAuth | None = None
     held: deque[tuple[Publish, float]] | None = None  # see Backpressure in overflow.py; with the moments since when
     held_bytes: int = 0  # of those
     journal: Journal | None = attrs.field(default=None, kw_only=True, repr=False)
@@ -356,7 +356,7 @@ class Connection:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: CloseReason) -> None:
         """Close after what is in the outbox. The first reason counts."""
         if self.ending is None:
             if not self.outbox:
@@ -373,13 +373,15 @@ class Connection:
             self.refuse(reason_code, reason)
             return
         if self.version == MQTT_5_0 and self.ending is None:
-            frame = encode(Disconnect(reason_code, DisconnectProperties(reason_string=self._told(reason))), MQTT_5_0)
+            frame = encode(
+                Disconnect(reason_code, DisconnectProperties(reason_string=self._reason_string(reason))), MQTT_5_0
+            )
             if len(frame) > self.maximum_packet_size:
                 # The reason string must not be the cause of a packet that is too large (MQTT-3.14.2-3).
                 frame = encode(Disconnect(reason_code), MQTT_5_0)
             if len(frame) <= self.maximum_packet_size:
                 self.write(frame)
-        self.close(Ending(reason_code, reason))
+        self.close(CloseReason(reason_code, reason))
 
     def refuse(self, reason_code: int, reason: str) -> None:
         """Answer CONNECT with a refusal and close. 3.1.1 has codes for a few reasons only; for the others, a close."""
@@ -387,14 +389,14 @@ class Connection:
             return
         self.was_refused = True
         if self.version == MQTT_5_0:
-            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=self._told(reason))))
+            frame = encode(Connack(False, reason_code, ConnackProperties(reason_string=self._reason_string(reason))))
             if len(frame) > self.maximum_packet_size:
                 frame = encode(Connack(False, reason_code))  # MQTT-3.2.2-19
             if len(frame) <= self.maximum_packet_size:
                 self.write(frame)
         elif connack_return_code(reason_code) is not None:
             self.send(Connack(False, reason_code))
-        self.close(Ending(reason_code, reason))
+        self.close(CloseReason(reason_code, reason))
 
     def refuse_broken(self, reason_code: int, reason: str, version: int | None) -> None:
         """Answer what was to be a CONNECT and is none. ``version`` is what the decoder has read of it."""
@@ -407,19 +409,19 @@ class Connection:
             self.refuse(reason_code, reason)
         else:
             # No MQTT at all, perhaps: say nothing.
-            self.close(Ending(reason_code, reason))
+            self.close(CloseReason(reason_code, reason))
 
     def detail(self, code: ReasonCode) -> ReasonCode:
         """A reason code that changes nothing, for those who asked for details: to the others it is a success."""
         return code if self.wants_reasons else ReasonCode.SUCCESS
 
-    def _told(self, reason: str) -> str | None:
+    def _reason_string(self, reason: str) -> str | None:
         """Reasons in words go to those who asked for them: some small clients cannot read such a packet."""
         return reason if self.wants_reasons else None
 
 
 @attrs.define(eq=False)
-class Verification:
+class PendingAuth:
     """A verdict that is being waited for.
 
     ``packet`` is the CONNECT, None when a client that is in shows another token. ``held`` is what came behind the

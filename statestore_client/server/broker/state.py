@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.records import WillRecord
     from statestore_client.server.broker.reports import BrokerEvents
-    from statestore_client.server.broker.session import Connection, Verification
+    from statestore_client.server.broker.session import Connection, PendingAuth
     from statestore_client.server.journal import Journal
 
-__all__ = ["Awaited", "PendingDisconnect", "State"]
+__all__ = ["AwaitedSessions", "PendingDisconnect", "State"]
 
 
 @attrs.frozen(eq=False)
@@ -43,7 +43,7 @@ class PendingDisconnect:
 
 
 @attrs.define(eq=False)
-class Awaited:
+class AwaitedSessions:
     """``sessions`` outlive their connections; some of them may have a client, or be over, by now.
     ``wills`` by client identifier are what is left of other sessions: nothing else of them survives their server.
     """
@@ -76,7 +76,7 @@ class State:
     subscriptions: SubscriptionIndex = attrs.Factory(SubscriptionIndex)
     background: BackgroundWork = attrs.Factory(BackgroundWork)
     timers: Timers = attrs.Factory(Timers)
-    awaited: Awaited = attrs.Factory(Awaited)
+    awaited: AwaitedSessions = attrs.Factory(AwaitedSessions)
     counters: Counters = attrs.Factory(Counters)
     connections: dict[Connection, None] = attrs.Factory(dict)  # in the order of arrival
     connection_quotas: ConnectionQuotas = attrs.field(init=False)
@@ -91,7 +91,7 @@ class State:
     applications: Applications = attrs.Factory(Applications)
     gatekeeper: Gatekeeper | None = None  # None: everybody may do everything
     events: BrokerEvents | None = None
-    released: list[tuple[Verification, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
+    released: list[tuple[PendingAuth, Verdict]] = attrs.Factory(list)  # that were held, for the broker to go on with
 
     def __attrs_post_init__(self) -> None:
         self.connection_quotas = ConnectionQuotas(self.limits)

@@ -54,7 +54,7 @@ class SubscribeHandler:
             refusal = Refusal(ReasonCode.MALFORMED_PACKET, TOO_MANY_LEVELS)
         if refusal is not None:
             self._state.pending_disconnects.append(PendingDisconnect(session, refusal.reason_code, refusal.reason))
-            self._tell(session, packet, [refusal.reason_code] * len(packet.subscriptions))
+            self._notify(session, packet, [refusal.reason_code] * len(packet.subscriptions))
             return
         identifier = packet.properties.subscription_id
         ids = () if identifier is None else (identifier,)
@@ -72,9 +72,9 @@ class SubscribeHandler:
             codes.append(code)
         connection.send(Suback(packet.packet_id, tuple(codes)))
         self._router.send_pending(session, now)
-        self._tell(session, packet, codes)
+        self._notify(session, packet, codes)
 
-    def _tell(self, session: Session, packet: Subscribe, codes: Sequence[int]) -> None:
+    def _notify(self, session: Session, packet: Subscribe, codes: Sequence[int]) -> None:
         if self._state.events is not None:
             for asked, code in zip(packet.subscriptions, codes, strict=True):
                 self._state.events.subscribed(session.client_id, asked.topic_filter, code if code < _REFUSED else None)

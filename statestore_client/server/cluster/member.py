@@ -2,8 +2,9 @@
 
 The program tells what happens (:meth:`ClusterMember.receive`, :meth:`ClusterMember.tick`, …), then takes :attr:`output`
 and :attr:`events`. Entries come in the order of the log, each once; what has been appended must arrive here or be told
-with :meth:`ClusterMember.failed`. Before anything is said to clients the program asks :meth:`ClusterMember.may_speak`,
-with the clock read for that; what depends on a batch waits for :class:`BatchWritten` as well.
+with :meth:`ClusterMember.failed`. Before it says anything to clients the program calls
+:meth:`ClusterMember.holds_lease`, with the clock read for that; what depends on a batch waits for :class:`BatchWritten`
+as well.
 
 ``now.monotonic`` must go on while the machine sleeps (``CLOCK_BOOTTIME``): a lease ends meanwhile.
 
@@ -269,21 +270,21 @@ class ClusterMember:
 
     @property
     def sent(self) -> int:
-        """The number of the own epoch's entry that was sent last: see :meth:`may_speak`."""
+        """The number of the own epoch's entry that was sent last: see :meth:`holds_lease`."""
         return 0 if self._ownership is None else self._ownership.sent
 
-    def may_speak(self, now: Instant, since: int) -> bool:
+    def holds_lease(self, now: Instant, since: int) -> bool:
         """Whether that may be said to clients, at this moment, which was decided when :attr:`sent` was ``since``."""
-        return self._ownership is not None and self._ownership.may_speak(now.monotonic, since)
+        return self._ownership is not None and self._ownership.holds_lease(now.monotonic, since)
 
     def may_pulse(self, now: Instant) -> bool:
         """Whether to give others signs of life: not if the log does not take entries of this server any more."""
         return self._ownership is not None and not self._ownership.is_stuck(now.monotonic)
 
-    def ask_to_speak(self, now: Instant, since: int) -> None:
+    def renew_lease(self, now: Instant, since: int) -> None:
         """There is something to be said, which was decided when :attr:`sent` was ``since``."""
         if self._ownership is not None:
-            self._ownership.ask_to_speak(now, since)
+            self._ownership.renew_lease(now, since)
 
     @property
     def may_write(self) -> bool:

@@ -71,7 +71,7 @@ class Ownership:
         """The number of the entry of this epoch that was sent last."""
         return self._fence.seq + len(self._under_way)
 
-    def may_speak(self, now: float, since: int) -> bool:
+    def holds_lease(self, now: float, since: int) -> bool:
         """Whether no other life can be the owner yet, or a later entry than ``since`` came back valid: what is to be
         said was decided when that one was the last.
         """
@@ -90,7 +90,7 @@ class Ownership:
         """
         return not (self.is_writing or self.is_handing_over) and now >= self._silent_until
 
-    def ask_to_speak(self, now: Instant, since: int) -> None:
+    def renew_lease(self, now: Instant, since: int) -> None:
         """Something is to be said that was decided when ``since`` was the last entry, and the lease is over."""
         if not self.is_handing_over and now.monotonic >= self._lease_until:
             self._wanted = since if self._wanted is None else max(since, self._wanted)

@@ -1,8 +1,8 @@
 """One area at one site: its entries, the keys that the site keeps alive in it, and who follows it.
 
 What is taken, from wherever, is published to the subscribers at once and, if it began here, waits to be sent to peers:
-:meth:`Area.take_news`. What a peer has sent is sent on by who received it. Nothing here waits, and an entry that is
-refused, or a subscriber that does not keep up, changes nothing for the others.
+:meth:`Area.take_local_changes`. What a peer has sent is sent on by who received it. Nothing here waits, and an entry
+that is refused, or a subscriber that does not keep up, changes nothing for the others.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Area:
             self._news[key] = entry if key not in self._news else self.store.get(key) or entry
         return result
 
-    def take_news(self) -> dict[str, Value]:
+    def take_local_changes(self) -> dict[str, Value]:
         """What began here since the last call, for the peers."""
         news, self._news = self._news, {}
         return news

@@ -223,14 +223,14 @@ class SiteSettings:
 
 
 class Members:
-    """``replicas`` are told who comes and goes. ``send`` takes a connection and a message, ``tell`` an event."""
+    """``replicas`` are told who comes and goes. ``send`` takes a connection and a message, ``emit`` an event."""
 
     def __init__(
         self,
         settings: SiteSettings,
         replicas: Mapping[str, Replica],
         send: Callable[[LinkId, Message], None],
-        tell: Callable[[SiteEvent], None],
+        emit: Callable[[SiteEvent], None],
         random: Random,
         now: float,
     ) -> None:
@@ -238,7 +238,7 @@ class Members:
         self._settings = settings
         self._replicas = replicas
         self._send = send
-        self._tell = tell
+        self._emit = emit
         self._random = random
         self._heartbeat_at = now
         self._known: dict[str, int] = {}  # incarnation of each name that was ever a peer
@@ -341,7 +341,7 @@ class Members:
         if refusal is not None:
             # Whether two living sites have the name shows when the other one is heard again.
             if refusal.reason is not RefusalReason.NAME_IN_USE:
-                self._tell(HelloRefused(link_id, hello.name, refusal.reason, refusal.text))
+                self._emit(HelloRefused(link_id, hello.name, refusal.reason, refusal.text))
             if link is not None:
                 link.has_failed = True
                 link.hello_later(now, self._random)
@@ -402,7 +402,7 @@ class Members:
             may_pass = message.reason == RefusalReason.NAME_IN_USE and link.hellos <= QUICK_HELLOS
             if not may_pass:
                 link.has_failed = True
-                self._tell(HelloRefused(link.id, "", message.reason, message.text))
+                self._emit(HelloRefused(link.id, "", message.reason, message.text))
             link.hello_later(now, self._random)
 
     def left(self, link: SiteLink, now: float) -> None:

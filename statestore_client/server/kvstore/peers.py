@@ -194,7 +194,7 @@ class Synced:
 
 
 @attrs.frozen
-class PeerWanted:
+class PeerRequested:
     """A client asks the site to dial an address, or to hang up: do it, and answer request ``id`` on ``link``."""
 
     link: LinkId
@@ -203,4 +203,4 @@ class PeerWanted:
     is_wanted: bool
 
 
-SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | AreaFull | MalformedMessage | Synced | PeerWanted
+SiteEvent: TypeAlias = PeerChanged | HelloRefused | NameInUse | AreaFull | MalformedMessage | Synced | PeerRequested

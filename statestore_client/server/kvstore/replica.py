@@ -142,7 +142,7 @@ FULL_S: Final = 300.0
 _MOST: Final = 4_096
 
 
-class KeysWithoutRoom:
+class RejectedKeys:
     """Of one area. Moments are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ _APART_S: Final = 1.0
 _SLOT_S: Final = 30.0
 
 
-class Wires(Protocol):
+class PeerTransport(Protocol):
     """How messages leave a site."""
 
     def send(self, peer: str, message: Message) -> None:
@@ -195,7 +195,7 @@ class Wires(Protocol):
     def flood(self, peer: str, area: str, path: Path, entries: Mapping[str, Value]) -> None:
         """The same for a flood, which gets its number there."""
 
-    def tell(self, event: SiteEvent) -> None:
+    def emit(self, event: SiteEvent) -> None:
         """Something that the program may want to know."""
 
     def next_id(self) -> int:
@@ -246,7 +246,7 @@ class Replica:
         self,
         area: Area,
         site: str,
-        wires: Wires,
+        wires: PeerTransport,
         random: Random,
         rate: FloodRate | None,
         slots: SyncSlots,
@@ -265,7 +265,7 @@ class Replica:
         self._wires = wires
         self._random = random
         self._limiter = FloodLimiter(rate)
-        self._without_room = KeysWithoutRoom()
+        self._without_room = RejectedKeys()
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Replica:
         peer = self.peers.get(name)
         if peer is None:
             self.peers[name] = SitePeer(name, PeerStatus(now), has_ranges, turn_at)
-            self._tell(PeerChanged(self.area, name, None, PeerState.IDLE))
+            self._emit(PeerChanged(self.area, name, None, PeerState.IDLE))
             return
         self.disconnect(name, now)
         peer.is_connected, peer.has_ranges, peer.turn_at = True, has_ranges, turn_at
@@ -298,7 +298,7 @@ class Replica:
         """The peer is not wanted any more."""
         peer = self.peers.pop(name)
         self._end_sync(peer)
-        self._tell(PeerChanged(self.area, name, peer.status.state, None))
+        self._emit(PeerChanged(self.area, name, peer.status.state, None))
 
     def missed(self, name: str, now: float) -> None:
         """Updates of the peer were lost on the way: compare soon."""
@@ -322,11 +322,11 @@ class Replica:
             self._end_sync(peer)
             peer.check_at = float("inf")
         if peer.status.happens(event, now):
-            self._tell(PeerChanged(self.area, peer.name, before, peer.status.state))
+            self._emit(PeerChanged(self.area, peer.name, before, peer.status.state))
 
-    def _tell(self, change: PeerChanged) -> None:
+    def _emit(self, change: PeerChanged) -> None:
         self.peer_changes += 1
-        self._wires.tell(change)
+        self._wires.emit(change)
 
     def fail(self, peer: SitePeer, now: float) -> None:
         """A request to the peer failed."""
@@ -342,7 +342,7 @@ class Replica:
         sync is made at a time: call it again while :meth:`next_deadline` is not later.
         """
         self.contents.tick(now)
-        self.publish(self.contents.take_news(), (), now)
+        self.publish(self.contents.take_local_changes(), (), now)
         for peer in self.peers.values():
             deadline = None if peer.session is None else peer.session.deadline
             if deadline is not None and deadline <= now:
@@ -488,7 +488,7 @@ class Replica:
         if without_room:
             peer.had_no_room = True
             if self._without_room.add(without_room, now):
-                self._wires.tell(AreaFull(self.area, self._store.summary(), self._store.limits))
+                self._wires.emit(AreaFull(self.area, self._store.summary(), self._store.limits))
         if merged.is_inconsistent and not self._without_room.explain(merged.reasons, now):
             self._happens(peer, PeerEvent.INCONSISTENCY_DETECTED, now)
             peer.turn_at = now

@@ -19,8 +19,8 @@ from statestore_client.server.kvstore.peers import (
     LinkId,
     MalformedMessage,
     NameInUse,
+    PeerRequested,
     PeerState,
-    PeerWanted,
     SiteEvent,
     Synced,
     SyncSlots,
@@ -79,7 +79,7 @@ class Site:
             area.name: Replica(area, settings.name, self, random, settings.flood_rate, self.sync_slots)
             for area in areas
         }
-        self.members: Members = Members(settings, self.replicas, self.answer, self.tell, random, now)
+        self.members: Members = Members(settings, self.replicas, self.answer, self.emit, random, now)
         self._links = self.members.links
         self.held: HeldRequests = HeldRequests(settings.incarnation, self.replicas, self._links, self.answer)
 
@@ -90,7 +90,7 @@ class Site:
         self._last_id += 1
         return self._last_id
 
-    def tell(self, event: SiteEvent) -> None:
+    def emit(self, event: SiteEvent) -> None:
         """For the program."""
         self.events.append(event)
 
@@ -127,7 +127,7 @@ class Site:
         try:
             message = decode(data)
         except RemoteProtocolError as error:
-            self.tell(MalformedMessage(link_id, str(error)))
+            self.emit(MalformedMessage(link_id, str(error)))
             request = request_in(data)
             if request is not None:
                 code, request_id = request
@@ -152,15 +152,15 @@ class Site:
                 self.answer(link_id, HelloWanted())
             return
         if user is not None and user != link.name:  # a route that has a new owner
-            self.tell(MalformedMessage(link_id, f"it speaks for {link.name!r}, and has another key"))
+            self.emit(MalformedMessage(link_id, f"it speaks for {link.name!r}, and has another key"))
             return
         link.heard_at, link.has_spoken = now, True
         if self._links.has_rival(link.name):
-            self.tell(NameInUse(link.name))
+            self.emit(NameInUse(link.name))
         try:
             self._receive(link, link.name, message, now)
         except RemoteProtocolError as error:
-            self.tell(MalformedMessage(link_id, str(error)))
+            self.emit(MalformedMessage(link_id, str(error)))
 
     def _receive_of_client(self, link_id: LinkId, message: Message, now: float) -> bool:
         """Whether it is something that clients ask for."""
@@ -170,7 +170,7 @@ class Site:
             case GetSummary():
                 self.answer(link_id, summary_of(message.id, self.settings, self.replicas, now))
             case ChangePeer():
-                self.tell(PeerWanted(link_id, message.id, message.url, message.is_wanted))
+                self.emit(PeerRequested(link_id, message.id, message.url, message.is_wanted))
             case _ if isinstance(message, ClientRequest):
                 reply = answer_client(self.replicas.get(message.area), self.settings.name, message, now)
                 self.answer(link_id, reply)
@@ -225,7 +225,7 @@ class Site:
         self.held.tick(now)
         if not self._is_synced and self._is_ready(now):
             self._is_synced = True
-            self.tell(Synced())
+            self.emit(Synced())
 
     def _is_ready(self, now: float) -> bool:
         links = tuple(self._links)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import Connect, ReasonCode
 from statestore_client.server.runtime.clock import Alarm
-from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe, Throttle, Turns
+from statestore_client.server.runtime.fairness import SLICE_S, ConcurrencyProbe, RoundRobin, Throttle
 from statestore_client.server.runtime.observability.logs import (
     LOGGER,
     RefusalLog,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from statestore_client.mqtt.packets import Packet
-    from statestore_client.server.broker import Broker, Connection, Credentials, Verdict, Verification
+    from statestore_client.server.broker import Broker, Connection, Credentials, PendingAuth, Verdict
     from statestore_client.server.runtime.clock import CallAt, Clock
     from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.storage import GroupCommit
@@ -92,7 +92,7 @@ class BrokerDriver:
         self._links: dict[Connection, ClientLink] = {}
         self._former: dict[Connection, ClientLink] = {}  # of brokers that were replaced
         self._alarm = Alarm(call_at or loop.call_at, self._tick)
-        self.turns: Turns = Turns(loop)
+        self.turns: RoundRobin = RoundRobin(loop)
         self._works = False
         self._concurrency = ConcurrencyProbe()
         self._flushes_at = 0.0  # when to write what was caused meanwhile, at the latest; 0 if nothing waits
@@ -196,7 +196,7 @@ class BrokerDriver:
         if link is not None:
             link.abort()
 
-    def verified(self, verification: Verification, verdict: Verdict) -> None:
+    def verified(self, verification: PendingAuth, verdict: Verdict) -> None:
         """A verdict that took time. The peer may have left long ago."""
         connection = verification.connection
         link = self._links.get(connection)
@@ -290,10 +290,10 @@ class BrokerDriver:
         later than a turn, however many they are.
         """
         if not self._flushes_at:
-            self._flushes_at = now + TURN_S
+            self._flushes_at = now + SLICE_S
             self._loop.call_soon(self._flush_now)
         elif now >= self._flushes_at:
-            self._flushes_at = now + TURN_S
+            self._flushes_at = now + SLICE_S
             self.flush()
 
     def _flush_now(self) -> None:
@@ -316,7 +316,7 @@ class BrokerDriver:
 
     def _work(self) -> bool:
         """Let the broker go on with what was too much for one call, for a turn."""
-        broker, ends = self.broker, time.monotonic() + TURN_S
+        broker, ends = self.broker, time.monotonic() + SLICE_S
         with contained("the broker failed at its work"):
             while broker.has_work and not self._is_closing and time.monotonic() < ends:
                 broker.work(self._clock())

@@ -1,7 +1,7 @@
 """Which client is served next. One client, or one message to thousands, must not stop everybody else.
 
 The event loop hands over whatever the sockets have, all of them in one round. What arrives is served at once, but only
-for a moment (:data:`TURN_S`); who has more to do then queues here, and in each round of the event loop the queue gets
+for a moment (:data:`SLICE_S`); who has more to do then queues here, and in each round of the event loop the queue gets
 about as long as one of them. So whoever sends little waits for little, however many others send a lot.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker import BrokerLimits
 
 #: How long one is served before the others get their turn, in seconds. Longer only by the last packet.
-TURN_S: Final = 0.002
+SLICE_S: Final = 0.002
 
 #: What all that queue get together, in one round of the event loop.
 _ROUND_S: Final = 0.004
@@ -36,7 +36,7 @@ _MOMENT_S: Final = 0.001
 Turn: TypeAlias = Callable[[], bool]
 
 
-class Turns:
+class RoundRobin:
     """A queue of those who have more to do. Invariant: nobody is in it twice; whoever adds sees to it."""
 
     __slots__ = ("_is_scheduled", "_loop", "_queue")

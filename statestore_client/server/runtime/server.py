@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker import BrokerEvents, Counters
     from statestore_client.server.journal import Journal
     from statestore_client.server.runtime.monitor.service import MonitorService
-    from statestore_client.server.runtime.replication.lives import Lives
+    from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
@@ -73,7 +73,7 @@ class Server:
         settings = self._settings = settings or ServerSettings()
         self._endpoints = settings.endpoints
         self._endpoints.check(has_tls=settings.tls is not None)
-        self.replication: Lives | None = None if settings.log is None else _lives(settings.log, self)
+        self.replication: ReplicatedServer | None = None if settings.log is None else _lives(settings.log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
         # Keys and names that are made of it must not repeat from one process to the next, or be guessed.
         self._random = random or SystemRandom()
@@ -93,12 +93,12 @@ class Server:
         self._bridge: SiteBridge | None = None
         self._failed = asyncio.Event()
         self.failure: StateStoreError | None = None
-        self._service, self._broker = self.new_machines(None if self._disk is None else self._disk.journal)
+        self._service, self._broker = self.build_state(None if self._disk is None else self._disk.journal)
         self._driver: BrokerDriver | None = None
         self._listeners: Listeners | None = None
         self._look: asyncio.TimerHandle | None = None
 
-    def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
+    def build_state(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
         """An empty broker with an empty store inside, which write into the journal."""
         has_bridge = self._settings.site is not None and self._settings.site.has_bridge
         guard = threading.RLock()  # noqa: TID251 - of one thread, which never waits for it
@@ -319,25 +319,25 @@ class Server:
 
     # -- what keeps the data ------------------------------------------------------------------------------------------
 
-    def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
+    def on_active(self, service: StateStoreService, broker: Broker) -> None:
         """This server is active now, with these."""
         self._service, self._broker = service, broker
         try:
             self._open_site()
         except SettingsError as error:
-            self.cannot_go_on(error)
+            self.on_fatal_error(error)
         if self._driver is not None:
             self._open_bridge(self._driver)
 
-    def machines_end(self) -> None:
+    def on_inactive(self) -> None:
         """It is not any more."""
         self._close_site()
 
     def _fail(self, error: Exception) -> None:
         """The disk cannot be written any more."""
-        self.cannot_go_on(error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error)))
+        self.on_fatal_error(error if isinstance(error, DataDirectoryError) else DataDirectoryError(str(error)))
 
-    def cannot_go_on(self, error: StateStoreError) -> None:
+    def on_fatal_error(self, error: StateStoreError) -> None:
         """Nothing can be written any more. The owner of the server is to stop it."""
         self.failure = error
         log_event(logging.CRITICAL, "the server cannot go on", reason=error.message)
@@ -380,8 +380,8 @@ class Server:
             self._disk.close()
 
 
-def _lives(log: ReplicaSettings, server: Server) -> Lives:
+def _lives(log: ReplicaSettings, server: Server) -> ReplicatedServer:
     # The client of the log takes a while to import, and most servers do without.
-    from statestore_client.server.runtime.replication.lives import Lives
+    from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 
-    return Lives(log, server)
+    return ReplicatedServer(log, server)

@@ -24,13 +24,13 @@ from statestore_client.server.kvstore.peers import (
     MalformedMessage,
     NameInUse,
     PeerChanged,
-    PeerWanted,
+    PeerRequested,
     Synced,
 )
 from statestore_client.server.kvstore.replica import FloodRate
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.clock import Alarm
-from statestore_client.server.runtime.fairness import TURN_S
+from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.settings import MAX_DIALLED
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
@@ -248,7 +248,7 @@ class SitePeering:
         self._send()
         events, self.site.events = self.site.events, []
         for event in events:
-            if isinstance(event, PeerWanted):
+            if isinstance(event, PeerRequested):
                 self._change_peer(event)
             self._report(event)
             self._on_event(event)
@@ -258,7 +258,7 @@ class SitePeering:
                 self._report_own(area.name, each)
                 self._on_event(each)
 
-    def _change_peer(self, wanted: PeerWanted) -> None:
+    def _change_peer(self, wanted: PeerRequested) -> None:
         """A client asks for it."""
         answer: SetResult | Failure = SetResult(wanted.id, {})
         try:
@@ -326,7 +326,7 @@ class SitePeering:
                 )  # fmt: skip
             case MalformedMessage(link=link, error=error):
                 logger.debug("site %s: %s sent what is not of this protocol: %s", name, link, error)
-            case PeerWanted(link=link, url=url, is_wanted=is_wanted):
+            case PeerRequested(link=link, url=url, is_wanted=is_wanted):
                 logger.info("site %s: a client has it %s %s", name, "dial" if is_wanted else "hang up", url)
             case Synced():
                 logger.info("site %s: synced with every peer that was known at the start, or tried to", name)
@@ -396,7 +396,7 @@ class SiteBridge:
         """Go on for a turn."""
         if self._is_closed or self._driver.is_closing:
             return False
-        ends = monotonic() + TURN_S
+        ends = monotonic() + SLICE_S
         bridge, broker, now = self.bridge, self._driver.broker, self._clock()
         has_told = False
         while bridge.has_work and monotonic() < ends and not broker.is_busy:

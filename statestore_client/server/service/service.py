@@ -57,11 +57,11 @@ from statestore_client.mqtt.packets.types import Publish, PublishProperties, Rea
 from statestore_client.server.broker.application import (
     NO_RESPONSE_TOPIC,
     Deliver,
-    Deny,
+    DisconnectClient,
     Drop,
-    Kick,
+    InOrder,
+    ReportDenial,
     Route,
-    Series,
     refuse_response_topic,
 )
 from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
@@ -88,10 +88,10 @@ from statestore_client.wire.protocol import (
 )
 from statestore_client.wire.replies import (
     OK,
+    ErrorReply,
     Keys,
     Notification,
     Operation,
-    Refused,
     Reply,
     encode_notification,
     encode_reply,
@@ -434,7 +434,7 @@ class StateStoreService:
         """Carry out a request: the response first, then the notifications that it caused."""
         if message.topic != COMMAND_TOPIC:
             self._counters["kicked"] += 1
-            return (Kick(client_id, ReasonCode.NOT_AUTHORIZED, "notifications are the server's to send"),)
+            return (DisconnectClient(client_id, ReasonCode.NOT_AUTHORIZED, "notifications are the server's to send"),)
         properties = message.properties
         response_topic, correlation_data = properties.response_topic, properties.correlation_data
         if response_topic is None:
@@ -444,8 +444,11 @@ class StateStoreService:
             return (refusal,)
         if self._may_be_answered_on is not None and not self._may_be_answered_on(client_id, response_topic):
             self._counters["kicked"] += 1
-            denial = Deny(client_id, ReasonCode.NOT_AUTHORIZED, "publish", response_topic)
-            return (denial, Kick(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"))
+            denial = ReportDenial(client_id, ReasonCode.NOT_AUTHORIZED, "publish", response_topic)
+            return (
+                denial,
+                DisconnectClient(client_id, ReasonCode.NOT_AUTHORIZED, "this response topic is not permitted"),
+            )
         if properties.message_expiry == 0:
             return self._drop(client_id, "expired", "the request has expired: its message expiry is 0")
         if message.qos != QOS or correlation_data is None:
@@ -468,7 +471,7 @@ class StateStoreService:
             self._tokens.write()
         timestamp, token, is_marked = request_properties(message.properties.user_properties)
         command: Command | None = None
-        denials: tuple[Deny, ...] = ()
+        denials: tuple[ReportDenial, ...] = ()
         fingerprint: int | None = None  # of what is remembered
         if len(correlation_data) > _LONG_CORRELATION_DATA:
             correlation_data = sha256(correlation_data).digest()
@@ -491,11 +494,11 @@ class StateStoreService:
                 command = attrs.evolve(command, persist=True)
             outcome = self._execute(client_id, user, command, timestamp, token, now)
         except ServerError as error:
-            outcome = Outcome(Refused(error.with_traceback(None)), is_kept=self._keeps_all)
+            outcome = Outcome(ErrorReply(error.with_traceback(None)), is_kept=self._keeps_all)
         reply = outcome.reply
         if command is not None:
             self._counters[_REQUESTS[type(command)]] += 1
-        if type(reply) is Refused:
+        if type(reply) is ErrorReply:
             self._counters[f"refusals.{type(reply.error).__name__}"] += 1
             denials = _denials(client_id, command, reply.error)
         payload = _OK if reply is OK else self._encoded(reply, message.payload)
@@ -503,14 +506,14 @@ class StateStoreService:
             self._responses.put(request, fingerprint, payload, outcome.version, now.monotonic, is_kept=outcome.is_kept)
         is_kept = outcome.is_kept and type(command) in _WRITES
         response = self._response(message.properties, payload, outcome.version, is_kept=is_kept)
-        quota = reply.error.quota if type(reply) is Refused and isinstance(reply.error, QuotaExceededError) else None
+        quota = reply.error.quota if type(reply) is ErrorReply and isinstance(reply.error, QuotaExceededError) else None
         if quota is not None and self._dialect is _SERVICE:
             # Beside the text that all SDKs know. An answer that is repeated is without it: the payload is remembered.
             told = (*self._status, (STATUS_MESSAGE, quota))
             response = _reply(message.properties, payload, told, is_fleeting=not is_kept)
         if len(payload) > _SHORT and (problem := self._misfit(client_id, response.message)) is not None:
             self._counters["refusals.AnswerTooLarge"] += 1
-            payload = self._encoded(Refused(UnknownServerError(problem)), message.payload)
+            payload = self._encoded(ErrorReply(UnknownServerError(problem)), message.payload)
             response = self._response(message.properties, payload, None, is_kept=False)
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
@@ -572,13 +575,13 @@ class StateStoreService:
 
     def _encoded(self, reply: Reply, request: bytes) -> bytes:
         """In the words of the dialect. What the document says of KEYNOTIFY holds for one that cannot be read, too."""
-        is_odd = self._dialect is Dialect.DOCUMENT and type(reply) is Refused and is_key_notify(request)
+        is_odd = self._dialect is Dialect.DOCUMENT and type(reply) is ErrorReply and is_key_notify(request)
         return encode_reply(reply, self._dialect, to_key_notify=is_odd)
 
     def _bad_request(self, message: Publish, why: str) -> Effect:
         self._counters["bad_requests"] += 1
         properties = message.properties
-        payload = self._encoded(Refused(RequestSyntaxError()), message.payload)
+        payload = self._encoded(ErrorReply(RequestSyntaxError()), message.payload)
         if self._dialect is Dialect.DOCUMENT:
             return _reply(properties, payload, (), is_fleeting=True)
         status = ((STATUS, "400"), (PROTOCOL_VERSION, "1.0"), (STATUS_MESSAGE, why))
@@ -596,7 +599,7 @@ class StateStoreService:
 
     def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
         """One series for each change of a key: its observers hear of the changes in order, whoever made them."""
-        return [Series(same[0].key, self._series(same)) for same in _together(changes)]
+        return [InOrder(same[0].key, self._series(same)) for same in _together(changes)]
 
     def _series(self, changes: Sequence[Change]) -> Iterator[Effect]:
         """Carried out a part at a time: by then somebody else may be connected under the client identifier."""
@@ -677,12 +680,12 @@ def _any_size(client_id: str) -> int:
     return MAX_PACKET_SIZE
 
 
-def _denials(client_id: str, command: Command | None, error: ServerError) -> tuple[Deny, ...]:
+def _denials(client_id: str, command: Command | None, error: ServerError) -> tuple[ReportDenial, ...]:
     code = _DENIALS.get(type(error))
     if code is None or command is None:
         return ()
     what = command.pattern if isinstance(command, Scan) else command.key
-    return (Deny(client_id, code, _ACTIONS.get(type(command), "write"), _shown(what)),)
+    return (ReportDenial(client_id, code, _ACTIONS.get(type(command), "write"), _shown(what)),)
 
 
 def _shown(key: bytes) -> str:

@@ -34,7 +34,7 @@ import attrs
 from statestore_client.errors import InvalidArgumentError, RequestSyntaxError
 from statestore_client.server.journal import TIME, DamagedRecordError, Stream, TimeRecord, load, records_in
 from statestore_client.server.store.glob import Glob, compile_glob
-from statestore_client.server.store.keyspace import Entry, Kept, Keyspace
+from statestore_client.server.store.keyspace import Durability, Entry, Keyspace
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 
@@ -227,12 +227,12 @@ _RESERVED_MS: Final = 1_000
 
 
 #: Looking a member up in its enumeration takes as long as a call.
-_NOTHING: Final = Kept.NOTHING
-_VALUE: Final = Kept.VALUE
+_NOTHING: Final = Durability.NOTHING
+_VALUE: Final = Durability.VALUE
 
 
 @attrs.frozen
-class Mark:
+class Fence:
     """The fencing mark of a key whose value is forgotten. ``expires_at`` is monotonic seconds."""
 
     fence: HlcTimestamp
@@ -243,7 +243,7 @@ class Mark:
         return KeyRecord(None, self.fence, self.fence, None if self.expires_at == inf else self.expires_at)
 
 
-class Survival:
+class StoreJournal:
     """Writes down what is to survive. Without a journal, nothing does, and every call is without effect."""
 
     __slots__ = (
@@ -270,11 +270,11 @@ class Survival:
         self.keeps_all: Final = policy.keeps_all
         self._reserved: HlcTimestamp | None = None
         #: Of keys that are missing because their values were forgotten.
-        self.marks: dict[bytes, Mark] = {}
+        self.marks: dict[bytes, Fence] = {}
         #: Whether what the last command changed is there after a restart.
         self.is_kept: bool = True
 
-    def set(self, command: Set, entry: Entry | None, record: KeyRecord) -> Kept:
+    def set(self, command: Set, entry: Entry | None, record: KeyRecord) -> Durability:
         """A SET is applied; ``entry`` is as it was before. Returns what the disk has of the key from now on."""
         journal, keys, versions = self._journal, self._keys, self._versions
         if journal is None or keys is None or versions is None:
@@ -293,27 +293,27 @@ class Survival:
             return self._forget(journal, key, entry)
         if (
             entry is None
-            or entry.kept is not Kept.MARK
+            or entry.kept is not Durability.MARK
             or entry.fence != record.fence
             or entry.expires_at != record.expires_at
         ):
             keys.put(key, record.mark())
         self._note_version(journal, is_urgent=False)
-        return Kept.MARK
+        return Durability.MARK
 
     def removed(self, key: bytes, entry: Entry) -> None:
         """A key was deleted, or has expired; ``entry`` is as it was."""
         journal = self._journal
         if journal is not None:
-            self.is_kept = self.is_kept or entry.kept is Kept.VALUE
+            self.is_kept = self.is_kept or entry.kept is Durability.VALUE
             self._forget(journal, key, entry)
 
-    def _forget(self, journal: Journal, key: bytes, entry: Entry | None) -> Kept:
-        had = entry is not None and entry.kept is not Kept.NOTHING
+    def _forget(self, journal: Journal, key: bytes, entry: Entry | None) -> Durability:
+        had = entry is not None and entry.kept is not Durability.NOTHING
         if had:
             journal[Stream.KEYS].remove(key)
         self._note_version(journal, is_urgent=had)
-        return Kept.NOTHING
+        return Durability.NOTHING
 
     def _note_version(self, journal: Journal, *, is_urgent: bool) -> None:
         """``is_urgent``: the disk is waited for anyway."""
@@ -332,7 +332,7 @@ class Survival:
         """A mark was found without a value."""
         if record.fence is None:
             raise ValueError("neither a value nor a mark")
-        self.marks[key] = Mark(record.fence, inf if record.expires_at is None else record.expires_at)
+        self.marks[key] = Fence(record.fence, inf if record.expires_at is None else record.expires_at)
 
     def shorten_marks(self, stopped_at: float) -> list[tuple[bytes, float]]:
         """The server that had the values wrote last at ``stopped_at`` (monotonic seconds). Returns which marks end
@@ -343,7 +343,7 @@ class Survival:
         long = [(key, mark.expires_at) for key, mark in self.marks.items() if mark.expires_at > ends_at + 1]
         for key, _ in long:
             fence = self.marks[key].fence
-            self.marks[key] = Mark(fence, ends_at)
+            self.marks[key] = Fence(fence, ends_at)
             if self._journal is not None:
                 # Written down, so that the next restart does not make it longer.
                 self._journal[Stream.KEYS].put(key, self.marks[key].record())
@@ -354,7 +354,7 @@ class Survival:
         mark = self.marks.get(key)
         return None if mark is None or mark.expires_at <= now else mark.fence
 
-    def take_mark(self, key: bytes, kept: Kept) -> float | None:
+    def take_mark(self, key: bytes, kept: Durability) -> float | None:
         """The key is set again, and has a mark of its own or, as the time of this one was over, none.
 
         Returns when this one would have ended, or has; None if there was none.
@@ -362,7 +362,7 @@ class Survival:
         mark = self.marks.pop(key, None)
         if mark is None:
             return None
-        if kept is Kept.NOTHING and self._journal is not None:
+        if kept is Durability.NOTHING and self._journal is not None:
             self._journal[Stream.KEYS].remove_lazily(key)
         return mark.expires_at
 
@@ -391,7 +391,7 @@ class StoreRecovery:
     """Fills the parts of a store, and writes nothing down before :meth:`go_on`."""
 
     _keyspace: Keyspace
-    _survival: Survival
+    _survival: StoreJournal
     _expiries: TimerHeap[tuple[float, bytes]]
     _clock: HybridLogicalClock
     _local_clock: LocalClock
@@ -455,10 +455,15 @@ class StoreRecovery:
                 self._keyspace.remove(key)
         elif entry is None:
             self._survival.marks.pop(key, None)
-            self._keyspace.add(key, Entry(value, record.version, record.fence, after, Kept.VALUE, record.user))
+            self._keyspace.add(key, Entry(value, record.version, record.fence, after, Durability.VALUE, record.user))
         else:
             self._keyspace.replace_value(key, entry, value, record.user)
-            entry.version, entry.fence, entry.expires_at, entry.kept = record.version, record.fence, after, Kept.VALUE
+            entry.version, entry.fence, entry.expires_at, entry.kept = (
+                record.version,
+                record.fence,
+                after,
+                Durability.VALUE,
+            )
         self._reschedule(key, before, inf if after is None else after)
 
     def _remove(self, key: bytes) -> None:
@@ -489,9 +494,9 @@ class StoreRecovery:
 
 def _kept(entry: Entry) -> KeyRecord | None:
     record = KeyRecord(entry.value, entry.version, entry.fence, entry.expires_at, entry.user)
-    if entry.kept is Kept.NOTHING:
+    if entry.kept is Durability.NOTHING:
         return None
-    return record if entry.kept is Kept.VALUE else record.mark()
+    return record if entry.kept is Durability.VALUE else record.mark()
 
 
 def _damaged(error: Exception) -> DamagedRecordError:

@@ -219,7 +219,7 @@ class Observers:
 KEY_OVERHEAD_BYTES: Final = 320
 
 
-class Kept(IntEnum):
+class Durability(IntEnum):
     """What the disk has of a key."""
 
     NOTHING = 0
@@ -238,14 +238,14 @@ class Entry:
         version: HlcTimestamp,
         fence: HlcTimestamp | None,
         expires_at: float | None,
-        kept: Kept,
+        kept: Durability,
         user: str | None = None,
     ) -> None:
         self.value: bytes = value
         self.version: HlcTimestamp = version
         self.fence: HlcTimestamp | None = fence  # the fencing token that protects the key
         self.expires_at: float | None = expires_at  # monotonic seconds
-        self.kept: Kept = kept  # what the disk has of it
+        self.kept: Durability = kept  # what the disk has of it
         self.user: str | None = user  # who wrote it last; see Keyspace.replace_value
 
 

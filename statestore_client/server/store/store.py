@@ -39,17 +39,17 @@ from statestore_client.errors import (
 )
 from statestore_client.server.store.durability import (
     KEEP_ALL,
+    Fence,
     KeyRecord,
     LocalClock,
-    Mark,
     Persistence,
+    StoreJournal,
     StoreRecovery,
-    Survival,
 )
 from statestore_client.server.store.keyspace import (
     Change,
+    Durability,
     Entry,
-    Kept,
     Keyspace,
     Observers,
     Outcome,
@@ -67,11 +67,11 @@ from statestore_client.wire.replies import (
     MISSING,
     NOT_APPLIED,
     OK,
+    ErrorReply,
     Found,
     Keys,
     Notification,
     Operation,
-    Refused,
     Reply,
 )
 
@@ -132,7 +132,7 @@ CHANGES_AT_ONCE: Final = 5_000
 _DELETED: Final = Notification(Operation.DELETE)
 
 #: Looking a member up in its enumeration takes as long as a call.
-_NOT_KEPT: Final = Kept.NOTHING
+_NOT_KEPT: Final = Durability.NOTHING
 _DEFAULT_LIMITS: Final = StoreLimits()
 
 
@@ -177,7 +177,7 @@ class StateStore:
         self._observer = observer
         self._clock = clock
         self._local_clock = LocalClock()
-        self._survival = Survival(journal, clock, self._local_clock, persistence)
+        self._survival = StoreJournal(journal, clock, self._local_clock, persistence)
         self._limits = limits
         self._dialect = dialect
         self._keyspace = Keyspace(limits)
@@ -206,7 +206,7 @@ class StateStore:
             self._check(command, request)
             reply, version = self._handlers[type(command)](command, request)
         except ServerError as error:
-            reply, version = Refused(error.with_traceback(None)), None
+            reply, version = ErrorReply(error.with_traceback(None)), None
         outcome = Outcome(reply, version, self._take_changes() if self._changes else (), survival.is_kept)
         if self._observer is not None:
             self._observer(self, command, request, outcome)
@@ -450,7 +450,7 @@ class StateStore:
 
     def _expires_at(self, key: bytes) -> float | None:
         """Of a key, or of the mark that one has left."""
-        found: Entry | Mark | None = self._keyspace.get(key) or self._survival.marks.get(key)
+        found: Entry | Fence | None = self._keyspace.get(key) or self._survival.marks.get(key)
         return None if found is None else found.expires_at
 
     def _expires_then(self, item: tuple[float, bytes]) -> bool:
@@ -516,14 +516,14 @@ class SiteStore(StateStore):
             return False
         version = self._clock.tick(now.wall_ms)
         if entry is None:
-            entry = Entry(value, version, None, None, Kept.NOTHING)
-            replaced = self._survival.take_mark(key, Kept.NOTHING)
+            entry = Entry(value, version, None, None, Durability.NOTHING)
+            replaced = self._survival.take_mark(key, Durability.NOTHING)
             self._keyspace.add(key, entry)
         else:
             replaced = entry.expires_at
         self._survival.removed(key, entry)  # nothing is kept of it, but its version never comes again
         self._keyspace.replace_value(key, entry, value, _NOBODYS)
-        entry.version, entry.fence, entry.expires_at, entry.kept = version, None, None, Kept.NOTHING
+        entry.version, entry.fence, entry.expires_at, entry.kept = version, None, None, Durability.NOTHING
         self._reschedule(key, replaced, None)
         self._notify(key, Notification(Operation.SET, value), version)
         return True

@@ -419,7 +419,7 @@ class ControlledServer(Server):
     def start_anew(self, *, tell: bool) -> None:
         """As if the server had been stopped and started, empty. Clients get a DISCONNECT if ``tell``."""
         self._check_alone()
-        self._service, self._broker = self.new_machines(None)
+        self._service, self._broker = self.build_state(None)
         driver = self._running()
         driver.start_anew(self._broker, tell=tell)
         self._open_bridge(driver)

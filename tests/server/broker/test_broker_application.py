@@ -18,7 +18,7 @@ from statestore_client.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from statestore_client.server.broker import Deliver, Effect, Kick, Route
+from statestore_client.server.broker import Deliver, DisconnectClient, Effect, Route
 from statestore_client.server.broker.router import Router
 
 
@@ -176,7 +176,10 @@ def test_kick(world: World, desk: Desk) -> None:
     watcher = world.client("w")
     watcher.subscribe("will")
     client = world.client("c", will=Will("will"), request_problem_information=1)
-    desk.effects = [Kick("c", ReasonCode.TOPIC_NAME_INVALID, "no such desk"), Kick("nobody", 0x80, "")]
+    desk.effects = [
+        DisconnectClient("c", ReasonCode.TOPIC_NAME_INVALID, "no such desk"),
+        DisconnectClient("nobody", 0x80, ""),
+    ]
     packet_id = client.publish("desk", b"", 1)
     puback, disconnect = client.received()
     assert puback == Puback(packet_id)
@@ -222,7 +225,7 @@ def test_a_fault_refuses_the_request_only(world: World, desk: Desk) -> None:
         Route(Publish("reply/#", b"", 1)),
         Route(Publish("", b"", 1)),
         Deliver("c", Publish("", b"", 1)),
-        Kick("c", 0x01, "no reason code of DISCONNECT"),
+        DisconnectClient("c", 0x01, "no reason code of DISCONNECT"),
     ],
 )
 def test_an_effect_that_mqtt_has_no_form_for_is_a_fault(world: World, desk: Desk, broken: Effect) -> None:

@@ -19,7 +19,7 @@ from statestore_client.mqtt.packets import (
     Subscription,
     Will,
 )
-from statestore_client.server.broker import Deliver, Series
+from statestore_client.server.broker import Deliver, InOrder
 from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.retained import Retained, RetainedCursor
@@ -63,7 +63,7 @@ def test_a_message_to_many_is_held_once() -> None:
 
 def test_a_payload_in_many_messages_is_held_once() -> None:
     """The value in notifications to several observers, each with its own topic, is held once, outboxes included."""
-    series = Series("key", (Deliver(f"c{n}", Publish(f"for/c{n}", MEGABYTE, 1)) for n in range(10)))
+    series = InOrder("key", (Deliver(f"c{n}", Publish(f"for/c{n}", MEGABYTE, 1)) for n in range(10)))
     world = World(application=Desk(series))
     clients = [world.client(f"c{number}") for number in range(10)]
     world.client("p").publish("desk", b"", 1)
@@ -196,7 +196,7 @@ def test_a_series_that_fails_is_a_fault_of_the_application() -> None:
         yield Deliver("c", Publish("for/c", b"1", 1))
         raise RuntimeError("in the middle")
 
-    world = World(application=Desk(Series("key", failing())))
+    world = World(application=Desk(InOrder("key", failing())))
     client = world.client("c")
     client.publish("desk", b"", 1)
     world.work()

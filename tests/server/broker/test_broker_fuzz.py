@@ -34,7 +34,7 @@ from statestore_client.mqtt.packets import (
     Will,
     WillProperties,
 )
-from statestore_client.server.broker import Admitted, Broker, Credentials, Refusal, Verdict, Verification
+from statestore_client.server.broker import Admitted, Broker, Credentials, PendingAuth, Refusal, Verdict
 
 IDS = st.integers(1, 4)
 TOPICS = st.sampled_from(["a", "a/b", "a/b/c", "$x", "b"])
@@ -224,7 +224,7 @@ def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[t
     gate = Gate(rules)
     world = World(gatekeeper=gate, connect_timeout_s=2)
     clients: dict[int, Client] = {}
-    open_questions: list[Verification] = []
+    open_questions: list[PendingAuth] = []
     for slot, what, argument in steps:
         client = clients.get(slot)
         if what in ("open", "enter") and isinstance(argument, Connect):
@@ -258,7 +258,7 @@ def test_nobody_gets_in_unjudged(rules: dict[str, frozenset[str]], steps: list[t
     check_gate(world, gate, {})
 
 
-def judge(broker: Broker, gate: Gate, question: Verification, verdict: object, world: World) -> None:
+def judge(broker: Broker, gate: Gate, question: PendingAuth, verdict: object, world: World) -> None:
     """Bring a verdict, in time or too late."""
     assert isinstance(verdict, Admitted | Refusal)
     if question.is_current:

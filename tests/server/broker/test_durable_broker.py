@@ -349,7 +349,7 @@ def test_a_subscription_that_was_replaced_by_one_of_qos_0(world: DurableWorld) -
     world.work()
     world.crash()
     assert world.back("r")[1] == []
-    assert Stream.WALKS.value not in world.storage.count()
+    assert Stream.CURSORS.value not in world.storage.count()
 
 
 def test_what_overtook_in_the_queue_stays_ahead(world: DurableWorld) -> None:

@@ -18,7 +18,7 @@ def puts(**records: bytes) -> WriteBatch:
     return WriteBatch((Changes(Stream.KEYS, tuple((key.encode(), data) for key, data in records.items()), ()),))
 
 
-class Lives:
+class ReplicatedServer:
     """All have one clock. ``log`` holds what was appended; entries are told at once, unless a test holds them back."""
 
     def __init__(self, *ids: str, now: float = 1000.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import msgpack
 import pytest
-from cluster_lives import Lives, puts
+from cluster_lives import ReplicatedServer, puts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def _packed(entry: LogEntry) -> bytes:
 @given(st.lists(entries, max_size=6))
 def test_lives_meet_them_with_typed_errors(hostile: list[LogEntry]) -> None:
     """Whatever comes after the first claim; a life that goes on does what is due."""
-    world = Lives("a", "b")
+    world = ReplicatedServer("a", "b")
     for server_id in ("a", "b"):
         member = world[server_id]
         member.receive(1, encode(CLAIM), world.instant)
@@ -78,7 +78,7 @@ def test_lives_meet_them_with_typed_errors(hostile: list[LogEntry]) -> None:
 
 def test_an_entry_of_the_own_life_that_it_has_not_written() -> None:
     """Somebody else writes under this name, or the log is not what it was."""
-    world = Lives("a")
+    world = ReplicatedServer("a")
     world["a"].receive(1, encode(CLAIM), world.instant)
     with pytest.raises(UnreadableLogError, match="has not written"):
         world["a"].receive(2, encode(LogEntry(1, 1, Life("a", 1), 1001, 0, Renewal(0))), world.instant)
@@ -134,7 +134,7 @@ def test_entries_without_a_right_change_nothing(between: list[list[LogEntry]]) -
     bodies_of_owner = [BatchPiece(batch), BatchPiece(batch[:5], is_last=False), BatchPiece(batch[5:])]
     owned = [LogEntry(1, seq, OWNER, 1000 + seq, 0, body) for seq, body in enumerate(bodies_of_owner, start=1)]
     good = [encode(entry) for entry in (CLAIM, *owned)]
-    world = Lives("b")
+    world = ReplicatedServer("b")
     world.begin("c", 1)
     for index, data in enumerate(good, start=1):
         world["b"].receive(10 * index, data, world.instant)

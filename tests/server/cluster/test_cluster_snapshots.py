@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from cluster_lives import Lives, puts
+from cluster_lives import ReplicatedServer, puts
 
 from statestore_client.server.cluster.entries import Part, Snapshot, UnreadableLogError, decode
 from statestore_client.server.cluster.interface import (
@@ -49,7 +49,7 @@ def rows_of(rows: Rows) -> Iterator[WriteBatch]:
 def test_a_snapshot_and_the_rest_are_the_whole(seed: int) -> None:
     """Whatever is changed and removed while it is written: a reader that begins there comes to the same rows."""
     random = Random(seed)
-    lives = Lives("a")
+    lives = ReplicatedServer("a")
     lives.begin("b", 2, part_bytes=40)
     owner = lives.found("a")
     rows: Rows = {}
@@ -91,7 +91,7 @@ def test_a_snapshot_and_the_rest_are_the_whole(seed: int) -> None:
 
 def test_only_whole_batches_are_in_a_snapshot() -> None:
     """Between two pieces none begins, neither at the owner nor elsewhere; nor before the own reading is done."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     lives.found("a").write(puts(k=bytes(1 << 20)), lives.instant)
     first, last = lives.take("a")
     lives.put(first)
@@ -105,7 +105,7 @@ def test_only_whole_batches_are_in_a_snapshot() -> None:
 
 def test_the_second_of_two_writers_gives_up() -> None:
     """The log says which one was first; both hear when it is done."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     lives.found("a").write(puts(k=b""), lives.instant)
     lives.settle()
     for server_id in ("b", "a"):
@@ -122,7 +122,7 @@ def test_the_second_of_two_writers_gives_up() -> None:
 
 def test_parts_are_paced_and_lost_ones_are_sent_again() -> None:
     """Eight mebibytes a second, one at a time, the smallest ones 256 a second; of two copies one counts."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     lives.found("a").write(puts(k=b""), lives.instant)
     lives.settle()
     began = lives.now
@@ -147,7 +147,7 @@ def test_parts_are_paced_and_lost_ones_are_sent_again() -> None:
 @pytest.mark.parametrize("spoil", ["kind", "index", "fence"])
 def test_a_base_that_is_not_one_is_refused(spoil: str) -> None:
     """A base is the entry of a snapshot, with the fence of the index that it names."""
-    lives = Lives("a")
+    lives = ReplicatedServer("a")
     lives.found("a").begin_snapshot(iter(()), lives.instant)
     (start,) = lives.sent("a")
     assert isinstance(start.body, Snapshot)

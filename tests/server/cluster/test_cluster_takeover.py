@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_lives import Lives, puts
+from cluster_lives import ReplicatedServer, puts
 
 from statestore_client.server.cluster.campaign import ObservedTime, log_time
 from statestore_client.server.cluster.entries import UNFINISHED, Challenge, Claim, decode
@@ -19,15 +19,15 @@ from statestore_client.server.cluster.interface import (
 from statestore_client.wire.instant import Instant
 
 
-def founded(*ids: str) -> Lives:
+def founded(*ids: str) -> ReplicatedServer:
     """The first one is the owner, and gone: nothing that it wants to say reaches anyone."""
-    lives = Lives(*ids)
+    lives = ReplicatedServer(*ids)
     lives.found(ids[0])
     del lives.lives[ids[0]]
     return lives
 
 
-def kinds(lives: Lives) -> list[type]:
+def kinds(lives: ReplicatedServer) -> list[type]:
     """Of what is in the log after the founding claims."""
     return [type(decode(data).body) for data in lives.log[1:]]
 
@@ -45,7 +45,7 @@ def test_silence_is_suspected_after_half_a_second() -> None:
     lives.go_on(0.04)
     assert kinds(lives) == [Challenge, Claim]
     assert lives["b"].role is Role.ACTIVE
-    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
+    assert lives["b"].holds_lease(lives.instant, lives["b"].sent)
 
 
 def test_pulses_keep_suspicion_away() -> None:
@@ -76,7 +76,7 @@ def test_a_claim_waits_until_the_last_lease_is_over(lease_s: float) -> None:
     """1.2 times what the owner's claim says, since its last valid entry was received, also with a process that is gone
     for certain.
     """
-    lives = Lives()
+    lives = ReplicatedServer()
     lives.begin("a", 1, lease_s=lease_s)
     lives.begin("b", 2)
     lives.found("a").write(puts(k=b""), lives.instant)
@@ -105,7 +105,7 @@ def test_without_a_log_nobody_claims() -> None:
 
 def test_an_answer_ends_a_candidacy() -> None:
     """What came before the challenge is not an answer; the next challenge waits for half a second."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     owner = lives.found("a")
     owner.write(puts(k=b"1"), lives.instant)
     batch = lives.take("a")
@@ -126,7 +126,7 @@ def test_an_answer_ends_a_candidacy() -> None:
 
 def test_a_claim_that_has_not_seen_everything_is_lost() -> None:
     """The owner's entry was first: it stays the owner, and the standby waits again."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     owner = lives.found("a")
     lives["b"].suspect(lives.instant)
     lives.put(*lives.take("b"))
@@ -153,15 +153,15 @@ def test_a_claim_that_was_given_up_may_be_in_the_log() -> None:
     assert lives["b"].role is Role.STANDBY
     lives.put(claim)
     assert lives["b"].role is Role.ACTIVE
-    assert not lives["b"].may_speak(lives.instant, lives["b"].sent)
-    lives["b"].ask_to_speak(lives.instant, lives["b"].sent)
+    assert not lives["b"].holds_lease(lives.instant, lives["b"].sent)
+    lives["b"].renew_lease(lives.instant, lives["b"].sent)
     lives.settle()
-    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
+    assert lives["b"].holds_lease(lives.instant, lives["b"].sent)
 
 
 def test_a_server_that_was_restarted_is_not_who_it_was() -> None:
     """Its old claim is that of another life. It knows that this one is gone, and does not wait for silence."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     lives.found("a")
     lives.begin("a", 9)
     assert lives["a"].role is Role.STANDBY
@@ -169,12 +169,12 @@ def test_a_server_that_was_restarted_is_not_who_it_was() -> None:
     assert kinds(lives) == [Challenge]
     lives.go_on(0.3)
     assert (lives["a"].role, lives["a"].fence.epoch) == (Role.ACTIVE, 2)
-    assert lives["a"].may_speak(lives.instant, lives["a"].sent)
+    assert lives["a"].holds_lease(lives.instant, lives["a"].sent)
 
 
 def test_a_forced_claim_is_silent_until_old_leases_are_over() -> None:
     """It has not seen everything, so it waits afterwards; and it cannot hand over before that."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     owner = lives.found("a")
     lives.now += 1.0
     assert lives["b"].promote(lives.instant)
@@ -184,19 +184,19 @@ def test_a_forced_claim_is_silent_until_old_leases_are_over() -> None:
     lives.put(claim)
     assert (owner.role, lives["b"].role) == (Role.DEPOSED, Role.ACTIVE)
     assert len(lives.events("b", BatchReplicated)) == 1
-    assert not lives["b"].may_speak(lives.instant, lives["b"].sent)
+    assert not lives["b"].holds_lease(lives.instant, lives["b"].sent)
     assert not lives["b"].hand_over("", lives.instant)
     assert lives["b"].next_deadline(lives.instant) == pytest.approx(lives.now + 0.3)
     lives.now += 0.301
-    lives["b"].ask_to_speak(lives.instant, lives["b"].sent)
+    lives["b"].renew_lease(lives.instant, lives["b"].sent)
     lives.settle()
-    assert lives["b"].may_speak(lives.instant, lives["b"].sent)
+    assert lives["b"].holds_lease(lives.instant, lives["b"].sent)
     assert not lives["b"].promote(lives.instant)
 
 
 def test_a_forced_claim_of_a_short_lease_does_not_shorten_the_wait() -> None:
     """The owner that it forced out may speak for longer than the claimer would."""
-    lives = Lives()
+    lives = ReplicatedServer()
     lives.begin("a", 1, lease_s=5.0)
     for server_id in ("b", "c"):
         lives.begin(server_id, 2)
@@ -213,7 +213,7 @@ def test_a_forced_claim_of_a_short_lease_does_not_shorten_the_wait() -> None:
 
 def test_nobody_owns_the_epoch_meanwhile() -> None:
     """Others hear that there is no owner, and then which one there is."""
-    lives = Lives("a", "b", "c")
+    lives = ReplicatedServer("a", "b", "c")
     lives.found("a").hand_over("nobody", lives.instant)
     lives.events("c", OwnerChanged)
     lives.settle()
@@ -227,7 +227,7 @@ def test_nobody_owns_the_epoch_meanwhile() -> None:
 
 def test_log_time_goes_on_while_nobody_is_active() -> None:
     """By the clock of the one that takes over, and whatever its wall clock says."""
-    lives = Lives("a", "b")
+    lives = ReplicatedServer("a", "b")
     lives.found("a").write(puts(k=b""), lives.instant)
     lives.settle()
     before = lives["b"].fence.log_ms
@@ -295,7 +295,7 @@ def test_a_later_epoch_has_the_format_of_the_log() -> None:
 
 def test_nobody_takes_over_a_part_of_a_data_directory() -> None:
     """While the copy goes on, and when it was given up; somebody does when it is complete."""
-    lives = Lives("import", "b")
+    lives = ReplicatedServer("import", "b")
     lives.begin("import", 1, format=UNFINISHED)
     owner = lives.found("import")
     owner.write(puts(k=b"v"), lives.instant)
@@ -314,7 +314,7 @@ def test_nobody_takes_over_a_part_of_a_data_directory() -> None:
 
 def test_who_waits_for_an_import_does_not_begin_with_an_empty_log() -> None:
     """It does not by force, either; once there is an epoch it is a server like others."""
-    lives = Lives()
+    lives = ReplicatedServer()
     lives.begin("a", 1, awaits_import=True)
     lives.go_on(20.0)
     assert lives.log == []

@@ -28,7 +28,7 @@ class Mesh:
         while busy:
             busy = False
             for name, area in self.areas.items():
-                entries = area.store.leaving(area.take_news(), self.now)
+                entries = area.store.leaving(area.take_local_changes(), self.now)
                 self.sent += [(self.now, name, key, entry) for key, entry in entries.items()]
                 busy = busy or bool(entries)
                 for other in self.areas:

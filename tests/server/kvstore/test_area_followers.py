@@ -57,10 +57,10 @@ def test_expiry_is_told_here_and_never_sent(area: Area) -> None:
     """A key whose time is over, however short it was, is announced to subscribers; peers find out for themselves."""
     subscription = area.subscribers.subscribe(SubscriberOptions())
     area.set({"key": Value(1, "a", b"x", 1)}, 0.0)
-    assert area.outgoing(area.take_news(), 0.0) == {}
+    assert area.outgoing(area.take_local_changes(), 0.0) == {}
     area.tick(0.001)
     assert [publication.expired_keys for publication in taken(subscription)] == [(), ("key",)]
-    assert area.take_news() == {}
+    assert area.take_local_changes() == {}
 
 
 def test_a_stream_has_a_filter(area: Area) -> None:
@@ -107,7 +107,7 @@ def test_an_entry_that_is_too_large_for_the_history_is_stored_and_sent_on(area: 
     subscription = area.subscribers.subscribe(SubscriberOptions())
     area.set({"key": Value(1, "a", b"x" * MAX_VALUE_BYTES), "next": Value(1, "a", b"y")}, 0.0)
     assert subscription.has_fallen_behind
-    assert list(area.take_news()) == ["key", "next"]
+    assert list(area.take_local_changes()) == ["key", "next"]
     assert sorted(area.store) == ["key", "next"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from site_pair import AREA, OneSite, failed
 
 from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
-from statestore_client.server.kvstore.peers import PeerWanted
+from statestore_client.server.kvstore.peers import PeerRequested
 from statestore_client.server.kvstore.requests import MAX_HELD, MAX_HELD_OF_LINK
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
@@ -313,5 +313,5 @@ def test_the_shell_is_asked_to_dial() -> None:
     """The site itself opens no connection."""
     one = OneSite()
     assert one.hear(CLIENT, ChangePeer(9, "tcp://host:1", True)) == []
-    (event,) = one.told(PeerWanted)
+    (event,) = one.told(PeerRequested)
     assert (event.link, event.id, event.url, event.is_wanted) == (CLIENT, 9, "tcp://host:1", True)

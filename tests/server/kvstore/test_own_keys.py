@@ -103,7 +103,7 @@ def test_a_key_of_the_same_version_is_lost_to_a_higher_originator(mesh: Mesh) ->
     """Both set version 1 in a partition: the higher originator wins everywhere, and the other one learns it."""
     for name in ("a", "b"):
         mesh.areas[name].own.set("key", name.encode(), mesh.now)
-        mesh.areas[name].take_news()
+        mesh.areas[name].take_local_changes()
     mesh.sync("a", "b")
     assert mesh.at("a", "key") == mesh.at("b", "key") == (1, "b", b"b", 0)
     assert mesh.areas["a"].own.events == [KeyLost("key", "b", 1)]

@@ -70,7 +70,7 @@ def test_an_erasure_gets_past_a_slow_line() -> None:
     mesh.settle()
     mesh.cut = set(names)
     mesh.areas["s0"].own.erase("key", mesh.now)
-    entries = mesh.areas["s0"].store.leaving(mesh.areas["s0"].take_news(), mesh.now)
+    entries = mesh.areas["s0"].store.leaving(mesh.areas["s0"].take_local_changes(), mesh.now)
     for sender, receiver in pairwise(names):
         mesh.now += 0.4
         accepted = mesh.areas[receiver].merge(entries, sender, mesh.now).accepted
@@ -222,7 +222,7 @@ def test_many_keys_are_advertised_and_refreshed_in_slices(mesh: Mesh) -> None:
     sizes = []
     while (deadline := own.next_deadline()) is not None and deadline <= mesh.now:
         own.tick(mesh.now)
-        sizes.append(len(mesh.areas["a"].take_news()))
+        sizes.append(len(mesh.areas["a"].take_local_changes()))
     assert sum(sizes) == 1000
     assert max(sizes) <= 64
     mesh.run(30)
@@ -235,7 +235,7 @@ def test_news_keeps_the_value_of_what_is_refreshed_before_it_was_sent(mesh: Mesh
     area = mesh.areas["a"]
     area.own.set("key", b"x", mesh.now)
     area.own.refresh("key", 9000, mesh.now)
-    news = area.take_news()
+    news = area.take_local_changes()
     assert (news["key"].value, news["key"].ttl_version) == (b"x", 1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from statestore_client.mqtt.packets import Connect, Pingreq, Publish, Subscribe, Subscription
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.runtime.broker_driver import BrokerDriver
-from statestore_client.server.runtime.fairness import TURN_S, ConcurrencyProbe
+from statestore_client.server.runtime.fairness import SLICE_S, ConcurrencyProbe
 from statestore_client.wire.instant import Instant
 
 
@@ -146,7 +146,7 @@ async def test_no_longer_than_a_turn() -> None:
     before = world.ping()
     world.monotonic += 0.001
     assert world.ping() == before
-    world.monotonic += TURN_S
+    world.monotonic += SLICE_S
     for peer in world.peers[:4]:  # a crowd of four in this moment, found out in the one before
         world.driver.received(peer.connection, (Pingreq(),))
     assert world.peers[4].writes == before[4] + 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.broker.application import Deny, Effect, Route, Series
+from statestore_client.server.broker.application import Effect, InOrder, ReportDenial, Route
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
@@ -108,13 +108,13 @@ class Server:
     ) -> Publish:
         """The response of a request that causes nothing else."""
         effects = self.request(payload, ts=ts, ft=ft, client=client)
-        (effect,) = (effect for effect in effects if not isinstance(effect, Deny))
+        (effect,) = (effect for effect in effects if not isinstance(effect, ReportDenial))
         return routed(effect)
 
 
 def one_by_one(effects: Iterable[Effect]) -> list[Effect]:
     """With what the series among them consist of."""
-    return [each for effect in effects for each in (effect.effects if isinstance(effect, Series) else (effect,))]
+    return [each for effect in effects for each in (effect.effects if isinstance(effect, InOrder) else (effect,))]
 
 
 def routed(effect: Effect) -> Publish:

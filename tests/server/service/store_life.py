@@ -17,7 +17,7 @@ from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.protocol import COMMAND_TOPIC
-from statestore_client.wire.replies import Found, Refused, Reply
+from statestore_client.wire.replies import ErrorReply, Found, Reply
 
 __all__ = ["ASKED", "WALL_MS", "Life", "living", "refusal", "value"]
 
@@ -121,4 +121,4 @@ def value(life: Life, key: bytes) -> bytes | None:
 
 
 def refusal(reply: Reply) -> type[Exception] | None:
-    return type(reply.error) if isinstance(reply, Refused) else None
+    return type(reply.error) if isinstance(reply, ErrorReply) else None

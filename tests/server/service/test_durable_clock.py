@@ -24,7 +24,7 @@ from statestore_client.wire.commands import Command, Condition, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.protocol import COMMAND_TOPIC
-from statestore_client.wire.replies import MISSING, OK, Found, NotApplied, Refused
+from statestore_client.wire.replies import MISSING, OK, ErrorReply, Found, NotApplied
 
 _WALL_MS = 1_700_000_000_000
 _MINUTE_MS = 60_000
@@ -187,7 +187,7 @@ class ClockMachine(RuleBasedStateMachine):
         if stamp.wall_ms <= self.look() + _MINUTE_MS:
             assert reply is OK
         else:
-            assert isinstance(reply, Refused)
+            assert isinstance(reply, ErrorReply)
             assert type(reply.error) is RequestClockSkewError
 
     @rule()
@@ -206,7 +206,7 @@ class ClockMachine(RuleBasedStateMachine):
         """Any version that was ever given out, as a token and as a timestamp."""
         token = data.draw(st.sampled_from(self.versions))
         reply = self.apply(Set(b"guarded", b""), token, token).reply
-        assert reply is OK or (isinstance(reply, Refused) and type(reply.error) is FencingTokenTooOldError)
+        assert reply is OK or (isinstance(reply, ErrorReply) and type(reply.error) is FencingTokenTooOldError)
 
     @precondition(lambda self: self.versions)
     @rule()

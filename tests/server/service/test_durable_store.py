@@ -11,7 +11,7 @@ from support.durable_store import ServedWorld
 from statestore_client.errors import FencingTokenTooOldError
 from statestore_client.mqtt.packets import Puback, Publish, PublishProperties
 from statestore_client.server.broker import Route
-from statestore_client.server.broker.application import Deliver, Deny, Series
+from statestore_client.server.broker.application import Deliver, InOrder, ReportDenial
 from statestore_client.server.journal import (
     Changes,
     DamagedRecordError,
@@ -27,7 +27,7 @@ from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.protocol import COMMAND_TOPIC, Dialect
-from statestore_client.wire.replies import MISSING, OK, Found, Refused
+from statestore_client.wire.replies import MISSING, OK, ErrorReply, Found
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_fences_survive(life: Life) -> None:
     life.apply(Set(b"k", b"1"), new)
     life = life.next()
     refused = life.apply(Set(b"k", b"2"), old).reply
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ErrorReply)
     assert isinstance(refused.error, FencingTokenTooOldError)
     assert life.apply(Set(b"k", b"3"), new).reply is OK
 
@@ -354,10 +354,10 @@ def test_what_observers_are_told_of_imports_is_not_written_down() -> None:
     life.site_store.put_import(KEY, b"1", life.now)
     life.site_store.drop_import(KEY, life.now)
     (one, other) = life.service.announce(life.site_store.take_changes())
-    told = [effect for series in (one, other) if isinstance(series, Series) for effect in series.effects]
+    told = [effect for series in (one, other) if isinstance(series, InOrder) for effect in series.effects]
     assert [isinstance(effect, Deliver) and effect.is_fleeting for effect in told] == [True, True]
     (series,) = life.service.announce(life.apply(Set(b"mine", b"x")).changes)
-    assert isinstance(series, Series)
+    assert isinstance(series, InOrder)
     assert [isinstance(effect, Deliver) and effect.is_fleeting for effect in series.effects] == [False]
 
 
@@ -373,6 +373,6 @@ def test_clients_change_no_import(command: Command) -> None:
     answer, denial = life.service.handle("client", request, life.now)
     assert isinstance(answer, Route)
     assert answer.message.payload == b"-ERR not authorized\r\n"
-    assert isinstance(denial, Deny)
+    assert isinstance(denial, ReportDenial)
     assert (denial.action, denial.what) == ("write", "sites/oslo/k")
     assert value(life, KEY) == b"1"

@@ -15,7 +15,7 @@ from statestore_client.server.service.service import TOKEN_KEY_BYTES, ScanTokens
 from statestore_client.server.store import KEEP_ALL, StoreLimits
 from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.commands import Command, Scan, Set
-from statestore_client.wire.replies import Keys, Refused, Reply, decode_reply
+from statestore_client.wire.replies import ErrorReply, Keys, Reply, decode_reply
 
 PATTERN = b"*/public"
 HIDDEN = [b"customers/%03d/secret" % number for number in range(40)]
@@ -42,7 +42,7 @@ def first_token(server: Server, pattern: bytes = PATTERN) -> bytes:
 
 def is_refused(server: Server, token: bytes, pattern: bytes = PATTERN) -> bool:
     reply = ask(server, Scan(pattern, token))
-    return isinstance(reply, Refused) and reply.error.message == "syntax error"
+    return isinstance(reply, ErrorReply) and reply.error.message == "syntax error"
 
 
 def test_a_token_tells_no_key() -> None:
@@ -106,7 +106,7 @@ def test_a_token_of_another_pattern_user_or_store_is_refused() -> None:
     assert is_refused(server, token)
     token = first_token(server)
     assert isinstance(ask(server, Scan(PATTERN, token), "other-id"), Keys)
-    assert isinstance(ask(server, Scan(PATTERN, token), "another"), Refused)
+    assert isinstance(ask(server, Scan(PATTERN, token), "another"), ErrorReply)
 
 
 @given(st.binary(max_size=3_000), st.text(max_size=9) | st.none(), st.binary(max_size=9), st.floats(0, 1e9))

@@ -31,7 +31,7 @@ from support.durable_broker import DurableWorld
 
 from statestore_client.mqtt.packets import Disconnect, Publish, PublishProperties, ReasonCode, Will
 from statestore_client.mqtt.packets import properties as layouts
-from statestore_client.server.broker.application import Applications, Drop, Kick, Route
+from statestore_client.server.broker.application import Applications, DisconnectClient, Drop, Route
 from statestore_client.server.store import StoreLimits
 from statestore_client.wire.commands import Get, Scan
 from statestore_client.wire.protocol import Dialect, notification_topic
@@ -319,7 +319,7 @@ def test_forbidden_response_topics_disconnect(server: Server, topic: str) -> Non
     """A forbidden response topic disconnects ("The state store disconnects MQTT clients that use an invalid response
     topic.") and executes nothing."""
     (effect,) = handle(server, response_topic=topic)
-    assert isinstance(effect, Kick)
+    assert isinstance(effect, DisconnectClient)
     assert (effect.client_id, effect.reason_code) == ("client-id1", 0x90)
     assert server.reply(GET).payload == b"$-1\r\n"
 
@@ -328,7 +328,7 @@ def test_forbidden_response_topics_disconnect(server: Server, topic: str) -> Non
 def test_response_topics_with_wildcards_disconnect(server: Server, topic: str) -> None:
     """A response topic with wildcards, a protocol error of MQTT itself, disconnects."""
     (effect,) = handle(server, response_topic=topic)
-    assert isinstance(effect, Kick)
+    assert isinstance(effect, DisconnectClient)
     assert effect.reason_code == 0x82
 
 

@@ -29,7 +29,7 @@ from service_driver import (
     version,
 )
 
-from statestore_client.server.broker.application import Deliver, Series
+from statestore_client.server.broker.application import Deliver, InOrder
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.wire.commands import Set
 from statestore_client.wire.hlc import HlcTimestamp
@@ -247,7 +247,7 @@ def test_a_notification_under_way_is_not_for_the_next_one_under_that_client_iden
     names = [f"c{number}" for number in range(3)]
     for name in names:
         server.request(OBSERVE, client=name)
-    (series,) = (effect for effect in server.handle(SET, client="writer") if isinstance(effect, Series))
+    (series,) = (effect for effect in server.handle(SET, client="writer") if isinstance(effect, InOrder))
     effects = iter(series.effects)
     first = next(effects)
     server.service.client_disconnected("c1", server.now)

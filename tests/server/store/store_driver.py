@@ -12,7 +12,7 @@ from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNot
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.protocol import Dialect
-from statestore_client.wire.replies import Refused
+from statestore_client.wire.replies import ErrorReply
 
 WALL = 1_696_374_425_000  # October 3, 11:07:05PM GMT, the document's example
 
@@ -90,6 +90,6 @@ class Driver:
 
 def refusal(outcome: Outcome) -> type[ServerError]:
     """The class of the error that a command was refused with."""
-    assert isinstance(outcome.reply, Refused), outcome
+    assert isinstance(outcome.reply, ErrorReply), outcome
     assert outcome.version is None
     return type(outcome.reply.error)

@@ -15,7 +15,7 @@ from statestore_client.server.store import Outcome, StoreLimits
 from statestore_client.server.store.keyspace import KEY_OVERHEAD_BYTES, OBSERVATION_OVERHEAD_BYTES
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.replies import Count, Found, Keys, Missing, NotApplied, Ok, Operation, Refused
+from statestore_client.wire.replies import Count, ErrorReply, Found, Keys, NotApplied, NotFound, Ok, Operation
 
 if TYPE_CHECKING:
     from statestore_client.server.store import Change
@@ -147,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         """What the reply is, in a word."""
         self.hear(outcome.changes)
         reply = outcome.reply
-        if isinstance(reply, Refused):
+        if isinstance(reply, ErrorReply):
             assert outcome.version is None
             assert outcome.reply == reply
             return type(reply.error).__name__
@@ -156,7 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
                 return "OK"
             case NotApplied():
                 return "NOT APPLIED"
-            case Missing():
+            case NotFound():
                 assert outcome.version is None
                 return "MISSING"
             case Found(value=value):

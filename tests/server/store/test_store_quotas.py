@@ -7,7 +7,7 @@ from store_driver import Driver, refusal
 
 from statestore_client.errors import QuotaExceededError
 from statestore_client.server.store import Outcome, StoreLimits
-from statestore_client.wire.replies import COUNT_1, OK, Refused
+from statestore_client.wire.replies import COUNT_1, OK, ErrorReply
 
 #: Small, and large enough for an eighth more.
 LIMITS = StoreLimits(max_keys=64, max_bytes=64 * 4_096, max_observations=64)
@@ -17,7 +17,7 @@ def quota_of(outcome: Outcome) -> str | None:
     """The name of the quota that was used up; None if the command was carried out."""
     if outcome.reply == OK:
         return None
-    assert isinstance(outcome.reply, Refused)
+    assert isinstance(outcome.reply, ErrorReply)
     assert isinstance(outcome.reply.error, QuotaExceededError)
     assert outcome.reply.error.quota is not None
     name, _, rest = outcome.reply.error.quota.partition(": at most ")

@@ -21,7 +21,7 @@ from statestore_client.server.monitor import shown
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.store import RequestContext
 from statestore_client.wire.commands import Del
-from statestore_client.wire.replies import COUNT_1, Refused
+from statestore_client.wire.replies import COUNT_1, ErrorReply
 
 if TYPE_CHECKING:
     from statestore_client.server.broker import Broker
@@ -69,7 +69,7 @@ class ServerParts:
 
 
 @attrs.frozen(eq=False)
-class Questions:
+class MonitorQueries:
     """Answers, or raises InvalidArgumentError for a question that makes no sense."""
 
     _parts: ServerParts
@@ -247,7 +247,7 @@ _WHO: Final = "(monitor)"
 
 
 @attrs.frozen(eq=False)
-class Actions:
+class MonitorCommands:
     """Of the active server, whose parts they are now. Raises InvalidArgumentError for what cannot be done."""
 
     _parts: ServerParts
@@ -293,7 +293,7 @@ class Actions:
         store, now = self._parts.store(), self._parts.clock()
         entry = store.entry(key, now)
         outcome = store.apply(Del(key), RequestContext(_WHO, None, None if entry is None else entry.fence, now))
-        if isinstance(outcome.reply, Refused):
+        if isinstance(outcome.reply, ErrorReply):
             raise InvalidArgumentError(outcome.reply.error.message)
         self._parts.broker().perform(self._parts.service().announce(outcome.changes), now)
         self._parts.flush()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from statestore_client.server.runtime.monitor.api import Actions, Question
+    from statestore_client.server.runtime.monitor.api import MonitorCommands, Question
 
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
@@ -61,7 +61,7 @@ class MonitorPages:
         stream: Callable[[Viewer], HttpResponse],
         access: MonitorAccess,
         questions: Mapping[str, Question],
-        actions: Actions | None,
+        actions: MonitorCommands | None,
     ) -> None:
         """Without ``actions`` nobody changes anything."""
         self._stream = stream

@@ -20,7 +20,7 @@ from raft_client._common.http_server import HttpResponse
 from statestore_client.server.cluster.interface import Role
 from statestore_client.server.monitor import without_holders
 from statestore_client.server.runtime.monitor.access import MonitorAccess, check_monitor
-from statestore_client.server.runtime.monitor.api import Actions, Questions, ServerParts
+from statestore_client.server.runtime.monitor.api import MonitorCommands, MonitorQueries, ServerParts
 from statestore_client.server.runtime.monitor.pages import MonitorPages
 from statestore_client.server.runtime.monitor.tap import Tap
 from statestore_client.server.runtime.observability.logs import contained
@@ -121,9 +121,9 @@ class Monitor:
         self._due = self._loop.time() + _EVERY_S
         self._timer = self._loop.call_at(self._due, self._tick)
         with contained("the monitor failed"):
-            self._tell(late_s)
+            self._send(late_s)
 
-    def _tell(self, late_s: float) -> None:
+    def _send(self, late_s: float) -> None:
         """All viewers what is new."""
         message = self._news(late_s)
         if self._viewers:
@@ -163,8 +163,8 @@ class Monitor:
             "figures": self._figures,
             "history": list(self._history),
             "latency": self._latency,
-            "events": self._tap.told_events(),
-            **self._tap.timeline.all(untold=False),
+            "events": self._tap.sent_events(),
+            **self._tap.timeline.all(unsent=False),
         }
 
 
@@ -237,9 +237,9 @@ class MonitorService:
             lambda: None if driver.group_commit is None else driver.group_commit.times,
         )
         access = MonitorAccess(self._security, self._host, driver.broker.limits.failed_attempts)
-        questions = Questions(parts, self.tap.changes).by_path()
+        questions = MonitorQueries(parts, self.tap.changes).by_path()
         self._pages = MonitorPages(
-            self._monitor.stream, access, questions, Actions(parts, self.tap) if self._has_actions else None
+            self._monitor.stream, access, questions, MonitorCommands(parts, self.tap) if self._has_actions else None
         )
 
     @property

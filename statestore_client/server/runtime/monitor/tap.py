@@ -16,7 +16,7 @@ from statestore_client.errors import (
 )
 from statestore_client.server.monitor import ChangeLog, Latencies, LockTimeline, RefusedWrite, shown
 from statestore_client.wire.commands import Del, Set, VDel
-from statestore_client.wire.replies import COUNT_0, NOT_APPLIED, Refused
+from statestore_client.wire.replies import COUNT_0, NOT_APPLIED, ErrorReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Tap:
         self.changes: ChangeLog = ChangeLog()
         self.latencies: Latencies = Latencies()
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
-        self._untold: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
+        self._unsent: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self._now = 0
 
     def tick(self, now_ms: int) -> None:
@@ -57,14 +57,14 @@ class Tap:
         self._now = now_ms
         self.timeline.tick(now_ms)
 
-    def told_events(self) -> list[dict[str, Any]]:
+    def sent_events(self) -> list[dict[str, Any]]:
         """Those that :meth:`take_events` has given, the last of them."""
-        return list(self._events)[: len(self._events) - len(self._untold)]
+        return list(self._events)[: len(self._events) - len(self._unsent)]
 
     def take_events(self) -> list[dict[str, Any]]:
         """Those since the last time."""
-        events = list(self._untold)
-        self._untold.clear()
+        events = list(self._unsent)
+        self._unsent.clear()
         return events
 
     def note(self, kind: str, **fields: object) -> None:
@@ -73,7 +73,7 @@ class Tap:
             name: shown(value) if isinstance(value, str) else value for name, value in fields.items()
         }
         self._events.append(event)
-        self._untold.append(event)
+        self._unsent.append(event)
 
     def timed(self, application: Application) -> Application:
         """The application, whose requests are timed."""
@@ -88,7 +88,7 @@ class Tap:
             return
         self._now = now = request.now.wall_ms
         reply = outcome.reply
-        if isinstance(reply, Refused):
+        if isinstance(reply, ErrorReply):
             self._refused(store, command, request, action, reply.error)
         elif isinstance(command, Set):
             self._set(store, command, request, outcome)

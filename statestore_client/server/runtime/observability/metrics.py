@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from raft_client._common.http_server import HttpRequest
     from statestore_client.server.runtime.broker_driver import BrokerDriver
-    from statestore_client.server.runtime.replication.lives import Lives
+    from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.sites import SiteBridge, SitePeering
     from statestore_client.server.runtime.transport.tls import TlsFiles
     from statestore_client.server.service.service import StateStoreService
@@ -71,7 +71,7 @@ class Metrics:
     version: Callable[[], str]
     site: Callable[[], SitePeering | None]
     bridge: Callable[[], SiteBridge | None]
-    replication: Lives | None = None
+    replication: ReplicatedServer | None = None
     tls: TlsFiles | None = None
 
     def render(self) -> bytes:
@@ -245,7 +245,7 @@ class Metrics:
             (
                 "passed_on_clients",
                 "Clients here that another server serves, or that wait.",
-                lives.router.spliced,
+                lives.router.proxied,
             ),
             ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
         ):

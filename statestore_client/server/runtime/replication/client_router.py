@@ -23,7 +23,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
     encode,
 )
-from statestore_client.server.runtime.fairness import TURN_S
+from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.runtime.replication.internal import Hello, dial
 from statestore_client.server.runtime.transport.peers import peer_name
@@ -90,7 +90,7 @@ class _Side(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-class SplicedClient(_Side):
+class ProxiedClient(_Side):
     """The client's side."""
 
     def __init__(self, router: ClientRouter, scheme: str) -> None:
@@ -270,7 +270,7 @@ class SplicedClient(_Side):
 class SplicedServer(_Side):
     """The side of the active server: ``hello`` has its address."""
 
-    def __init__(self, client: SplicedClient, hello: Hello, secret: ClusterSecret) -> None:
+    def __init__(self, client: ProxiedClient, hello: Hello, secret: ClusterSecret) -> None:
         self._client = client
         self._task = asyncio.get_running_loop().create_task(self._dial(hello, secret))
         self.is_ready: bool = False
@@ -348,8 +348,8 @@ class ClientRouter:
         self._id = server_id
         self._secret = secret
         self._makes: dict[str, Callable[[], asyncio.Protocol]] = {}
-        self._clients: dict[SplicedClient, None] = {}  # in the order of their arrival
-        self._to_place: dict[SplicedClient, None] = {}  # those of them for whom something has changed
+        self._clients: dict[ProxiedClient, None] = {}  # in the order of their arrival
+        self._to_place: dict[ProxiedClient, None] = {}  # those of them for whom something has changed
         self._is_queued = False  # for another turn of that
         self._driver: BrokerDriver | None = None
         self._is_open = False
@@ -368,14 +368,14 @@ class ClientRouter:
         return self._driver
 
     @property
-    def spliced(self) -> int:
+    def proxied(self) -> int:
         """How many clients are passed on, or wait."""
         return len(self._clients)
 
     def guard(self, scheme: str, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """``make`` makes the protocol of a client that comes in at this endpoint."""
         self._makes[scheme] = make
-        return lambda: make() if self._is_open and not self._obstacle else SplicedClient(self, scheme)
+        return lambda: make() if self._is_open and not self._obstacle else ProxiedClient(self, scheme)
 
     def protocol(self, scheme: str) -> asyncio.Protocol | None:
         """Of a client that another server passes on; None if this one is not active, or has no such endpoint."""
@@ -423,13 +423,13 @@ class ClientRouter:
             self.driver.turns.add(self._place_some)
 
     def _place_some(self) -> bool:
-        ends = monotonic() + TURN_S
+        ends = monotonic() + SLICE_S
         while self._to_place and monotonic() < ends:
             self.place(next(iter(self._to_place)))
         self._is_queued = bool(self._to_place)
         return self._is_queued
 
-    def place(self, client: SplicedClient) -> None:
+    def place(self, client: ProxiedClient) -> None:
         """A client that waits, or was passed on elsewhere."""
         self._to_place.pop(client, None)
         client.come_back()
@@ -442,26 +442,26 @@ class ClientRouter:
         elif self._address is not None:
             client.pass_on(self._address)
 
-    def not_let_in(self, client: SplicedClient) -> None:
+    def not_let_in(self, client: ProxiedClient) -> None:
         """The active server did not let it in: mostly, that one is gone, and another one will be active."""
         if self._obstacle:
             client.refuse(self._obstacle)
             return
         asyncio.get_running_loop().call_later(_AGAIN_S, self._place_again, client)
 
-    def _place_again(self, client: SplicedClient) -> None:
+    def _place_again(self, client: ProxiedClient) -> None:
         if client in self._clients and not client.is_passed_on:
             self.place(client)
 
-    def joined(self, client: SplicedClient) -> None:
+    def joined(self, client: ProxiedClient) -> None:
         self._clients[client] = None
         self.place(client)
 
-    def left(self, client: SplicedClient) -> None:
+    def left(self, client: ProxiedClient) -> None:
         self._clients.pop(client, None)
         self._to_place.pop(client, None)
 
-    def pass_on(self, client: SplicedClient, address: str) -> SplicedServer:
+    def pass_on(self, client: ProxiedClient, address: str) -> SplicedServer:
         """To the active server."""
         host, port = client.address
         return SplicedServer(client, Hello("splice", self._id, address, client.scheme, host, port), self._secret)

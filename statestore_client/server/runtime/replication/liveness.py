@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.runtime.replication.internal import ClusterSecret, Session
 
-__all__ = ["PulseListener", "PulseThread"]
+__all__ = ["HeartbeatListener", "HeartbeatThread"]
 
 _PULSE_S: Final = 0.05
 #: An event loop that has not come by for longer hangs.
@@ -47,7 +47,7 @@ class _Standby:
     count: int = 0  # of signs of life that it was given
 
 
-class PulseThread:
+class HeartbeatThread:
     """Of the active server. :meth:`start` and :meth:`close` belong to the event loop."""
 
     def __init__(self, may_pulse: Callable[[], int | None], listener_came: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ class Listener(Protocol):
         """Its machine refuses connections: the process is gone."""
 
 
-class PulseListener:
+class HeartbeatListener:
     """Listens to one active server until it is closed."""
 
     def __init__(

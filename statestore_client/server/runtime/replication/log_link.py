@@ -23,7 +23,7 @@ from statestore_client.clocks import monotonic
 from statestore_client.errors import ReplicatedLogError
 from statestore_client.server.cluster.entries import Part, Snapshot, decode
 from statestore_client.server.runtime.clock import system_clock
-from statestore_client.server.runtime.fairness import TURN_S
+from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.observability.logs import LOGGER
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class LogLink:
     async def _hand_on(self, reader: LogReader, batch: Sequence[RaftEntry]) -> None:
         """Never for longer than a turn at once."""
         entries: list[tuple[int, bytes]] = []
-        ends = monotonic() + TURN_S
+        ends = monotonic() + SLICE_S
         for entry in batch:
             if entry.is_state:
                 entries.append((entry.index, entry.data))
@@ -328,7 +328,7 @@ class LogLink:
                 entries = []
                 if monotonic() >= ends:
                     await asyncio.sleep(0)
-                    ends = monotonic() + TURN_S
+                    ends = monotonic() + SLICE_S
         reader.read(entries)
 
     def trim(self, index: int) -> None:

@@ -24,7 +24,7 @@ from statestore_client.server.runtime.fairness import Throttle
 if TYPE_CHECKING:
     import asyncio
 
-    from statestore_client.server.broker import Credentials, Verdict, Verification
+    from statestore_client.server.broker import Credentials, PendingAuth, Verdict
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.observability.logs import RefusalLog
 
@@ -54,7 +54,7 @@ class VerifierThreads:
         self,
         loop: asyncio.AbstractEventLoop,
         verify: Callable[[Credentials], Verdict],
-        done: Callable[[Verification, Verdict], None],
+        done: Callable[[PendingAuth, Verdict], None],
         *,
         clock: Clock,
         throttle: Throttle,
@@ -66,7 +66,7 @@ class VerifierThreads:
         self._clock = clock
         self._throttle = throttle
         self._refusals = refusals
-        self._waiting: dict[str, deque[Verification]] = {}  # by address; whose turn it is in front
+        self._waiting: dict[str, deque[PendingAuth]] = {}  # by address; whose turn it is in front
         self._count = 0
         self._sweep_at = _LEAST_SWEEP
         self._running = 0
@@ -76,7 +76,7 @@ class VerifierThreads:
         """How many wait for a place."""
         return self._count
 
-    def start(self, verification: Verification) -> None:
+    def start(self, verification: PendingAuth) -> None:
         """Begin, or wait for a place."""
         self._waiting.setdefault(_address(verification), deque()).append(verification)
         self._count += 1
@@ -111,7 +111,7 @@ class VerifierThreads:
             self._is_scheduled = True
             self._loop.call_soon(self._fill)
 
-    def _next(self) -> Verification:
+    def _next(self) -> PendingAuth:
         """Of the address whose turn it is. Its next one comes behind the other addresses."""
         address = next(iter(self._waiting))
         queue = self._waiting.pop(address)
@@ -121,7 +121,7 @@ class VerifierThreads:
             self._waiting[address] = queue
         return verification
 
-    def _begin(self, verification: Verification) -> None:
+    def _begin(self, verification: PendingAuth) -> None:
         thread = threading.Thread(target=self._run, args=(verification,), name="statestore-verify", daemon=True)
         self._running += 1
         try:
@@ -131,7 +131,7 @@ class VerifierThreads:
             self._fail("no thread for a verifier", verification, error)
             self._done(verification, _NOBODY_KNOWS)
 
-    def _run(self, verification: Verification) -> None:
+    def _run(self, verification: PendingAuth) -> None:
         verdict: Verdict | Exception
         try:
             verdict = self._verify(verification.credentials)
@@ -140,11 +140,11 @@ class VerifierThreads:
         with suppress(RuntimeError):  # the loop is closed: nobody is left who waits
             self._loop.call_soon_threadsafe(self._finish, verification, verdict)
 
-    def _fail(self, what: str, verification: Verification, error: Exception) -> None:
+    def _fail(self, what: str, verification: PendingAuth, error: Exception) -> None:
         """A client that shows tokens in a loop on which the verifier fails must not fill the disk."""
         self._refusals.line(what, verification.connection.peer, level=logging.ERROR, error=error)
 
-    def _finish(self, verification: Verification, verdict: Verdict | Exception) -> None:
+    def _finish(self, verification: PendingAuth, verdict: Verdict | Exception) -> None:
         self._running -= 1
         if isinstance(verdict, Exception):
             self._fail("the verifier failed", verification, verdict)
@@ -156,6 +156,6 @@ class VerifierThreads:
             self._fill()
 
 
-def _address(verification: Verification) -> str:
+def _address(verification: PendingAuth) -> str:
     """All Unix sockets together are one."""
     return network_of(verification.connection.peer) or ""

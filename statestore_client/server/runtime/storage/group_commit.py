@@ -1,7 +1,7 @@
 """Output commit and group commit: what the broker says waits until what it has written down is durable.
 
 With a replicated log, what is durable may be said only if this server is known to have been the active one when it was
-decided, or later (:class:`SpeakingRight`); otherwise it waits until that is known.
+decided, or later (:class:`LeadershipLease`); otherwise it waits until that is known.
 
 One batch is on its way to the disk at a time. What happens meanwhile goes into the next one, however much it is: so the
 slower the disk, the larger the batches, and the rate of messages hardly depends on it. When nothing has to be written,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import BatchStorage, Journal
     from statestore_client.server.runtime.clock import Clock
 
-__all__ = ["GroupCommit", "SpeakingRight"]
+__all__ = ["GroupCommit", "LeadershipLease"]
 
 #: What nobody waits for is written together with something else, or after this time, in seconds.
 _LAZY_WRITE_S: Final = 0.05
@@ -31,16 +31,16 @@ _LAZY_WRITE_S: Final = 0.05
 _TIME_S: Final = 60.0
 
 
-class SpeakingRight(Protocol):
+class LeadershipLease(Protocol):
     """Whether something may be said to clients, at this moment. It was decided when :meth:`sent` was ``since``."""
 
     def sent(self) -> int:
         """How many entries have been sent so far: what is decided now is confirmed by the next one, or a later one."""
 
-    def may_speak(self, since: int) -> bool:
+    def holds_lease(self, since: int) -> bool:
         """By the clock, read now."""
 
-    def ask_to_speak(self, since: int) -> None:
+    def renew_lease(self, since: int) -> None:
         """There is something to be said. :meth:`GroupCommit.flush` is called when it may be."""
 
 
@@ -50,10 +50,10 @@ class _Always:
     def sent(self) -> int:
         return 0
 
-    def may_speak(self, since: int) -> bool:  # noqa: ARG002 - whenever that was
+    def holds_lease(self, since: int) -> bool:  # noqa: ARG002 - whenever that was
         return True
 
-    def ask_to_speak(self, since: int) -> None:
+    def renew_lease(self, since: int) -> None:
         pass
 
 
@@ -72,7 +72,7 @@ class GroupCommit:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[Exception], None],
-        right: SpeakingRight | None = None,
+        right: LeadershipLease | None = None,
     ) -> None:
         """``failed`` is told once that nothing can be written any more. Without a ``right`` it may always speak."""
         self._journal = journal
@@ -178,9 +178,9 @@ class GroupCommit:
             since = max(since, self._silent_since)
         if not connections:
             return
-        if not self._right.may_speak(since):
+        if not self._right.holds_lease(since):
             self._silent, self._silent_since = connections, since
-            self._right.ask_to_speak(since)
+            self._right.renew_lease(since)
             return
         for connection in connections:
             connection.release()

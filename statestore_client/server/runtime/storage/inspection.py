@@ -331,7 +331,7 @@ class DataDirectory:
             if client_id in wanted
         }
         removals: dict[Stream, list[Subject]] = {Stream.SESSIONS: list(numbers.values())}
-        for stream in (Stream.SUBSCRIPTIONS, Stream.WALKS):
+        for stream in (Stream.SUBSCRIPTIONS, Stream.CURSORS):
             removals[stream] = [s for s, _ in self._load(stream) if int(s.partition(" ")[0]) in numbers]
         removals[Stream.INBOUND] = [s for s, _ in self._load(Stream.INBOUND) if s >> 16 in numbers]
         for stream in (Stream.DELIVERIES, Stream.RELEASES):

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import MQTT_5_0, PacketDecoder, Puback
-from statestore_client.server.runtime.fairness import TURN_S, RateLimiter
+from statestore_client.server.runtime.fairness import SLICE_S, RateLimiter
 from statestore_client.server.runtime.transport.sockets import SocketTransport, set_options
 from statestore_client.server.runtime.transport.tls import certificate_of, certified_name
 
@@ -173,7 +173,7 @@ class ServerConnection(asyncio.Protocol):
         was_reading = self._state is _READING
         if self._state is not _QUEUED:
             self._state = _SERVING
-        ends = time.monotonic() + TURN_S
+        ends = time.monotonic() + SLICE_S
         while self._state is not _CLOSED and not connection.is_held and not connection.is_congested:
             if not unserved and not self._decode():
                 break

@@ -32,7 +32,7 @@ from websockets.typing import Subprotocol
 from raft_client._common.hosts import host_of
 from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import ReasonCode
-from statestore_client.server.runtime.fairness import TURN_S
+from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.transport.connection import ServerConnection
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _serve(self) -> None:
         """Parse for half a turn, hand on what came of it, answer; then read on, or queue for another turn."""
-        ends = time.monotonic() + TURN_S / 2
+        ends = time.monotonic() + SLICE_S / 2
         parts: list[bytes] = []
         size = 0
         while self._chunks and not self._is_paused:

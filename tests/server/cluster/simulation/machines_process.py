@@ -16,9 +16,9 @@ from statestore_client.server.cluster.interface import Role
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import ElapsedClock
-from statestore_client.server.runtime.replication.lives import Lives
 from statestore_client.server.runtime.replication.log_link import LogReader
-from statestore_client.server.runtime.replication.replica_life import ReplicaLife
+from statestore_client.server.runtime.replication.replica import LogReplica
+from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.storage.standby import Standby
@@ -69,7 +69,7 @@ class _Link:
         """Nothing is kept."""
 
 
-class _Lives(Lives):
+class _Lives(ReplicatedServer):
     """The real ones, but for what reaches other processes."""
 
     def __init__(self, host: MachineHost, server: Server) -> None:
@@ -91,12 +91,12 @@ class _Lives(Lives):
         host.lives += 1
         link: Any = _Link(host)
         self._journal = Journal()
-        service, broker = self._owner.new_machines(self._journal)
+        service, broker = self._owner.build_state(self._journal)
         self._standby = Standby(self._journal, service, broker, self._elapsed())
         self._rows = self._standby.rows
         self._machines = service, broker
         life = Life(host.name, host.world.random.getrandbits(64))
-        self._replica = ReplicaLife(life, host.name, self, self._elapsed, link, host.base)
+        self._replica = LogReplica(life, host.name, self, self._elapsed, link, host.base)
         self._replica.open()
 
     def _listen_to(self, url: str | None) -> None:
@@ -107,7 +107,7 @@ class _Lives(Lives):
         self._host.audit.promoted(self._host.name, epoch)
 
     @property
-    def replica(self) -> ReplicaLife | None:
+    def replica(self) -> LogReplica | None:
         return self._replica
 
     @property
@@ -152,7 +152,7 @@ class MachineHost(LogUser):
         self._server = _Lives(self, server)
         simulated: Any = loop
         self._driver = BrokerDriver(
-            server.new_machines(None)[1], self._server.clock, simulated, call_at=self._server.clock.call_at
+            server.build_state(None)[1], self._server.clock, simulated, call_at=self._server.clock.call_at
         )
         self.run(self._server.begin, self._driver)
         self._pulse(self.starts)

@@ -343,9 +343,9 @@ class Audit:
 
     def check_speakers(self, process: Process) -> None:
         """A server that may speak is the only one that may, said or not."""
-        if process.member.may_speak(process.now, process.member.sent):
+        if process.member.holds_lease(process.now, process.member.sent):
             for other in self.processes.values():
-                if other is not process and other.is_alive and other.member.may_speak(other.now, other.member.sent):
+                if other is not process and other.is_alive and other.member.holds_lease(other.now, other.member.sent):
                     self._complain(f"{process.name} and {other.name} may speak at once")
 
     def said(self, process: Process, staged: Staged) -> None:

@@ -267,8 +267,8 @@ class Process(LogUser):
             member.write(machine.cut(), now)
             self._cut += 1
         while self.staged and self.staged[0].after_batch <= self._written:
-            if not member.may_speak(now, self.staged[0].since):
-                member.ask_to_speak(now, self.staged[0].since)
+            if not member.holds_lease(now, self.staged[0].since):
+                member.renew_lease(now, self.staged[0].since)
                 break
             self._say(self.staged.popleft())
         if self.hand_over_to is not None and not self.staged and not machine.changed:

@@ -16,8 +16,8 @@ from support.schedules import Mutants, printed_by_two_processes, run_schedules, 
 
 from statestore_client.server.broker.journal_writer import BrokerPersistence, SessionPersister
 from statestore_client.server.journal import Stream, Timeline, WriteBatch
-from statestore_client.server.runtime.replication.lives import Lives
-from statestore_client.server.runtime.replication.replica_life import ReplicaLife
+from statestore_client.server.runtime.replication.replica import LogReplica
+from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby, StateRows
 from statestore_client.server.service.service import StateStoreService
@@ -75,8 +75,8 @@ def _speaks_before_the_log_has_it(write: Any, commit: GroupCommit) -> None:
     commit._release(sealed, commit._sealed_since)
 
 
-@MUTANTS.instead(Lives, "_end_life", 49)
-def _a_deposed_server_keeps_its_clients(end_life: Any, lives: Lives) -> None:
+@MUTANTS.instead(ReplicatedServer, "_end_life", 49)
+def _a_deposed_server_keeps_its_clients(end_life: Any, lives: ReplicatedServer) -> None:
     """They are told nothing, and what they send is lost."""
     driver, lives._driver = lives._driver, None
     end_life(lives)
@@ -119,7 +119,7 @@ def _a_snapshot_without_rows_that_wait(in_turn: Any, rows: StateRows) -> Iterato
 # What the receiver has acknowledged is sent to it again, under another identifier or the same.
 MUTANTS.replace("releases_are_not_written_down", SessionPersister, "released", lambda *_: None)
 # A server that stood still reads what others have changed.
-MUTANTS.replace("speaks_without_a_lease", ReplicaLife, "may_speak", lambda self, _: not self._is_over, 133)
+MUTANTS.replace("speaks_without_a_lease", LogReplica, "holds_lease", lambda self, _: not self._is_over, 133)
 # In the journal; the next server sends them.
 MUTANTS.replace("wills_that_were_taken_back_stay", BrokerPersistence, "forget_will", lambda *_: None, 21)
 # A request that is repeated after a failover is carried out again.

@@ -122,7 +122,7 @@ def a_lease_from_receipt(original: Any, ownership: Ownership, entry: Any, verdic
 @MUTANTS.plant(137)
 def a_lease_after_a_hand_over(patch: Patch) -> None:
     """5: the next owner speaks at once."""
-    patch.setattr(Ownership, "may_speak", lambda self, now, _: self._silent_until <= now < self._lease_until)
+    patch.setattr(Ownership, "holds_lease", lambda self, now, _: self._silent_until <= now < self._lease_until)
     original = Process.serve
 
     def serve(process: Process, connection: Any, request: Any) -> None:
@@ -140,7 +140,7 @@ def a_forced_claim_speaks_at_once(original: Any, *args: Any, **options: Any) -> 
 
 
 # A server that stood still answers reads as before.
-MUTANTS.replace("speaks_without_a_lease", Ownership, "may_speak", lambda self, *_: not self.is_handing_over, 2)
+MUTANTS.replace("speaks_without_a_lease", Ownership, "holds_lease", lambda self, *_: not self.is_handing_over, 2)
 # The next one waits for nobody, though the owner that was forced out has a lease.
 MUTANTS.replace(
     "hands_over_while_silent", Ownership, "may_hand_over",

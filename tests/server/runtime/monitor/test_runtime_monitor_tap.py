@@ -13,7 +13,7 @@ from statestore_client.server.store import RequestContext, StateStore
 from statestore_client.wire.commands import Command, Condition, Del, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 from statestore_client.wire.instant import Instant
-from statestore_client.wire.replies import Refused
+from statestore_client.wire.replies import ErrorReply
 
 LOCKS = (b"lock/1", b"lock/2")
 HOLDERS = (b"a", b"b", b"c")
@@ -59,7 +59,7 @@ class World:
     def write(self, lock: bytes, holder: bytes) -> None:
         """With the token of its last holding, which may be an old one."""
         outcome = self.apply(holder, Set(STATE, holder), self.tokens.get((lock, holder)))
-        self.refused += isinstance(outcome.reply, Refused)
+        self.refused += isinstance(outcome.reply, ErrorReply)
 
     def step(self, step: tuple[Any, ...]) -> None:
         match step:

@@ -12,7 +12,7 @@ from support.waiting import until
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, StorageLimits
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.cluster.interface import Role
-from statestore_client.server.runtime.replication.lives import Lives
+from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import ServerSettings
@@ -61,7 +61,7 @@ class Servers:
         return AsyncStateStoreClient(server.urls[0], **options)
 
 
-def replication(server: Server) -> Lives:
+def replication(server: Server) -> ReplicatedServer:
     """What a server with a log has."""
     assert server.replication is not None
     return server.replication

@@ -24,7 +24,7 @@ from statestore_client import AsyncStateStoreClient
 from statestore_client.errors import RemoteProtocolError
 from statestore_client.server import ReplicaSettings
 from statestore_client.server.runtime.replication.internal import MAGIC, ClusterSecret, Hello, dial
-from statestore_client.server.runtime.replication.liveness import PulseListener
+from statestore_client.server.runtime.replication.liveness import HeartbeatListener
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import ServerSettings
 
@@ -101,7 +101,7 @@ async def test_an_impostor_gives_no_sign_of_life(kind: str, monkeypatch: pytest.
     monkeypatch.setattr("statestore_client.server.runtime.replication.liveness._CONNECT_S", 0.1)
     standby = Standby()
     async with Impostor(IMPOSTORS[kind]).listen() as impostor:
-        listener = PulseListener(impostor.address, "b", SECRET, standby)
+        listener = HeartbeatListener(impostor.address, "b", SECRET, standby)
         await until(lambda: impostor.connections >= 3, "it tries again")
         listener.close()
     assert standby.heard == []
@@ -119,7 +119,7 @@ async def test_an_impostor_hears_no_client(kind: str, monkeypatch: pytest.Monkey
         writer.write(b"\x10\x20 a user name and a password, in clear")
         await until(lambda: impostor.connections >= 3, "it tries again")
         assert b"password" not in impostor.heard
-        assert replication(standby).router.spliced == 1, "the client waits for a server that is one"
+        assert replication(standby).router.proxied == 1, "the client waits for a server that is one"
         writer.close()
 
 

@@ -22,7 +22,7 @@ from statestore_client.server.runtime.replication.internal import (
     Session,
     receive,
 )
-from statestore_client.server.runtime.replication.liveness import PulseThread
+from statestore_client.server.runtime.replication.liveness import HeartbeatThread
 
 
 async def test_an_answer_of_any_size_is_read() -> None:
@@ -84,7 +84,7 @@ async def test_who_is_being_accepted_when_the_listener_closes_is_closed_as_well(
 
 async def test_listeners_that_have_left_are_closed_while_nothing_is_said() -> None:
     """A standby that hears nothing comes anew each second, for as long as the server is not active."""
-    pulse = PulseThread(lambda: None, lambda: None)
+    pulse = HeartbeatThread(lambda: None, lambda: None)
     ends = [socket.socketpair() for _ in range(3)]
     for (ours, theirs), name in zip(ends, "bbc", strict=True):
         pulse.add(ours, name, 1, Session(b"", b"", b""))

@@ -20,9 +20,9 @@ from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ConnectionState, ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import ownership
 from statestore_client.server.cluster.interface import Role
-from statestore_client.server.runtime.replication import lives
+from statestore_client.server.runtime.replication import replicated_server
 from statestore_client.server.runtime.replication.internal import ClusterSecret
-from statestore_client.server.runtime.replication.liveness import PulseListener
+from statestore_client.server.runtime.replication.liveness import HeartbeatListener
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings
@@ -106,7 +106,7 @@ async def test_a_log_that_is_slower_than_a_lease_serves() -> None:
             for number in range(4):
                 await client.set("k", str(number))
                 assert await value_of(client) == b"%d" % number
-            assert not replication(active).may_speak
+            assert not replication(active).holds_lease
             assert not states
         assert (replication(active).role, replication(active).epoch) == (Role.ACTIVE, epoch)
 
@@ -146,7 +146,7 @@ async def test_a_server_that_cannot_end_its_life_stops(monkeypatch: pytest.Monke
         def fail() -> None:
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr(former, "machines_end", fail)
+        monkeypatch.setattr(former, "on_inactive", fail)
         assert replication(standby).promote()
         async with asyncio.timeout(5):
             await former.wait_for_failure()
@@ -167,13 +167,13 @@ async def test_who_has_just_been_forced_in_hands_over_as_soon_as_it_may() -> Non
 
 async def test_a_server_that_cannot_hand_over_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has written does not come into the log: it cannot say that another one may go on from there."""
-    monkeypatch.setattr(lives, "_HAND_OVER_S", 0.05)
+    monkeypatch.setattr(replicated_server, "_HAND_OVER_S", 0.05)
     async with servers("a", "b") as pair:
         active = await pair.active()
         async with pair.client(active) as client, pair.client(active) as other:
             await pair.cluster.kill("1")
             writing = asyncio.ensure_future(client.set("k", "1"))
-            await until(lambda: replication(active).silent_s or not replication(active).may_speak)
+            await until(lambda: replication(active).silent_s or not replication(active).holds_lease)
             assert not await replication(active).hand_over()
             await pair.cluster.restart("1")
             await writing
@@ -224,7 +224,7 @@ async def test_nothing_is_said_without_the_log() -> None:
         async with pair.client(active) as client:
             await client.set("k", "1")
             await pair.cluster.kill("1")
-            await until(lambda: not replication(active).may_speak, "the lease is over")
+            await until(lambda: not replication(active).holds_lease, "the lease is over")
             asked = asyncio.ensure_future(client.get("k"))
             written = asyncio.ensure_future(client.set("k", "2"))
             done, _ = await asyncio.wait((asked, written), timeout=0.5)
@@ -247,7 +247,7 @@ async def test_clients_that_wait_for_a_log_without_a_leader_are_let_go(
             await client.set("k", "1")
             began = monotonic()
             await pair.cluster.kill("1")
-            await until(lambda: not replication(active).may_speak, "the lease is over")
+            await until(lambda: not replication(active).holds_lease, "the lease is over")
             asked: asyncio.Future[object] = asyncio.ensure_future(client.set("k", "2") if writes else client.get("k"))
             await until(lambda: "suspended" in str(client.state).lower(), "the connection was closed")
             took_s = monotonic() - began
@@ -266,7 +266,7 @@ async def test_a_server_that_says_nothing_is_doubted_once(monkeypatch: pytest.Mo
         add = lives._pulse.add
         monkeypatch.setattr(lives._internal_listener, "_add_pulse", lambda *each: (dialled.append("b"), add(*each)))
         heard, doubts = Heard(), list[int]()
-        listener = PulseListener(lives.url, "b", ClusterSecret(KEY), heard, lambda: doubts.append(len(dialled)))
+        listener = HeartbeatListener(lives.url, "b", ClusterSecret(KEY), heard, lambda: doubts.append(len(dialled)))
         await until(heard.is_there, "it is heard")
         monkeypatch.setattr(lives._pulse, "_may_pulse", lambda: None)
         await until(lambda: doubts, "it is doubted")
@@ -313,7 +313,7 @@ async def test_the_active_server_knows_where_clients_come_from(caplog: pytest.Lo
         standby = await pair.standby()
         async with pair.client(standby, client_id="me"):
             line = next(record.message for record in caplog.records if "connected client='me'" in record.message)
-        await until(lambda: replication(standby).router.spliced == 0)
+        await until(lambda: replication(standby).router.proxied == 0)
         assert "127.0.0.1:" in line
 
 

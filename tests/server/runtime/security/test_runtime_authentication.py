@@ -29,7 +29,7 @@ from statestore_client.mqtt.packets import (
     ReasonCode,
 )
 from statestore_client.server import AccessRules, BrokerLimits, EmbeddedServer
-from statestore_client.server.broker import Admitted, Broker, Credentials, Verdict, Verification
+from statestore_client.server.broker import Admitted, Broker, Credentials, PendingAuth, Verdict
 from statestore_client.server.runtime.fairness import PAUSE_S, Throttle
 from statestore_client.server.runtime.observability.logs import RefusalLog
 from statestore_client.server.runtime.security.passwords import remove_user, set_password
@@ -381,7 +381,7 @@ async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     loop, release = asyncio.get_running_loop(), threading.Event()
     broker = Broker(random=random.Random(1))
     now = Instant(1.0, 1)
-    done: list[Verification] = []
+    done: list[PendingAuth] = []
 
     def hanging(credentials: Credentials) -> Verdict:
         assert release.wait(TIMEOUT_S)
@@ -396,9 +396,9 @@ async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
         refusals=RefusalLog(lambda: 1.0),
     )
 
-    def begin() -> Verification:
+    def begin() -> PendingAuth:
         connection = broker.connection_opened(now, peer="127.0.0.1:1")
-        connection.verification = Verification(connection, Credentials("c"), None)
+        connection.verification = PendingAuth(connection, Credentials("c"), None)
         threads.start(connection.verification)
         return connection.verification
 

@@ -27,11 +27,11 @@ class _Right:
     def sent(self) -> int:
         return 0
 
-    def may_speak(self, since: int) -> bool:
+    def holds_lease(self, since: int) -> bool:
         self.times -= 1
         return self.times >= 0
 
-    def ask_to_speak(self, since: int) -> None:
+    def renew_lease(self, since: int) -> None:
         self.asked += 1
 
 

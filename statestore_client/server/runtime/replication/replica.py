@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # What one life of a replicated server tells its program.
 
 
-class LifeOwner(Protocol):
+class ReplicaListener(Protocol):
     """What a life tells. It may be closed from inside any of these."""
 
     def replicated(self, batch: WriteBatch) -> None:
@@ -72,7 +72,7 @@ class LifeOwner(Protocol):
     def deposed(self, epoch: int) -> None:
         """This life is over."""
 
-    def may_speak_again(self) -> None:
+    def lease_renewed(self) -> None:
         """Or so it may be: something came back from the log."""
 
     def failed(self, error: Exception) -> None:
@@ -135,16 +135,16 @@ class OwnerSigns:
 _AGAIN_S: Final = 0.01
 
 
-class ReplicaLife:
+class LogReplica:
     """For the active server it is :class:`~statestore_client.server.journal.BatchStorage` and
-    :class:`~statestore_client.server.runtime.storage.group_commit.SpeakingRight`. Belongs to the event loop.
+    :class:`~statestore_client.server.runtime.storage.group_commit.LeadershipLease`. Belongs to the event loop.
     """
 
     def __init__(
         self,
         life: Life,
         url: str,
-        owner: LifeOwner,
+        owner: ReplicaListener,
         clock: ElapsedClock,
         link: LogLink,
         base: tuple[int, LogEntry] | None,
@@ -239,10 +239,10 @@ class ReplicaLife:
                 return
             self._member.receive(index, data, self._clock())
             if self._member.events:
-                self._tell()
+                self._emit_events()
         self._turn()
         if not self._is_over and self._member.role is Role.ACTIVE:
-            self._owner.may_speak_again()
+            self._owner.lease_renewed()
 
     def caught_up(self) -> None:
         self._member.catch_up()
@@ -298,19 +298,19 @@ class ReplicaLife:
         if self._is_over:
             return
         self._member.tick(self._clock())
-        self._tell()
+        self._emit_events()
         self._hand_on()
         self._arm()
 
-    def _tell(self) -> None:
+    def _emit_events(self) -> None:
         member = self._member
         while member.events and not self._is_over:
             events, member.events = member.events, []
             for event in events:
                 if not self._is_over:
-                    self._tell_one(event)
+                    self._emit(event)
 
-    def _tell_one(self, event: ClusterEvent) -> None:
+    def _emit(self, event: ClusterEvent) -> None:
         owner = self._owner
         match event:
             case BatchReplicated(batch=batch) | RowsRestored(batch=batch):
@@ -377,7 +377,7 @@ class ReplicaLife:
     def _fire(self) -> None:
         self._turn()
         if not self._is_over and self._member.role is Role.ACTIVE:
-            self._owner.may_speak_again()
+            self._owner.lease_renewed()
 
     # -- the storage of the active server -----------------------------------------------------------------------------
 
@@ -400,19 +400,19 @@ class ReplicaLife:
     def sent(self) -> int:
         return self._member.sent
 
-    def may_speak(self, since: int) -> bool:
-        may = not self._is_over and self._member.may_speak(self._clock(), since)
+    def holds_lease(self, since: int) -> bool:
+        may = not self._is_over and self._member.holds_lease(self._clock(), since)
         if may:
             self._asked_at = None
         return may
 
-    def ask_to_speak(self, since: int) -> None:
+    def renew_lease(self, since: int) -> None:
         if self._is_over:
             return
         now = self._clock()
         if self._asked_at is None:
             self._asked_at = now.monotonic
-        self._member.ask_to_speak(now, since)
+        self._member.renew_lease(now, since)
         self._hand_on()
         self._arm()
 

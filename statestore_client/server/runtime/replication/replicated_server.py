@@ -19,10 +19,10 @@ from statestore_client.server.runtime.clock import ElapsedClock
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
 from statestore_client.server.runtime.replication.internal import ClusterSecret, InternalListener
-from statestore_client.server.runtime.replication.liveness import PulseListener, PulseThread
+from statestore_client.server.runtime.replication.liveness import HeartbeatListener, HeartbeatThread
 from statestore_client.server.runtime.replication.log_link import LogLink
 from statestore_client.server.runtime.replication.own_peer import LogPeers, OwnPeer
-from statestore_client.server.runtime.replication.replica_life import ReplicaLife
+from statestore_client.server.runtime.replication.replica import LogReplica
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
 
@@ -48,26 +48,26 @@ _LEADERLESS: Final = "the replicated log has no leader"
 _log_change = partial(log_event, logger=CLUSTER_LOGGER)
 
 
-class MachineOwner(Protocol):
+class ReplicatedServerOwner(Protocol):
     """The server."""
 
-    def new_machines(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
+    def build_state(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
         """Empty ones, which write into the journal."""
 
-    def machines_serve(self, service: StateStoreService, broker: Broker) -> None:
+    def on_active(self, service: StateStoreService, broker: Broker) -> None:
         """This server is active, with these."""
 
-    def machines_end(self) -> None:
+    def on_inactive(self) -> None:
         """It is not any more."""
 
-    def cannot_go_on(self, error: StateStoreError) -> None:
+    def on_fatal_error(self, error: StateStoreError) -> None:
         """The owner of the server is to stop it."""
 
 
-class Lives:
+class ReplicatedServer:
     """Of one replicated server. Belongs to the event loop."""
 
-    def __init__(self, settings: ReplicaSettings, owner: MachineOwner) -> None:
+    def __init__(self, settings: ReplicaSettings, owner: ReplicatedServerOwner) -> None:
         self._settings = settings
         self._owner = owner
         #: What the machines go by. It is put right when this server takes over.
@@ -79,7 +79,7 @@ class Lives:
         self._standbys: dict[str, float] = {}  # those that listen to this server, and when each was seen last
         self._secret = ClusterSecret(settings.key)
         self.router: ClientRouter = ClientRouter(settings.id, self._secret)
-        self._pulse = PulseThread(self._may_pulse, self._listener_came)
+        self._pulse = HeartbeatThread(self._may_pulse, self._listener_came)
         self.commands: OperatorCommands = OperatorCommands(self)
         self._internal_listener = InternalListener(
             settings.id, self.router, self._secret, self._pulse.add, self.commands.carry_out
@@ -91,16 +91,16 @@ class Lives:
         )
         self._driver: BrokerDriver | None = None
         self._url = ""
-        self._replica: ReplicaLife | None = None
+        self._replica: LogReplica | None = None
         self._journal = Journal()
         self._machines: tuple[StateStoreService, Broker] | None = None  # of this life
         self._standby: Standby | None = None
         self._rows: StateRows | None = None
         self._wants_snapshot = False
         self._group_commit: GroupCommit | None = None
-        self._listener: PulseListener | None = None
+        self._listener: HeartbeatListener | None = None
         self._former: set[asyncio.Task[None]] = set()
-        self._told: tuple[int, Life | None] | None = None
+        self._active: tuple[int, Life | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._is_known = asyncio.Event()
@@ -137,7 +137,7 @@ class Lives:
     @property
     def active(self) -> tuple[int, str]:
         """The newest epoch, and the id of the server that is active in it, or nothing."""
-        epoch, owner = self._told or (0, None)
+        epoch, owner = self._active or (0, None)
         return max(epoch, self.epoch), "" if owner is None else owner.id
 
     @property
@@ -151,7 +151,7 @@ class Lives:
         return self._url
 
     @property
-    def replica(self) -> ReplicaLife | None:
+    def replica(self) -> LogReplica | None:
         """The present life; None before it has begun to read the log."""
         return self._replica
 
@@ -208,9 +208,9 @@ class Lives:
         return f"stands by: {why}" if why else "stands by"
 
     @property
-    def may_speak(self) -> bool:
+    def holds_lease(self) -> bool:
         """Whether it is active, and known to be."""
-        return self._replica is not None and self._replica.may_speak(self._replica.sent())
+        return self._replica is not None and self._replica.holds_lease(self._replica.sent())
 
     def promote(self) -> bool:
         """Be the active server, whatever the present one does. Returns False if this one is not ready, or active."""
@@ -231,7 +231,7 @@ class Lives:
         if self._wants_snapshot or replica.is_snapshot_wanted(self._state_bytes()):
             self._begin_snapshot()
 
-    def _note_outage(self, replica: ReplicaLife, now: float) -> None:
+    def _note_outage(self, replica: LogReplica, now: float) -> None:
         news = self._outage.look(now, is_heard=replica.is_log_heard)
         was_hindered, self._is_hindered = self._is_hindered, self.leaderless_s > 0.0
         if was_hindered is not self._is_hindered:
@@ -289,13 +289,13 @@ class Lives:
         try:
             base = await link.find_base()
             self._journal = Journal()
-            service, broker = self._owner.new_machines(self._journal)
+            service, broker = self._owner.build_state(self._journal)
             self._standby = Standby(self._journal, service, broker, self._elapsed())
             self._rows = self._standby.rows
             self._machines = service, broker
             life = Life(self._settings.id, secrets.randbits(_INCARNATION_BITS))
             waits = self._settings.awaits_import
-            self._replica = ReplicaLife(life, self._url, self, self._elapsed, link, base, awaits_import=waits)
+            self._replica = LogReplica(life, self._url, self, self._elapsed, link, base, awaits_import=waits)
             self._replica.open()
         except Exception as error:  # noqa: BLE001 - without the log this server is of no use
             await link.close()
@@ -337,9 +337,9 @@ class Lives:
         is_own = self._replica is not None and owner == self._replica.life
         address = None if owner is None or is_own else url or None  # an import serves nobody
         self._listen_to(address)
-        if self._told == (epoch, owner):
+        if self._active == (epoch, owner):
             return  # an earlier life has said so
-        self._told = (epoch, owner)
+        self._active = (epoch, owner)
         if owner is None:
             if self.role is not Role.DEPOSED:  # it has handed over itself, and says so
                 _log_change(logging.INFO, "no server is active", epoch=epoch, **self._change())
@@ -355,7 +355,7 @@ class Lives:
             self._listener.close()
         self._listener = None
         if url is not None and self._replica is not None:
-            self._listener = PulseListener(url, self._settings.id, self._secret, self._replica, self.router.doubt)
+            self._listener = HeartbeatListener(url, self._settings.id, self._secret, self._replica, self.router.doubt)
 
     def promoted(self, epoch: int, timeline: Timeline) -> None:
         replica, driver, standby, machines = self._replica, self._driver, self._standby, self._machines
@@ -367,7 +367,7 @@ class Lives:
         self._group_commit = GroupCommit(self._journal, replica, self.clock, loop, self.failed, replica)
         service, broker = machines
         driver.replace_broker(broker, self._group_commit)
-        self._owner.machines_serve(service, broker)
+        self._owner.on_active(service, broker)
         _log_change(logging.INFO, "promoted", epoch=epoch, index=replica.index, **replica.change)
         self.router.open()
         driver.flush()  # what was due while nobody was active
@@ -392,17 +392,17 @@ class Lives:
             if self._group_commit is not None:
                 self._group_commit.close()
                 self._group_commit = None
-                self._owner.machines_end()
+                self._owner.on_inactive()
                 if self._driver is not None:
                     self._driver.dismiss("another server is active")
-                    self._driver.replace_broker(self._owner.new_machines(None)[1])
+                    self._driver.replace_broker(self._owner.build_state(None)[1])
         finally:  # also after a defect: the client of the log has sockets
             if replica is not None:
                 task = asyncio.get_running_loop().create_task(replica.close())
                 self._former.add(task)
                 task.add_done_callback(self._former.discard)
 
-    def may_speak_again(self) -> None:
+    def lease_renewed(self) -> None:
         if self._driver is not None and self._group_commit is not None:
             self._driver.flush()
 
@@ -414,7 +414,7 @@ class Lives:
             error = ReplicatedLogError(f"the replicated log cannot be used: {error}")
         self._failure = error
         self._is_known.set()
-        self._owner.cannot_go_on(error)
+        self._owner.on_fatal_error(error)
 
     # -- by people ----------------------------------------------------------------------------------------------------
 
@@ -480,7 +480,7 @@ _NO_LEADER: Final = (
 class OperatorCommands:
     """Each is carried out, or answered with the reason why not."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: ReplicatedServer) -> None:
         self._lives = lives
         self._actions: dict[str, Callable[[str], Awaitable[str]]] = {
             "promote": self._promote,
@@ -524,7 +524,7 @@ class OperatorCommands:
             "log_bytes": 0 if replica is None else replica.log_bytes,
             "silence_s": round(lives.silent_s, 3),
             "clients": lives.clients,
-            "passed_on": lives.router.spliced,
+            "passed_on": lives.router.proxied,
             "listeners": lives.listeners,
         }
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from raft_client._common import exits
 from raft_client._common.command_line import print_json
 from raft_client._common.standard_streams import ends_with_reader
-from statestore_client.cli.monitor_feed import Message, MonitorAddress, monitor_address, open_feed
+from statestore_client.cli.monitor import Message, MonitorAddress, monitor_address, open_feed
 from statestore_client.errors import TransportError
 
 _AGAIN_S: Final = 1.0

@@ -8,7 +8,7 @@ Source: KvStore, "KvStore Client"; ``docs/reference/kvstore.md``.
 
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.client import AsyncSiteClient, AsyncSiteStream
-from statestore_client.kvstore.following import KeyChange
+from statestore_client.kvstore.calls import KeyChange
 from statestore_client.kvstore.sync.client import SiteClient, SiteStream
 from statestore_client.wire.kvstore.messages import OwnKeyState, PeerInfo, PeersReply, Summary
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value

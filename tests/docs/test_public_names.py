@@ -23,7 +23,7 @@ SEEN_ONLY = {
     "statestore_client.aio.acquisition.Acquisition",
     "statestore_client.mqtt.packets.PublishProperties",
     "statestore_client.server.broker.Counters",
-    "statestore_client.server.store.scan.ScanLimits",
+    "statestore_client.server.store.keyspace.ScanLimits",
     "statestore_client.server.testing.faults.FaultOptions",
     "statestore_client.spark.options.WriteOptions",
     "statestore_client.spark.report.ReportSink",

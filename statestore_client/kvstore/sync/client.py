@@ -13,8 +13,17 @@ from typing import Final, Generic, NoReturn, Self, TypeVar
 from statestore_client.clocks import monotonic
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.errors import ClosedError, PickleRefusedError, RequestTimeoutError
-from statestore_client.kvstore.calls import SiteCalls, check_seconds, texts, wanted_of
-from statestore_client.kvstore.following import HOLD_S, AreaFollower, Follower, KeyChange, PeersFollower
+from statestore_client.kvstore.calls import (
+    HOLD_S,
+    AreaFollower,
+    Follower,
+    KeyChange,
+    PeersFollower,
+    SiteCalls,
+    check_seconds,
+    texts,
+    wanted_of,
+)
 from statestore_client.kvstore.sync.link import CallbackWorker, SiteLink
 from statestore_client.wire.kvstore.messages import (
     OwnKeyAction,

@@ -25,7 +25,7 @@ from statestore_client.server.runtime.observability.logs import (
     log_reports,
 )
 from statestore_client.server.runtime.process import package_version
-from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
+from statestore_client.server.runtime.security.security import VerifierThreads
 from statestore_client.server.runtime.transport.peers import Peers
 
 if TYPE_CHECKING:

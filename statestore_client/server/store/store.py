@@ -56,8 +56,8 @@ from statestore_client.server.store.keyspace import (
     RequestContext,
     StoreLimits,
     StoreUsage,
+    scan,
 )
-from statestore_client.server.store.scan import scan
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.protocol import Dialect

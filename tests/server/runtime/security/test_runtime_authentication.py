@@ -33,7 +33,7 @@ from statestore_client.server.broker import Admitted, Broker, Credentials, Pendi
 from statestore_client.server.runtime.fairness import PAUSE_S, Throttle
 from statestore_client.server.runtime.observability.logs import RefusalLog
 from statestore_client.server.runtime.security.passwords import remove_user, set_password
-from statestore_client.server.runtime.security.verifier_threads import VerifierThreads
+from statestore_client.server.runtime.security.security import VerifierThreads
 from statestore_client.wire.instant import Instant
 
 #: Reason codes as the standard numbers them (MQTT 5.0, 2.4).

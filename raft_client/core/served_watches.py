@@ -6,7 +6,7 @@
       ^                                                                            |
       +--- the connection or the session is over, the consumer has made room ------+
                                                                                    |
-    the leader does not remember as much, or its log is another one: the log is read (watch_catch_up) and tells
+    the leader does not remember as much, or its log is another one: the log is read (log_watches) and tells
 
 Invariant: a watch takes each event after ``watch.seen`` once, in order.
 Invariant: what the leader is told to have arrived is what arrived in its session, also of watches that have ended here:
@@ -23,10 +23,11 @@ from typing import Final
 import attrs
 
 from raft_client.core.calls import Call
+from raft_client.core.log_watches import LogWatches
 from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
 from raft_client.core.stream_actions import Cancel, FollowUp, Submit
-from raft_client.core.watch_events import Phase, WatchEvent, WatchState
-from raft_client.core.watch_table import WatchCatchUp, WatchTable, bytes_of
+from raft_client.core.watch_events import Phase, WatchState
+from raft_client.core.watch_table import WatchTable
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.wire.log_entry import Position
 from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchEnded, Watching, WatchProgress
@@ -50,13 +51,11 @@ class WatchSession:
 class ServedWatches:
     """All watches of a client that its leader serves, and those that wait for that."""
 
-    def __init__(self, table: WatchTable, catch_up: WatchCatchUp, session: WatchSession, silence_s: float) -> None:
+    def __init__(self, table: WatchTable, log: LogWatches, session: WatchSession, silence_s: float) -> None:
         self._table = table
-        self._catch_up = catch_up
+        self._log = log
         self._session = session
         self._heartbeat_s = min(_MAX_HEARTBEAT_S, silence_s / 3.0)
-        #: The leader does not serve watches, or has no room for them: they read the log.
-        self.is_refused: bool = False
         self._call: SessionCall | None = None
         self._is_greeted = False
         self._watches: dict[ServedWatch, WatchState | None] = {}  # None: it is ending
@@ -86,7 +85,7 @@ class ServedWatches:
             if watch in self._to_begin and watch.after is None and watch.started_after is None:
                 # It has to wait, and what its client appends meanwhile comes after its start: that is asked for first.
                 del self._to_begin[watch]
-                self._table.ask_for_the_end(watch)
+                self._log.ask_for_the_end(watch)
 
     def drop(self, watch: WatchState) -> None:
         """Serve it no longer."""
@@ -187,7 +186,7 @@ class ServedWatches:
         if watch.seen.index > applied.index:
             self.drop(watch)
             watch.phase = Phase.BEHIND
-            self._catch_up.start_reader(watch)  # it finds out whether the log was ever that long
+            self._log.read(watch)  # it finds out whether the log was ever that long
             return
         watch.confirms = False
         watch.phase = Phase.SERVED
@@ -201,15 +200,7 @@ class ServedWatches:
         watch = self._watches[call]
         if watch is None or reply.position.index <= watch.seen.index:
             return
-        if watch.size > self._table.room(watch):
-            self.drop(watch)
-            watch.phase = Phase.BEHIND
-            self._table.overflowed(watch)
-            return
-        watch.seen = reply.position
-        selected = self._table.select(watch, reply.changes, of_its_keys=False)
-        if selected:
-            self._table.push(watch, WatchEvent(watch.id, reply.position, tuple(selected)), bytes_of(selected))
+        self._table.offer(watch, reply.position, reply.changes)
 
     def finished(self, call: Call, result: object) -> bool:
         """A call is over; False if it is none of these."""
@@ -241,7 +232,7 @@ class ServedWatches:
             watch.phase = Phase.BEHIND
             watch.confirms = reason is EndReason.OTHER_LOG or watch.confirms
             if watch.size <= self._table.room(watch):
-                self._catch_up.start_reader(watch)
+                self._log.read(watch)
 
     def failed(self, call: Call, error: RaftError) -> bool:
         """A call is over with an error; False if it is none of these."""
@@ -279,13 +270,13 @@ class ServedWatches:
                 self._to_begin[watch] = None
 
     def _not_offered(self) -> None:
-        self.is_refused = True
+        self._table.source = self._log
         self._call = None
         self.close()
 
     def _refuse(self) -> None:
         """The leader has no room: the log is read, and it is told the end of those that it has."""
-        self.is_refused = True
+        self._table.source = self._log
         self._to_begin.clear()
         for watch in list(self._watches.values()):
             if watch is not None:
@@ -293,11 +284,11 @@ class ServedWatches:
 
     def stop(self) -> None:
         """Without watches nothing is asked, once the leader has said that they are over."""
-        self.is_refused = False
+        self._table.source = self
         self._stop_if_unused()
 
     def _stop_if_unused(self) -> None:
-        if not self._watches and (self.is_refused or not self._table.watches):
+        if not self._watches and (self._table.source is not self or not self._table.watches):
             self.close()
 
     def close(self) -> None:

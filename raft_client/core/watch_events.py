@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import attrs
 
+from raft_client.core.calls import GetLogInfo
 from raft_client.core.entries_stream import EntriesStream
 from raft_client.core.selectors import Selector
 from raft_client.core.served_watch_calls import ServedWatch
@@ -89,6 +90,8 @@ WatchItem: TypeAlias = WatchEvent | Progress | SnapshotEvent | Suspended | Resum
 
 #: What may wait for the consumer of one watch.
 DEFAULT_QUEUE_BYTES: Final = 1024 * 1024
+#: What an event costs beside its keys and values.
+_EVENT_BYTES: Final = 100
 _START: Final = Position(0)
 
 #: When a consumer is slow: ``"reread"`` leaves out nothing and reads the log again when there is room, ``"error"`` ends
@@ -151,6 +154,7 @@ class WatchState:
     seen: Position = _START  # up to there everything is in the queue or of no interest; of live watches: at least
     told: Position = _START  # up to there the consumer knows that it missed nothing
     confirms: bool = False  # whether the log is the one that ``after`` is of is still to be found out
+    question: GetLogInfo | None = None  # where the log ends
     reader: EntriesStream | None = None
     read_from: Position = _START  # where the reader started
     served: ServedWatch | None = None  # the call to the leader that serves it
@@ -176,11 +180,12 @@ class WatchState:
         return not self._items
 
     def push(self, item: WatchItem, size: int) -> None:
-        """Add an item after all that wait."""
+        """Add an item, whose keys and values have this size, after all that wait."""
+        size += _EVENT_BYTES
         self._items.append((item, size))
         self.size += size
-        if len(self._items) == 1:  # else its consumer has no reason to wait
-            self.notify()
+        if self.consumer is not None and len(self._items) == 1:  # else it has no reason to wait
+            self.consumer.notify()
 
     def notify(self) -> None:
         """Wake the consumer: there is an item, or the watch is live, or it has ended."""

@@ -452,7 +452,7 @@ def test_two_words_under_way_are_two() -> None:
         pass
     late = client.watch(Key(b"late"), settle=False)
     client.runner.at(client.time)
-    client.watches._table.served._acknowledge()  # type: ignore[union-attr]  # as when 64 more arrive
+    client.watches._served._acknowledge()  # type: ignore[union-attr]  # as when 64 more arrive
     client.perform()
     cluster.peers[url_of(1)].is_frozen = False
     client.peer_works(url_of(1))

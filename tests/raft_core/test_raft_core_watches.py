@@ -13,9 +13,9 @@ from model_shell import Shell
 from model_watches import LineCodec, history, seen, start, take, watch, write
 from support.schedules import scaled
 
+from raft_client.core.log_watches import EventHistory
 from raft_client.core.selectors import Key, Prefix, SelectorIndex, Tree, Where
 from raft_client.core.watch_events import Phase, Progress, SnapshotEvent, WatchState
-from raft_client.core.watch_table import EventHistory
 from raft_client.errors import ClientClosedError, HistoryOutrunError, InvalidArgumentError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import LogEntry, Position
@@ -338,7 +338,7 @@ def test_a_reader_does_not_ask_a_leader_that_lags_in_a_loop() -> None:
     watch(shell, Prefix(b"x"))
     write(shell, *[b"a=%d" % n for n in range(5)])
     shell.leader.applied = 3
-    shell.machine._table.history.clear()
+    shell.machine._log._recent.clear()
     w = shell.machine.watch(Prefix(b"a"), after=3)
     shell.act()
     asked = shell.ids

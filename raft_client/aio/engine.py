@@ -306,7 +306,7 @@ class Engine:
         """Make a watch in the watches of this codec; ``consumer`` is notified of what it has."""
         self._usable_loop()
         runner, watches = self._runners.watches(codec, self.user_code.codec)
-        runner.at(monotonic())
+        runner.touch(monotonic())
         watch = make(watches)
         watch.consumer = consumer
         self._sockets.perform()
@@ -316,7 +316,7 @@ class Engine:
         """End a watch. Allowed in any process and after the end."""
         if os.getpid() == self._pid:
             self._check_loop()
-            runner.at(monotonic())
+            runner.touch(monotonic())
             watches.cancel(watch)
             self._sockets.perform()
 
@@ -329,7 +329,7 @@ class Engine:
         """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
         self._check_loop()
         now = monotonic()
-        runner.at(now)
+        runner.touch(now)
         result = action(now)
         self._sockets.perform()
         return result

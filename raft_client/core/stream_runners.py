@@ -104,21 +104,21 @@ class StreamRunner:
 
     def broadcast(self, url: str, frames: list[bytes], now: float) -> None:
         """A message on the SUB socket to ``url`` that this runner wanted."""
-        self.at(now)
+        self.touch(now)
         self.machine.receive_broadcast(url, frames, now)
 
     def cannot_listen(self, url: str, why: str, now: float) -> None:
         """There is no SUB socket to ``url``: it could not be made."""
-        self.at(now)
+        self.touch(now)
         self.machine.cannot_listen(url, why, now)
 
     def connection_lost(self, url: str, now: float) -> None:
         """The connection of the SUB socket to ``url`` broke, or could not be made."""
-        self.at(now)
+        self.touch(now)
         self.machine.connection_lost(url, now)
 
-    def at(self, now: float) -> None:
-        """Something is about to be done to the machine."""
+    def touch(self, now: float) -> None:
+        """Set the time and mark the machine as changed: called before each change."""
         self.now = now
         self.is_dirty = True
 
@@ -230,7 +230,7 @@ class StreamRunners:
         for runner in self.members:
             deadline = runner.machine.next_deadline()
             if deadline is not None and now >= deadline:
-                runner.at(now)
+                runner.touch(now)
                 runner.machine.tick(now)
 
     def settle(self, now: float) -> None:
@@ -239,7 +239,7 @@ class StreamRunners:
         if url is not None and url != self._leader_url:
             known, self._leader_url = self._leader_url, url
             for runner in self.members if known is not None else ():
-                runner.at(now)
+                runner.touch(now)
                 runner.machine.leader_changed(now)
         is_changed = False
         for runner in self.members:

@@ -213,7 +213,7 @@ class Engine:
 
         def begin() -> tuple[StreamRunner, Watches, WatchState]:
             runner, watches = self._runners.watches(codec, self.user_code.codec)
-            runner.at(monotonic())
+            runner.touch(monotonic())
             watch = make(watches)
             watch.consumer = consumer
             return runner, watches, watch
@@ -226,7 +226,7 @@ class Engine:
             self.user_code.check()
 
             def end() -> None:
-                runner.at(monotonic())
+                runner.touch(monotonic())
                 watches.cancel(watch)
 
             self._sockets.later(end)
@@ -242,7 +242,7 @@ class Engine:
 
         def act() -> T:
             now = monotonic()
-            runner.at(now)
+            runner.touch(now)
             return action(now)
 
         return self._sockets.run(act)

@@ -114,7 +114,7 @@ FIXED: Final[dict[str, Any]] = {
     "watches of one client": WATCHES.watches_of_a_session,
     "messages with events on their way to one client": WATCHES.window_messages,
     "steps that watches take in one turn": watch_server._TURN_STEPS,
-    "ways through the remembered changes at once": watch_server._MOST_PASSES,
+    "ways through the remembered changes at once": watch_server._MOST_CURSORS,
 }
 
 #: Constants that are called limits and have no row.

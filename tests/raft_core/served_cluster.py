@@ -146,7 +146,7 @@ class WatchClient(ClientDriver):
 
     def watch(self, selector: Selector | None = None, *, settle: bool = True, **options: Any) -> WatchState:
         self.runner, self.watches = self.runners.watches(_CODEC, lambda codec: codec)
-        self.runner.at(self.time)
+        self.runner.touch(self.time)
         watch = self.watches.watch(selector or Prefix(b""), **options)
         self.perform()
         if settle:
@@ -154,7 +154,7 @@ class WatchClient(ClientDriver):
         return watch
 
     def next_item(self, watch: WatchState) -> Any:
-        self.runner.at(self.time)
+        self.runner.touch(self.time)
         item = self.watches.next_item(watch, self.time)
         self.perform()
         return item
@@ -169,7 +169,7 @@ class WatchClient(ClientDriver):
         return items
 
     def cancel(self, watch: WatchState) -> None:
-        self.runner.at(self.time)
+        self.runner.touch(self.time)
         self.watches.cancel(watch)
         self.perform()
 

@@ -451,7 +451,7 @@ def test_two_words_under_way_are_two() -> None:
     while client.receive_one():  # at the 64th message the leader is told
         pass
     late = client.watch(Key(b"late"), settle=False)
-    client.runner.at(client.time)
+    client.runner.touch(client.time)
     client.watches._served._acknowledge()  # type: ignore[union-attr]  # as when 64 more arrive
     client.perform()
     cluster.peers[url_of(1)].is_frozen = False

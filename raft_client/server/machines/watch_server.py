@@ -10,7 +10,7 @@ slow client costs nothing, and holds up nobody.
 
 Invariant: a watch is told of each change that it wants after its position exactly once, in order, or it ends and says
 so, or its session ends, which the next Seen is told.
-Invariant: each watch in a pass was sent all that it wants of the items before the place of the pass; and of the item
+Invariant: each watch of a cursor was sent all that it wants of the items before the cursor's place; and of the item
 at that place and later ones only those up to its ``told``.
 Invariant: one turn takes a bounded number of steps, whatever clients ask for and entries hold.
 
@@ -154,8 +154,8 @@ class Watch:
     request_id: bytes
     request: BeginWatch
     told: int
-    #: The pass that it is in; None: it waits, or is over.
-    way: HistoryCursor | None = None
+    #: The cursor that it is with; None: it waits, or is over.
+    cursor: HistoryCursor | None = None
 
     @property
     def selector(self) -> Selector:
@@ -212,12 +212,12 @@ class IndexQueue:
 
 
 # -- cursors in the history --------------------------------------------------------------------------------------------
-# A *pass* goes through the history, item by item, for all watches in it. Live watches are in one pass, which stands at
+# A *cursor* goes through the history, item by item, for all its watches. Live watches have one, which stands at
 # the end of the history. Those that begin in the past, or had no room, go through it together in another one, until
 # they are where the live ones are. So an item costs a look-up for each of its changes, and then only for watches that
 # want it, and thousands of watches that begin again at the same time do not go through the history one by one.
 #
-# A pass can stop after each step: what a turn may take is counted in steps, whatever entries and watches there are.
+# A cursor can stop after each step: what a turn may take is counted in steps, whatever entries and watches there are.
 
 
 #: What sending a message costs, in steps: a step is to look at something, about a microsecond.
@@ -226,7 +226,7 @@ _SEND_STEPS: Final = 5
 
 @attrs.define(eq=False)
 class _Group:
-    """The watches of a pass that want the same."""
+    """The watches of a cursor that want the same."""
 
     selector: Selector
     watches: dict[Watch, None] = attrs.field(factory=dict)
@@ -263,15 +263,15 @@ class HistoryCursor:
             group = self._groups[selector] = _Group(selector)
             self._index.add(group, selector)
         group.watches[watch] = None
-        watch.way = self
+        watch.cursor = self
         self._count += 1
 
     def discard(self, watch: Watch) -> None:
-        """It must be in this pass."""
+        """It must be with this cursor."""
         selector = watch.selector
         group = self._groups[selector]
         del group.watches[watch]
-        watch.way = None
+        watch.cursor = None
         self._count -= 1
         if not group.watches:
             del self._groups[selector]
@@ -284,7 +284,7 @@ class HistoryCursor:
     def run(self, history: ChangeHistory, steps: int, tell: Callable[[Watch, Events, int], None]) -> int:
         """Go on for this many steps, or until the end. Returns how many are left.
 
-        ``tell`` is called with the watch, the events and their size; it may take the watch out of the pass.
+        ``tell`` is called with the watch, the events and their size; it may take the watch away from the cursor.
         """
         while steps > 0:
             if self._work is None:
@@ -320,7 +320,7 @@ class HistoryCursor:
             events, size = Events(item.position, changes), size_of(changes)
             yield 1 + len(numbers) // 10
             for watch in list(group.watches):
-                if watch.way is self and watch.told < item.at:
+                if watch.cursor is self and watch.told < item.at:
                     tell(watch, events, size)
                     yield _SEND_STEPS
                 else:
@@ -332,10 +332,10 @@ class HistoryCursor:
 
 #: What one turn may take: sending a message is five steps, a look at an entry or a watch one or two. About 10 ms.
 _TURN_STEPS: Final = 5_000
-#: What each way through the history gets, before the others have theirs.
+#: What each cursor gets, before the others have theirs.
 _ROUND_STEPS: Final = 200
-#: Ways through the history beside that of the live watches. Watches that fit to none of them wait for the next one.
-_MOST_PASSES: Final = 4
+#: Cursors beside that of the live watches. Watches that fit to none of them wait for the next one.
+_MOST_CURSORS: Final = 4
 
 
 @attrs.frozen
@@ -368,8 +368,8 @@ class WatchServer:
         #: In the order of ``heard_at``.
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._live = HistoryCursor(self._history.end)
-        self._passes: list[HistoryCursor] = []
-        self._next_pass = HistoryCursor(self._history.end)
+        self._cursors_behind: list[HistoryCursor] = []
+        self._next_cursor = HistoryCursor(self._history.end)
         #: Their watches are still to be taken away, and those that were outrun to be told.
         self._over: deque[Session] = deque()
         self._outrun: deque[HistoryCursor] = deque()
@@ -489,8 +489,8 @@ class WatchServer:
         for route in list(self._sessions):
             self._end_session(route, "restored")
         self._history.restored(applied)
-        self._live, self._next_pass = HistoryCursor(self._history.end), HistoryCursor(self._history.end)
-        self._passes.clear()
+        self._live, self._next_cursor = HistoryCursor(self._history.end), HistoryCursor(self._history.end)
+        self._cursors_behind.clear()
         self._outrun.clear()
 
     # -- turns ---------------------------------------------------------------------------------------------------------
@@ -515,7 +515,7 @@ class WatchServer:
         return next(iter(self._sessions.values())).heard_at + self._limits.silence_s
 
     def _has_work(self) -> bool:
-        if self._over or self._outrun or self._returning or self._passes or len(self._next_pass):
+        if self._over or self._outrun or self._returning or self._cursors_behind or len(self._next_cursor):
             return True
         is_slow = (told := self._waiting.lowest) is not None and told + 1 < self._history.oldest
         return is_slow or (len(self._live) > 0 and self._live.place < self._history.end)
@@ -532,30 +532,30 @@ class WatchServer:
         return steps
 
     def _end_slow(self, steps: int) -> int:
-        """End what has missed something: watches that waited, and those of ways that the history has overtaken."""
+        """End what has missed something: watches that waited, and those of cursors that the history has overtaken."""
         history = self._history
         while steps > 0 and (watch := self._waiting.pop(history.oldest - 2)) is not None:
             self._end(watch, EndReason.TOO_SLOW)
             steps -= 5
-        for way in (self._live, self._next_pass, *self._passes):
-            if len(way) and way.place < history.first:
-                self._outrun.append(way)
+        for cursor in (self._live, self._next_cursor, *self._cursors_behind):
+            if len(cursor) and cursor.place < history.first:
+                self._outrun.append(cursor)
         if self._live.place < history.first:
             self._live = HistoryCursor(history.end)
-        if self._next_pass.place < history.first:
-            self._next_pass = HistoryCursor(history.end)
-        self._passes = [way for way in self._passes if way.place >= history.first]
+        if self._next_cursor.place < history.first:
+            self._next_cursor = HistoryCursor(history.end)
+        self._cursors_behind = [cursor for cursor in self._cursors_behind if cursor.place >= history.first]
         while self._outrun and steps > 0:
-            way = self._outrun[0]
-            while len(way) and steps > 0:
-                watch = way.some()
-                way.discard(watch)
+            cursor = self._outrun[0]
+            while len(cursor) and steps > 0:
+                watch = cursor.some()
+                cursor.discard(watch)
                 if watch.told + 1 < history.oldest:
                     self._end(watch, EndReason.TOO_SLOW)
                 else:
                     self._join(watch)
                 steps -= 5
-            if not len(way):
+            if not len(cursor):
                 self._outrun.popleft()
         return steps
 
@@ -578,28 +578,28 @@ class WatchServer:
         return steps
 
     def _run(self, steps: int) -> None:
-        """Each way through the history has its share of the turn; the live one is the first."""
+        """Each cursor has its share of the turn; that of the live watches is the first."""
         while steps > 0:
-            if len(self._next_pass) and len(self._passes) < _MOST_PASSES:
-                self._passes.append(self._next_pass)
-                self._next_pass = HistoryCursor(self._history.end)
+            if len(self._next_cursor) and len(self._cursors_behind) < _MOST_CURSORS:
+                self._cursors_behind.append(self._next_cursor)
+                self._next_cursor = HistoryCursor(self._history.end)
             before = steps
             if not len(self._live):
                 self._live.skip_to(self._history.end)
-            for way in (self._live, *self._passes):
-                steps -= _ROUND_STEPS - way.run(self._history, _ROUND_STEPS, self._tell)
-            for way in self._passes:
-                steps = self._merge(way, steps)
-            self._passes = [way for way in self._passes if len(way)]
+            for cursor in (self._live, *self._cursors_behind):
+                steps -= _ROUND_STEPS - cursor.run(self._history, _ROUND_STEPS, self._tell)
+            for cursor in self._cursors_behind:
+                steps = self._merge(cursor, steps)
+            self._cursors_behind = [cursor for cursor in self._cursors_behind if len(cursor)]
             if steps == before:
                 return
 
-    def _merge(self, way: HistoryCursor, steps: int) -> int:
+    def _merge(self, cursor: HistoryCursor, steps: int) -> int:
         """What has come to where the live watches are becomes live."""
-        while len(way) and steps > 0 and way.is_between_items and way.place >= self._live.may_join_at:
-            watch = way.some()
-            way.discard(watch)
-            watch.told = max(watch.told, self._history.before(way.place).index)
+        while len(cursor) and steps > 0 and cursor.is_between_items and cursor.place >= self._live.may_join_at:
+            watch = cursor.some()
+            cursor.discard(watch)
+            watch.told = max(watch.told, self._history.before(cursor.place).index)
             self._join(watch)
             steps -= 2
         return steps
@@ -607,7 +607,7 @@ class WatchServer:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _join(self, watch: Watch) -> None:
-        """Take the way that is nearest to what it was told, and not beyond it."""
+        """Go with the cursor that is nearest to what it was told, and not beyond it."""
         self._told_live()
         place = self._history.place_after(watch.told)
         if place >= self._live.may_join_at:
@@ -615,12 +615,12 @@ class WatchServer:
             self._live.add(watch)
             return
         watch.session.falls_behind(watch, self._history.before(place))
-        ways = [way for way in self._passes if way.may_join_at <= place]
-        if ways:
-            max(ways, key=lambda way: way.place).add(watch)
+        cursors = [cursor for cursor in self._cursors_behind if cursor.may_join_at <= place]
+        if cursors:
+            max(cursors, key=lambda cursor: cursor.place).add(watch)
             return
-        self._next_pass.place = min(self._next_pass.place, place)
-        self._next_pass.add(watch)
+        self._next_cursor.place = min(self._next_cursor.place, place)
+        self._next_cursor.add(watch)
 
     def _told_live(self) -> Position:
         """What all live watches were told; nothing while some of them are still to be told that they are too slow."""
@@ -635,9 +635,9 @@ class WatchServer:
         if session.is_over:
             return
         index = events.position.index
-        if watch.way is not None and not session.has_room(self._limits, self._bytes_on_their_way):
-            session.falls_behind(watch, self._history.before(watch.way.place))
-            watch.way.discard(watch)
+        if watch.cursor is not None and not session.has_room(self._limits, self._bytes_on_their_way):
+            session.falls_behind(watch, self._history.before(watch.cursor.place))
+            watch.cursor.discard(watch)
             watch.told = index - 1
             session.waiting[watch] = None
             self._waiting.add(watch.told, watch)
@@ -661,8 +661,8 @@ class WatchServer:
         session.caught_up(watch)
         self._waiting.discard(watch)
         self._ahead.discard(watch)
-        if watch.way is not None:
-            watch.way.discard(watch)
+        if watch.cursor is not None:
+            watch.cursor.discard(watch)
         session.key_bytes -= watch.key_bytes
         self._key_bytes -= watch.key_bytes
         self.watch_count -= 1

@@ -29,7 +29,7 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few steps that a turn ends in the middle of an entry."""
     monkeypatch.setattr(watch_server, "_TURN_STEPS", 14)
     monkeypatch.setattr(watch_server, "_ROUND_STEPS", 5)
-    monkeypatch.setattr(watch_server, "_MOST_PASSES", 2)
+    monkeypatch.setattr(watch_server, "_MOST_CURSORS", 2)
 
 
 @pytest.mark.parametrize("first", range(0, MOST_SCHEDULES, 50))
@@ -122,7 +122,7 @@ def drops_what_a_slow_client_has_no_room_for(right: Any, self: Any, watch: Any, 
 @mutant(WatchServer, "_tell")
 def skips_what_had_no_room(right: Any, self: Any, watch: Any, events: Any, size: int) -> None:
     right(self, watch, events, size)
-    if watch.way is None:
+    if watch.cursor is None:
         self._waiting.discard(watch)
         watch.told += 1
         self._waiting.add(watch.told, watch)
@@ -176,9 +176,9 @@ def goes_on_after_a_snapshot(right: Any, self: Any, applied: Position) -> None:
 
 @mutant(WatchServer, "_end_slow")
 def goes_on_with_what_is_left_of_the_history(right: Any, self: Any, steps: int) -> int:
-    for way in (self._live, self._next_pass, *self._passes):
-        if way.place < self._history.first:
-            way.skip_to(self._history.first)
+    for cursor in (self._live, self._next_cursor, *self._cursors_behind):
+        if cursor.place < self._history.first:
+            cursor.skip_to(self._history.first)
     while (watch := self._waiting.pop(self._history.oldest - 2)) is not None:
         watch.told = self._history.oldest - 1
         self._waiting.add(watch.told, watch)
@@ -196,9 +196,9 @@ def takes_slow_watches_away_without_a_word(right: Any, self: Any, steps: int) ->
 
 @mutant(WatchServer, "_drop")
 def leaves_a_watch_that_was_cancelled_among_the_others(right: Any, self: Any, watch: Any) -> None:
-    way, watch.way = watch.way, None
+    cursor, watch.cursor = watch.cursor, None
     right(self, watch)
-    watch.way = way
+    watch.cursor = cursor
 
 
 @mutant(WatchServer, "_return")
@@ -222,10 +222,10 @@ def counts_what_arrived_from_the_last_time(right: Any, self: Any, messages: int)
 
 
 @mutant(WatchServer, "_merge")
-def makes_watches_live_before_they_are_there(right: Any, self: Any, way: Any, steps: int) -> int:
-    while len(way) and way.is_between_items and way.place + 1 >= self._live.may_join_at:
-        watch = way.some()
-        way.discard(watch)
+def makes_watches_live_before_they_are_there(right: Any, self: Any, cursor: Any, steps: int) -> int:
+    while len(cursor) and cursor.is_between_items and cursor.place + 1 >= self._live.may_join_at:
+        watch = cursor.some()
+        cursor.discard(watch)
         watch.session.caught_up(watch)
         self._live.add(watch)
     return steps

@@ -23,7 +23,7 @@ from support.ports import reserved_port
 from support.raft_peers import tool_folder
 from support.waiting import eventually
 
-__all__ = ["BROKERS", "ForeignBroker"]
+__all__ = ["BROKERS", "MOSQUITTO", "ForeignBroker"]
 
 _HERE: Final = Path(__file__).parent
 _START_TIMEOUT_S: Final = 60.0
@@ -134,10 +134,13 @@ class ForeignBroker:
     is_strict: bool = True
 
     @contextmanager
-    def running(self, folder: Path) -> Iterator[str]:
-        """The URL of one that runs, with its data in this folder."""
+    def running(self, folder: Path, *lines: str) -> Iterator[str]:
+        """The URL of one that runs, with its data in this folder. ``lines`` are for mosquitto's configuration."""
         port = reserved_port()
         command = self._command(folder, port)
+        if lines:
+            with (folder / "mosquitto.conf").open("a") as config:
+                config.writelines(f"{line}\n" for line in lines)
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as process:
             try:
@@ -160,8 +163,9 @@ def _listens(port: int) -> bool:
     return False
 
 
+MOSQUITTO: Final = ForeignBroker("mosquitto", _no_mosquitto, _mosquitto, tells=True)
 BROKERS: Final = (
-    ForeignBroker("mosquitto", _no_mosquitto, _mosquitto, tells=True),
+    MOSQUITTO,
     ForeignBroker("HiveMQ CE", _no_hivemq, _hivemq, tells=True),
     ForeignBroker("mochi-mqtt", _no_mochi, _mochi, tells=False, is_strict=False),
 )

@@ -14,7 +14,7 @@ from support.programs import run_program
 
 import statestore_client
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.turns(2)]
 
 _PATHS = [str(Path(__file__).parent), str(Path(statestore_client.__file__).parents[1])]
 _HEAD = f"""

@@ -26,7 +26,7 @@ import statestore_client
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.turns(2)]
 
 _PATHS = [str(Path(__file__).parent), str(Path(statestore_client.__file__).parents[1])]
 _PATH = f"import sys\nsys.path[:0] = {_PATHS!r}\n"

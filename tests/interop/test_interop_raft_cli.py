@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.raft_peers import RaftCluster, why_not
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.turns(2)]
 
 Run = Callable[..., bytes]
 

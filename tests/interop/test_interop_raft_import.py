@@ -13,7 +13,7 @@ from raft_client import EntryKind, LogEntry, Peer, RaftClient
 from raft_client.cli.app import cli
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.turns(2)]
 
 
 @pytest.fixture

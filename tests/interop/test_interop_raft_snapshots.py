@@ -11,7 +11,7 @@ from raft_client import LogEntry, Peer, RaftClient, SnapshotChunk
 from raft_client.server.node.ready import SnapshotMeta
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
-pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("zmq_raft")]
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("zmq_raft"), pytest.mark.turns(2)]
 
 
 #: So long that a snapshot comes in several chunks of 64 KiB, and that our log has a second segment: whole ones are

@@ -283,8 +283,7 @@ class LogWatches:
                 wanted.setdefault(watch, []).append(change)
         for watch, candidates in wanted.items():
             if watch.phase is Phase.LIVE and entry.index > watch.seen.index:
-                watch.seen = max(watch.seen, before)
-                table.offer(watch, entry.position, candidates, entry, of_its_keys=True)
+                table.offer(watch, table.position, candidates, entry, before)
 
     def _go_live(self, watch: WatchState) -> None:
         watch.phase = Phase.LIVE

@@ -126,21 +126,23 @@ class WatchTable:
         position: Position,
         changes: Sequence[Change],
         entry: LogEntry | None = None,
-        *,
-        of_its_keys: bool = False,
+        before: Position | None = None,
     ) -> None:
         """What comes next for a watch that its source keeps up to date. If its queue is full it is behind from here on.
 
-        That is its end, if it was asked to.
+        That is its end, if it was asked to. With an ``entry``, the changes are those of its keys, and it missed nothing
+        up to ``before``.
         """
         if watch.size > self.room(watch):
             self.source.drop(watch)
             watch.phase = Phase.BEHIND
+            if before is not None:
+                watch.seen = max(watch.seen, before)
             if watch.overflow == "error":
                 self.end(watch, self._overflow(watch))
             return
         watch.seen = position
-        if selected := self.select(watch, changes, of_its_keys=of_its_keys):
+        if selected := self.select(watch, changes, of_its_keys=entry is not None):
             self.push_event(watch, position, selected, entry)
 
     def _overflow(self, watch: WatchState) -> SubscriberOverflowError:

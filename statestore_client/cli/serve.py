@@ -22,6 +22,7 @@ from raft_client._common.command_line import AddressError, Seconds, option_group
 from raft_client._common.hosts import is_local
 from raft_client._common.process import handle_signals, raise_file_limit
 from raft_client._common.standard_streams import OutputError
+from statestore_client.cli.host import host_of, host_options, run_host
 from statestore_client.cli.log_options import replica_of, replica_options
 from statestore_client.cli.options import nonempty_path
 from statestore_client.errors import InvalidArgumentError, SettingsError
@@ -456,6 +457,7 @@ _NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.
     help="Answer as the real service does, or to the letter of the published document.",
 )
 @data_option
+@host_options
 @replica_options
 @option_group(*_ACCESS)
 @limit_options
@@ -474,11 +476,16 @@ def serve(
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
     and all of it is there again after a restart; --persist can exempt some or all keys. With --log the same holds when
-    a machine is lost: another server goes on.
+    a machine is lost: another server goes on. With --broker it is no broker itself, but a client of another one, which
+    has the state store then.
 
     Certificates, passwords and access rules are read again when their files change, and on SIGHUP.
     """
     _log(verbose=verbose, in_json=log_json)
+    if options["broker"] is not None:
+        return _host_store(options, dialect=dialect, data=data, persist=persist)
+    if options["broker_id_property"] is not None:
+        raise click.UsageError("--broker-id-property needs --broker URL")
     check_exposure(options)
     check_anonymous(options)
     raise_file_limit()
@@ -506,6 +513,18 @@ def serve(
     if data is not None or log is not None:
         sys.setswitchinterval(_SWITCH_S)
     event_loops.run(_serve(server))
+    return exits.DONE
+
+
+def _host_store(options: dict[str, Any], *, dialect: str, data: str | None, persist: tuple[str, ...]) -> int:
+    from statestore_client.server.runtime.host.hosted_store import HostedStore  # most servers are brokers
+
+    check_persist(data, persist)
+    names = [name.removeprefix("--").replace("-", "_") for name, *_ in _STORE_LIMITS]
+    settings = host_of(options, store_limits_of(options), names, dialect=dialect, data=data, persist=persist)
+    if data is not None:
+        sys.setswitchinterval(_SWITCH_S)
+    event_loops.run(run_host(HostedStore(settings)))
     return exits.DONE
 
 

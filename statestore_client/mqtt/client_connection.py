@@ -560,7 +560,7 @@ class ClientConnection:
                         if packet.ack_id:
                             self._inbound.used += 1
                             if self._inbound.used > self._inbound.window:
-                                raise _flooded(self._inbound.window)
+                                raise flooded(self._inbound.window)
                         self.events.append(packet)
                         continue
                     if type(packet) is Puback:
@@ -721,7 +721,7 @@ class ClientConnection:
             raise PacketError(text, reason_code=ReasonCode.TOPIC_ALIAS_INVALID)
         is_new = inbound.publish(packet.packet_id)
         if inbound.used > inbound.window:
-            raise _flooded(inbound.window)
+            raise flooded(inbound.window)
         self.outbox.append(encode(Pubrec(packet.packet_id)))
         if is_new:
             self.events.append(
@@ -755,6 +755,6 @@ def _violation(text: str) -> PacketError:
     return PacketError(text, reason_code=ReasonCode.PROTOCOL_ERROR)
 
 
-def _flooded(window: int) -> PacketError:
+def flooded(window: int) -> PacketError:
     text = f"more than {window} messages came without waiting for their acknowledgements"
     return PacketError(text, reason_code=ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)

@@ -9,6 +9,7 @@ a message below the prefix of notifications       the client is disconnected (0x
 response topic that access rules do not permit    the client is disconnected (0x87, not authorized)
 response topic with a wildcard, or empty          the client is disconnected (0x82, protocol error; MQTT 5.0, 3.3.2.3.5)
 message expiry of zero                            dropped in the same way: its sender does not wait any longer
+KEYNOTIFY of a client that cannot be told         ``-ERR`` and why (a hosted store does not know who it is)
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
@@ -308,6 +309,7 @@ class StateStoreService:
         "_largest_packet",
         "_life_id",
         "_may_be_answered_on",
+        "_no_observer",
         "_read_only",
         "_responses",
         "_status",
@@ -332,6 +334,7 @@ class StateStoreService:
         journal: Journal | None = None,
         keeps_all: bool = True,
         read_only: bytes | None = None,
+        no_observer: Callable[[str], str | None] | None = None,
     ) -> None:
         """``may_be_answered_on(client id, topic)``: otherwise a client could have us publish where it may not.
         ``user_of(client id)`` is who its client proved to be, None for nobody in particular: what one user was answered
@@ -343,7 +346,9 @@ class StateStoreService:
         again at what they observe.
 
         Below the prefix ``read_only`` clients change nothing; what others put there is as fleeting as a read.
+        ``no_observer(client id)`` says why this client cannot be told of changes; None if it can.
         """
+        self._no_observer = no_observer
         self._read_only = read_only
         self._keeps_all = keeps_all
         self._store = store
@@ -536,6 +541,8 @@ class StateStoreService:
     ) -> Outcome:
         if type(command) is KeyNotify and len(notification_topic(client_id, command.key)) > _LONGEST_TOPIC:
             raise RequestSyntaxError  # its notifications could never be sent
+        if type(command) is KeyNotify and self._no_observer is not None and (why := self._no_observer(client_id)):
+            raise UnknownServerError(why)
         stamp = None if timestamp is None else parse_timestamp(timestamp)
         fencing_token = None if token is None else TOKENS[token]
         request = RequestContext(client_id, stamp, fencing_token, now, user)

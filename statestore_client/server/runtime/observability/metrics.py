@@ -80,13 +80,13 @@ class Metrics:
             (
                 *self._broker(),
                 *self._counters(),
-                *self._store(),
+                *store_figures(self.service()),
                 *self._quotas(),
                 *self._site(),
                 *self._bridge(),
                 *self._log(),
                 *self._tls(),
-                *_process(),
+                *process_figures(),
                 "",
             )
         ).encode()
@@ -96,8 +96,8 @@ class Metrics:
     def _broker(self) -> Iterable[str]:
         driver = self.driver
         usage = driver.broker.usage
-        yield from _metric("build_info", "The version.", {f'version="{self.version()}"': 1})
-        yield from _metric("uptime_seconds", "Since the start.", driver.uptime_s)
+        yield from metric("build_info", "The version.", {f'version="{self.version()}"': 1})
+        yield from metric("uptime_seconds", "Since the start.", driver.uptime_s)
         for name, text, value in (
             ("sockets", "Open connections, those in a handshake and before CONNECT too.", len(driver.peers)),
             (
@@ -116,38 +116,18 @@ class Metrics:
             ("max_held_bytes", "As many of those are allowed.", driver.broker.limits.held_bytes),
             ("unfinished_bytes", "Bytes of packets that are not complete or not carried out.", driver.unfinished_bytes),
         ):
-            yield from _metric(name, text, value)
+            yield from metric(name, text, value)
         codes = {f'code="{code:#04x}",by="{by}"': count for (code, by), count in sorted(driver.endings.items())}
-        yield from _metric("disconnects_total", "Ended connections by reason code and side.", codes, kind="counter")
+        yield from metric("disconnects_total", "Ended connections by reason code and side.", codes, kind="counter")
 
     def _counters(self) -> Iterable[str]:
         counters = self.driver.broker.counters
         for field in attrs.fields(type(counters)):
             text = _HELP.get(field.name, f"{field.name.replace('_', ' ').capitalize()}.")
             if field.name in _GAUGES:
-                yield from _metric(field.name, text, getattr(counters, field.name))
+                yield from metric(field.name, text, getattr(counters, field.name))
             else:
-                yield from _metric(f"{field.name}_total", text, getattr(counters, field.name), kind="counter")
-
-    def _store(self) -> Iterable[str]:
-        service = self.service()
-        usage, counters = service.usage, service.counters
-        yield from _metric("store_keys", "Keys in the state store.", usage.keys)
-        text = "Of those, the ones that are not UTF-8: no listing has them."
-        yield from _metric("store_unlisted_keys", text, usage.unlisted_keys)
-        yield from _metric("store_bytes", "Bytes in the state store, as the quota counts them.", usage.bytes)
-        yield from _metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
-        yield from _metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)
-        yield from _metric("store_observations", "Keys that clients watch.", usage.observations)
-        for group, label in (("requests", "command"), ("refusals", "error"), ("dropped", "reason")):
-            values = {
-                f'{label}="{name.partition(".")[2].lower()}"': count
-                for name, count in sorted(counters.items())
-                if name.startswith(f"{group}.")
-            }
-            yield from _metric(f"store_{group}_total", _STORE_HELP[group], values, kind="counter")
-        for name in ("notifications", "bad_requests", "kicked", "redelivered"):
-            yield from _metric(f"store_{name}_total", _STORE_HELP[name], counters.get(name, 0), kind="counter")
+                yield from metric(f"{field.name}_total", text, getattr(counters, field.name), kind="counter")
 
     def _quotas(self) -> Iterable[str]:
         """By their names in errors and options. Who has most is not said: everybody may read this page."""
@@ -163,7 +143,7 @@ class Metrics:
             ("refusals_total", "What was refused because of it.", refusals),
         ):
             labelled = {f'quota="{quota}"': value for quota, value in values.items()}
-            yield from _metric(f"quota_{name}", text, labelled, kind="counter" if values is refusals else "gauge")
+            yield from metric(f"quota_{name}", text, labelled, kind="counter" if values is refusals else "gauge")
 
     def _site(self) -> Iterable[str]:
         """Of each area; nothing if the server is not a site."""
@@ -176,35 +156,35 @@ class Metrics:
                 continue
             values = {f'area="{_quoted(area)}"': found[name] for area, found in figures.items()}
             if name in _SITE_GAUGES:
-                yield from _metric(f"site_{name}", _SITE_GAUGES[name], values)
+                yield from metric(f"site_{name}", _SITE_GAUGES[name], values)
             else:
                 text = f"{name.replace('_', ' ').capitalize()} of the KvStore."
-                yield from _metric(f"site_{name}_total", text, values, kind="counter")
+                yield from metric(f"site_{name}_total", text, values, kind="counter")
         peers = {
             f'area="{_quoted(area)}",state="{state.name.lower()}"': found[f"peers_{state.name.lower()}"]
             for area, found in figures.items()
             for state in PeerState
         }
-        yield from _metric("site_peers", "Other sites.", peers)
+        yield from metric("site_peers", "Other sites.", peers)
         dialled = [link for link in peering.site.members.links if link.is_dialled]
-        yield from _metric(
+        yield from metric(
             "site_unreached_addresses",
             "Addresses that are dialled, and where no site has let this one in since its start.",
             sum(link.last_name is None for link in dialled),
         )
-        yield from _metric(
+        yield from metric(
             "site_refused_hellos_total",
             "Hellos that this site or another one has refused.",
             peering.refused,
             kind="counter",
         )
-        yield from _metric(
+        yield from metric(
             "site_refused_handshakes_total",
             "Connections that ended without the right keys.",
             peering.refused_handshakes,
             kind="counter",
         )
-        yield from _metric(
+        yield from metric(
             "site_dropped_messages_total", "Messages that were not carried.", peering.dropped, kind="counter"
         )
 
@@ -221,9 +201,9 @@ class Metrics:
             ("unimported_keys", "Keys of other sites that are missing, as a quota is used up.", imports.without_room),
             ("waiting_keys", "Keys that have changed and were not looked at since.", driver.bridge.waiting),
         ):
-            yield from _metric(f"site_bridge_{name}", text, value)
+            yield from metric(f"site_bridge_{name}", text, value)
         refused = {f'reason="{reason}"': number for reason, number in exports.refused.items()}
-        yield from _metric(
+        yield from metric(
             "site_bridge_unexported_keys", "Chosen keys that do not cross, by what does not fit.", refused
         )
 
@@ -233,10 +213,10 @@ class Metrics:
         if lives is None:
             return
         roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
-        yield from _metric("log_role", "What this server is among those of its log.", roles)
+        yield from metric("log_role", "What this server is among those of its log.", roles)
         active = lives.active[1]
         label = {f'id="{_quoted(active)}"': 1} if active else {}
-        yield from _metric("log_active", "The server that is active, as far as this one knows.", label)
+        yield from metric("log_active", "The server that is active, as far as this one knows.", label)
         for name, text, value in (
             ("epoch", "How often another server has become the active one.", lives.epoch),
             ("index", "Of the last entry that was read.", lives.index),
@@ -249,13 +229,34 @@ class Metrics:
             ),
             ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
         ):
-            yield from _metric(f"log_{name}", text, value)
+            yield from metric(f"log_{name}", text, value)
 
     def _tls(self) -> Iterable[str]:
         """Nothing for a server without TLS, or whose context the program has made."""
         if self.tls is not None and self.tls.ends:
             ends = {f'of="{what}"': round(end_s) for what, end_s in self.tls.ends.items()}
-            yield from _metric("certificate_not_after_seconds", "When they expire, in seconds since 1970.", ends)
+            yield from metric("certificate_not_after_seconds", "When they expire, in seconds since 1970.", ends)
+
+
+def store_figures(service: StateStoreService) -> Iterable[str]:
+    """Of the store, wherever it is."""
+    usage, counters = service.usage, service.counters
+    yield from metric("store_keys", "Keys in the state store.", usage.keys)
+    text = "Of those, the ones that are not UTF-8: no listing has them."
+    yield from metric("store_unlisted_keys", text, usage.unlisted_keys)
+    yield from metric("store_bytes", "Bytes in the state store, as the quota counts them.", usage.bytes)
+    yield from metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
+    yield from metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)
+    yield from metric("store_observations", "Keys that clients watch.", usage.observations)
+    for group, label in (("requests", "command"), ("refusals", "error"), ("dropped", "reason")):
+        values = {
+            f'{label}="{name.partition(".")[2].lower()}"': count
+            for name, count in sorted(counters.items())
+            if name.startswith(f"{group}.")
+        }
+        yield from metric(f"store_{group}_total", _STORE_HELP[group], values, kind="counter")
+    for name in ("notifications", "bad_requests", "kicked", "redelivered"):
+        yield from metric(f"store_{name}_total", _STORE_HELP[name], counters.get(name, 0), kind="counter")
 
 
 def _quoted(label: str) -> str:
@@ -263,9 +264,10 @@ def _quoted(label: str) -> str:
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _metric(
+def metric(
     name: str, text: str, value: float | Mapping[str, float], *, kind: str = "gauge", prefix: str = "statestore_"
 ) -> Iterable[str]:
+    """The lines of one, with a value for each label if there are several."""
     yield f"# HELP {prefix}{name} {text}"
     yield f"# TYPE {prefix}{name} {kind}"
     if isinstance(value, (int, float)):
@@ -275,7 +277,7 @@ def _metric(
         yield f"{prefix}{name}{{{labels}}} {number}"
 
 
-def _process() -> Iterable[str]:
+def process_figures() -> Iterable[str]:
     """Where the system tells it: the memory that the process occupies."""
     try:
         with open("/proc/self/statm", "rb") as file:
@@ -283,7 +285,7 @@ def _process() -> Iterable[str]:
     except (OSError, IndexError):
         return
     resident = int(pages) * os.sysconf("SC_PAGE_SIZE")
-    yield from _metric("process_resident_memory_bytes", "Resident memory.", resident, prefix="")
+    yield from metric("process_resident_memory_bytes", "Resident memory.", resident, prefix="")
 
 
 # -- metrics pages -----------------------------------------------------------------------------------------------------

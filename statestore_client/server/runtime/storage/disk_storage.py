@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.errors import DataDirectoryError
 from statestore_client.server.journal import Journal
@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
 
-    from statestore_client.server.broker import Broker
-    from statestore_client.server.journal import Done, Stream, Subject, WriteBatch
+    from statestore_client.server.journal import Done, StoredRecords, Stream, Subject, WriteBatch
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.service.service import StateStoreService
+    from statestore_client.wire.instant import Instant
 
 # -- disk --------------------------------------------------------------------------------------------------------------
 #
 # Opens a data directory for a server, fills the machines from it, and closes it.
+
+
+class Restored(Protocol):
+    """What has records of its own beside those of the state store."""
+
+    def restore(self, storage: StoredRecords, now: Instant) -> None:
+        """Take what was written down in an earlier life. Raises DamagedRecordError."""
 
 
 class Disk:
@@ -46,7 +53,7 @@ class Disk:
         self._is_loaded = False
         self._group_commit: GroupCommit | None = None
 
-    def open(self, broker: Broker, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> GroupCommit:
+    def open(self, broker: Restored, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> GroupCommit:
         """Read everything. Raises DataDirectoryError and its kinds."""
         self._storage = storage = DiskStorage(self._directory)
         try:

@@ -10,15 +10,14 @@ nothing waits; nor does anything while a batch is on its way that nobody has to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from statestore_client.server.monitor import Latencies
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from statestore_client.server.broker import Broker, Connection
     from statestore_client.server.journal import BatchStorage, Journal
     from statestore_client.server.runtime.clock import Clock
 
@@ -42,6 +41,31 @@ class LeadershipLease(Protocol):
 
     def renew_lease(self, since: int) -> None:
         """There is something to be said. :meth:`GroupCommit.flush` is called when it may be."""
+
+
+class Speaker(Protocol):
+    """Says what waits for the disk: a connection of the broker, or the host of a store on another one."""
+
+    def seal(self) -> None:
+        """What it has said so far waits for the cut that is taken now."""
+
+    def release(self) -> None:
+        """The cut is durable."""
+
+
+S = TypeVar("S", bound=Speaker)
+S_co = TypeVar("S_co", bound=Speaker, covariant=True)
+
+
+class Speakers(Protocol[S_co]):
+    """Knows who has said something: the broker, or a host."""
+
+    @property
+    def dirty(self) -> object:
+        """True if somebody has."""
+
+    def take_dirty(self) -> Iterable[S_co]:
+        """Those, until they say something again."""
 
 
 class _Always:
@@ -81,12 +105,12 @@ class GroupCommit:
         self._loop = loop
         self._failed = failed
         self._right = right or _Always()
-        self._silent: list[Connection] = []  # what they say is durable, and waits for the right
+        self._silent: list[Any] = []  # what they say is durable, and waits for the right
         self._silent_since = 0  # of the newest of that
-        self._broker: Broker | None = None
-        self._send: Callable[[Connection], None] = _nowhere
+        self._broker: Speakers[Any] | None = None
+        self._send: Callable[[Any], None] = _nowhere
         self._go_on: Callable[[], None] = _nothing
-        self._sealed: list[Connection] = []
+        self._sealed: list[Any] = []
         self._sealed_since = 0
         #: How long batches took to become durable, in seconds.
         self.times: Latencies = Latencies()
@@ -99,7 +123,7 @@ class GroupCommit:
         self._timer: asyncio.TimerHandle | None = None
         self._time_timer = loop.call_later(_TIME_S, self._note_time)
 
-    def bind(self, broker: Broker, send: Callable[[Connection], None], go_on: Callable[[], None]) -> None:
+    def bind(self, broker: Speakers[S], send: Callable[[S], None], go_on: Callable[[], None]) -> None:
         """``send`` writes what is in a connection's outbox; ``go_on``: clients that were held may be read again."""
         self._broker, self._send, self._go_on = broker, send, go_on
 
@@ -159,20 +183,20 @@ class GroupCommit:
             self._timer = None
         self._wake()
 
-    def _seal(self, broker: Broker) -> list[Connection]:
+    def _seal(self, broker: Speakers[S]) -> list[S]:
         sealed = [*dict.fromkeys(broker.take_dirty())]
         for connection in sealed:
             connection.seal()
         return sealed
 
-    def _release_free(self, broker: Broker) -> None:
+    def _release_free(self, broker: Speakers[Any]) -> None:
         """Send what depends on nothing that is still to be written."""
         if self._silent:
             self._release([], self._silent_since)
         while broker.dirty and not (self._silent or self._journal.is_urgent):
             self._release(self._seal(broker), self._right.sent())
 
-    def _release(self, connections: list[Connection], since: int) -> None:
+    def _release(self, connections: list[Any], since: int) -> None:
         if self._silent:
             connections, self._silent = self._silent + connections, []
             since = max(since, self._silent_since)
@@ -240,7 +264,7 @@ class GroupCommit:
             self._wake()
 
 
-def _nowhere(connection: Connection) -> None:
+def _nowhere(connection: object) -> None:
     del connection
 
 

@@ -1,0 +1,126 @@
+"""``statestore serve --broker``: the state store as a client of somebody else's broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from raft_client._common.command_line import AddressError, option_group, print_line
+from raft_client._common.process import handle_signals
+from raft_client._common.standard_streams import OutputError
+from statestore_client.errors import InvalidArgumentError, SettingsError
+from statestore_client.server.runtime.process import memory_given_back, short_pauses
+from statestore_client.settings import ConnectionSettings
+from statestore_client.wire.protocol import Dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from statestore_client.server.runtime.host.hosted_store import HostedStore
+    from statestore_client.server.runtime.host.settings import HostSettings
+    from statestore_client.server.store import StoreLimits
+
+#: How long requests wait in the broker for a host that is away, unless its URL says otherwise.
+SESSION_EXPIRY_S: Final = 3600.0
+
+#: Of the options of ``serve``, those that mean something for a store that is hosted on another broker; and those that
+#: limit the store.
+_OF_HOSTS: Final = frozenset(
+    {
+        "broker", "broker_id_property", "data", "persist", "dialect", "max_packet_size", "metrics_host",
+        "metrics_port", "verbose", "log_json",
+    }
+)  # fmt: skip
+
+host_options = option_group(
+    click.option(
+        "--broker",
+        metavar="URL",
+        help="Be no broker, but host the state store on this one, as its client: mqtts://USER@HOST:PORT?NAME=VALUE&…, "
+        "with the settings of a client, such as password_file, tls_ca_file, client_id and session_expiry.",
+    ),
+    click.option(
+        "--broker-id-property",
+        metavar="NAME",
+        help="Of --broker: the user property in which it says who has published a message. Default: the client id is "
+        "taken from the response topic, clients/ID/...",
+    ),
+)
+
+
+def host_of(
+    options: dict[str, Any],
+    limits: StoreLimits,
+    limit_options: Collection[str],
+    *,
+    dialect: str,
+    data: str | None,
+    persist: tuple[str, ...],
+) -> HostSettings:
+    """What ``--broker`` and the options beside it say. ``limits`` are those of the store, which ``limit_options`` set.
+    Raises click's UsageError.
+    """
+    from statestore_client.server.runtime.host.settings import CLIENT_ID, HostSettings
+
+    context = click.get_current_context()
+    for name in context.params:
+        is_given = context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
+        if is_given and name not in _OF_HOSTS and name not in limit_options:
+            option = f"--{name.replace('_', '-')}"
+            if name in ("log", "cluster"):
+                raise click.UsageError(f"{option} and --broker do not go together yet: a hosted store is alone")
+            raise click.UsageError(f"{option} is of a broker, and with --broker clients come to another one")
+    given: dict[str, Any] = {} if options["max_packet_size"] is None else {"packet_bytes": options["max_packet_size"]}
+    try:
+        settings = ConnectionSettings.from_url(options["broker"])
+        changes: dict[str, Any] = {}
+        if settings.client_id is None:
+            changes["client_id"] = CLIENT_ID
+        if "session_expiry" not in options["broker"]:
+            changes["session_expiry"] = SESSION_EXPIRY_S
+        return HostSettings(
+            connection=settings.evolve(**changes),
+            id_property=options["broker_id_property"],
+            dialect=Dialect(dialect),
+            store_limits=limits,
+            data=data,
+            persist=persist or "all",
+            metrics_host=options["metrics_host"],
+            metrics_port=options["metrics_port"],
+            **given,
+        )
+    except (InvalidArgumentError, SettingsError) as error:
+        raise click.UsageError(f"--broker: {error}") from None
+
+
+async def run_host(store: HostedStore) -> None:
+    """Until a signal, or until it cannot go on."""
+    stop = asyncio.Event()
+    handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set})
+    try:
+        await store.start()
+    except OSError as error:
+        raise AddressError(f"cannot listen: {error.strerror or error}") from error
+    loop = asyncio.get_running_loop()
+    ready, failing, stopping = (
+        asyncio.ensure_future(each()) for each in (store.wait_until_ready, store.wait_for_failure, stop.wait)
+    )
+    with short_pauses(loop), memory_given_back(loop):
+        try:
+            await asyncio.wait((ready, failing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                with contextlib.suppress(OutputError):  # nobody reads it; the store still runs
+                    print_line(f"hosting the state store on {store.url}")
+                    if store.metrics_url is not None:
+                        print_line(f"figures at {store.metrics_url}")
+            await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (ready, failing, stopping):
+                each.cancel()
+            await store.stop()
+    if store.failure is not None:
+        raise store.failure

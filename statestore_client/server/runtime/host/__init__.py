@@ -1,0 +1,1 @@
+"""The state store on sockets as a client of a foreign broker."""

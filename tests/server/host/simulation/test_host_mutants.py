@@ -1,0 +1,105 @@
+"""The simulation sees bugs: with one deliberate mistake in the host some schedule fails, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from host_schedule import run_schedule
+from support.schedules import Mutants, seeds_near
+
+from statestore_client.mqtt.packets.types import Publish
+from statestore_client.server.host import host
+from statestore_client.server.host.host import Host
+from statestore_client.server.host.registrations import Observation, Registrations
+from statestore_client.server.service.response_cache import ResponseCache
+
+#: A bug that is not seen in so many schedules is not seen.
+_SCHEDULES = 400
+#: With what the schedule complains of, and the first one that does.
+MUTANTS = Mutants()
+
+
+@MUTANTS.instead(Host, "seal", ("", 0))
+def acknowledges_before_it_is_durable(seal: Any, machine: Host) -> None:
+    seal(machine)
+    machine.release()
+
+
+@MUTANTS.instead(Host, "_handle", ("not answered", 0))
+def acknowledges_before_the_response(handle: Any, machine: Host, message: Publish, connection: int, now: Any) -> None:
+    handle(machine, message, connection, now)
+    machine._staged.sort(key=lambda item: not hasattr(item, "packet_id"))
+
+
+@MUTANTS.instead(ResponseCache, "get", ("", 0))
+def a_request_that_comes_again_is_carried_out_again(get: Any, cache: ResponseCache, *request: Any) -> None:
+    del get, cache, request
+
+
+@MUTANTS.instead(ResponseCache, "restore", ("", 0))
+def a_restart_forgets_the_answers(restore: Any, cache: ResponseCache, *past: Any) -> None:
+    del restore, cache, past
+
+
+@MUTANTS.instead(Host, "__init__", ("", 0))
+def connects_before_the_store_is_restored(init: Any, machine: Host, *arguments: Any, **options: Any) -> None:
+    init(machine, *arguments, **options)
+    machine.is_restored = True
+
+
+@MUTANTS.instead(Registrations, "_end", ("after its registration had ended", 33))
+def notifies_after_the_end_of_the_registration(
+    end: Any, registrations: Registrations, observation: Observation
+) -> None:
+    del end, registrations._renewed[observation]
+
+
+@MUTANTS.instead(Registrations, "unheard", ("has heard of", 1085))
+def an_old_notification_ends_a_new_registration(
+    unheard: Any, registrations: Registrations, observation: Observation, sent: int
+) -> None:
+    del sent
+    unheard(registrations, observation, registrations.moment())
+
+
+@MUTANTS.instead(Registrations, "is_outdated", ("has heard of", 13))
+def a_stop_that_comes_again_ends_a_new_registration(outdated: Any, *arguments: Any) -> bool:
+    del outdated, arguments
+    return False
+
+
+@MUTANTS.instead(Host, "connected", ("Receive Maximum", 0))
+def the_window_of_the_broker_is_not_kept(connected: Any, machine: Host, now: Any, **options: Any) -> None:
+    connected(machine, now, **options | {"receive_maximum": 1000})
+
+
+@MUTANTS.instead(Host, "disconnected", ("", 618))
+def what_was_in_flight_is_forgotten(disconnected: Any, machine: Host) -> None:
+    disconnected(machine)
+    machine._deliveries.clear()
+
+
+@MUTANTS.instead(Host, "disconnected", ("was not delivered on this connection", 0))
+def acknowledges_on_a_later_connection(disconnected: Any, machine: Host) -> None:
+    disconnected(machine)
+    machine._connection -= 1
+
+
+MUTANTS.replace("a_request_without_a_timestamp_is_never_the_same", host, "_ANY_ID", 0, ("", 0))
+
+
+@pytest.mark.scaled
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:
+    """Some schedule fails with the mistake, and its complaint is about what the mistake breaks."""
+    plant, (complaint, known) = MUTANTS[name]
+    plant(monkeypatch)
+    for seed in seeds_near(known, near=_SCHEDULES, most=_SCHEDULES):
+        found = [text for text in run_schedule(seed).violations if complaint in text]
+        if found:
+            figures(f"found by schedule {seed}: {found[0][:150]}")
+            return
+    pytest.fail("no schedule saw it")

@@ -152,7 +152,7 @@ class WatchState:
     error: Exception | None = None
     phase: Phase = Phase.WAITING
     seen: Position = _START  # up to there everything is in the queue or of no interest; of live watches: at least
-    told: Position = _START  # up to there the consumer knows that it missed nothing
+    handed_out: Position = _START  # up to there the consumer knows that it missed nothing
     confirms: bool = False  # whether the log is the one that ``after`` is of is still to be found out
     question: GetLogInfo | None = None  # where the log ends
     reader: EntriesStream | None = None
@@ -171,7 +171,7 @@ class WatchState:
     def start_after(self, position: Position) -> None:
         """Its start is known. Nothing happens if it was before."""
         if self.started_after is None:
-            self.started_after = self.seen = self.told = position
+            self.started_after = self.seen = self.handed_out = position
             self.confirms = position.index > 0 and position.term > 0
 
     @property
@@ -198,7 +198,7 @@ class WatchState:
             return None
         item, size = self._items.popleft()
         self.size -= size
-        self.told = max(self.told, item.position)
+        self.handed_out = max(self.handed_out, item.position)
         return item
 
     @property

@@ -52,7 +52,7 @@ class WatchTable:
         self.total_bytes = total_bytes
         self._on_empty = on_empty
         self.watches: dict[int, WatchState] = {}
-        self.told_of: dict[int, WatchState] = {}  # those that want to know whether the leader is heard
+        self.wants_link: dict[int, WatchState] = {}  # those that want to know whether the leader is heard
         self.position: Position = Position(0)  # of the last entry that live watches were offered
         self.sources: tuple[WatchSource, ...] = ()
         self.source: WatchSource  # of these, the one that watches are begun at
@@ -82,22 +82,22 @@ class WatchTable:
     def resume_after(self, watch: WatchState) -> Position | None:
         if watch.started_after is None:
             return None
-        return self.place_of(watch) if watch.idle else max(watch.told, watch.started_after)
+        return self.place_of(watch) if watch.idle else max(watch.handed_out, watch.started_after)
 
     def place_of(self, watch: WatchState) -> Position:
         """The position of what it has in its queue, or has handed out."""
-        return max(watch.seen, self.position) if watch.phase is Phase.LIVE else max(watch.seen, watch.told)
+        return max(watch.seen, self.position) if watch.phase is Phase.LIVE else max(watch.seen, watch.handed_out)
 
     def report_progress(self) -> None:
         """To the live watches that have been quiet."""
         for watch in self.watches.values():
             position = self.place_of(watch)
-            if watch.is_live and watch.idle and position.index > watch.told.index:
+            if watch.is_live and watch.idle and position.index > watch.handed_out.index:
                 watch.push(Progress(watch.id, position), 0)
 
-    def tell_of_the_link(self, freshness_of: Callable[[WatchState], Freshness]) -> None:
+    def report_link(self, freshness_of: Callable[[WatchState], Freshness]) -> None:
         """Tell the watches that asked for it whether a leader is heard, after all that came before."""
-        for watch in self.told_of.values():
+        for watch in self.wants_link.values():
             freshness = freshness_of(watch)
             if freshness is Freshness.SILENT and not watch.suspended:
                 watch.suspended = True
@@ -170,7 +170,7 @@ class WatchTable:
             source.drop(watch)
         watch.phase, watch.error = Phase.ENDED, error
         del self.watches[watch.id]
-        self.told_of.pop(watch.id, None)
+        self.wants_link.pop(watch.id, None)
         watch.notify()
         if not self.watches:
             self._on_empty()

@@ -156,7 +156,7 @@ class Watches:
             watch.values, watch.knows_all = {}, start is not None and start.index == 0
         self._table.watches[watch.id] = watch
         if connection_events:
-            self._table.told_of[watch.id] = watch
+            self._table.wants_link[watch.id] = watch
         self._table.source.begin(watch)
         return watch
 
@@ -186,7 +186,7 @@ class Watches:
         self._closed = True
         for watch in list(self._table.watches.values()):
             watch.phase, watch.error = Phase.ENDED, error
-            watch.seen = watch.told
+            watch.seen = watch.handed_out
             watch.clear()
             watch.notify()
         self._table.watches.clear()
@@ -269,8 +269,8 @@ class Watches:
 
     def take_actions(self) -> list[StreamAction]:
         """What to do now, in this order."""
-        if self._table.told_of:
-            self._table.tell_of_the_link(lambda watch: self.state_of(watch).freshness)
+        if self._table.wants_link:
+            self._table.report_link(lambda watch: self.state_of(watch).freshness)
         actions, self._table.actions = self._table.actions, []
         return actions
 

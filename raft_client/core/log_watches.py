@@ -381,7 +381,7 @@ class LogWatches:
             self._table.end(watch, _unreadable(entry, error))
             return
         if selected := self._table.select(watch, changes, of_its_keys=False):
-            self._table.push_event(watch, entry.position, selected, entry)
+            self._table.push_event(watch, watch.seen, selected, entry)
 
 
 def _unreadable(entry: LogEntry, error: Exception) -> ProtocolError:

@@ -13,7 +13,6 @@ import pytest
 from support.hosted_stores import ForeignBroker, HostedStoreProcess
 from support.schedules import scaled
 from support.shells import Shell
-from support.waiting import until
 
 from statestore_client import AsyncStateStoreClient, FencingTokenTooOldError
 
@@ -91,10 +90,7 @@ async def test_a_killed_host_loses_nothing(broker: ForeignBroker, host: HostedSt
     async with AsyncStateStoreClient(broker.url) as store, AsyncStateStoreClient(broker.url) as other:
         stop = asyncio.Event()
         writer = asyncio.ensure_future(_write(store, stop))
-        created = [
-            asyncio.ensure_future(other.set(f"once/{n}", b"x", condition="NX", timeout=60))
-            for n in range(20)
-        ]
+        created = [asyncio.ensure_future(other.set(f"once/{n}", b"x", condition="NX", timeout=60)) for n in range(20)]
         for _ in range(scaled(3, 10)):
             await asyncio.sleep(0.3)
             await host.end(signal.SIGKILL)
@@ -128,11 +124,8 @@ async def test_the_broker_is_started_again(broker: ForeignBroker, host: HostedSt
         assert (await host.page("/ready"))[0] == 200, await host.end()
         await broker.end(signal.SIGKILL)
 
-        async def is_unready() -> bool:
-            return (await host.page("/ready"))[0] == 503
-
-        while not await is_unready():
-            await asyncio.sleep(0.02)
+        while (await host.page("/ready"))[0] != 503:
+            pass
         await broker.start()
         await store.set("k2", b"2", timeout=60)
         assert (await store.get("k")).value == b"1"

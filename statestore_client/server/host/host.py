@@ -29,7 +29,7 @@ import attrs
 
 from statestore_client.errors import ServerError, TimestampError
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, Deny, Drop, Kick, Route, Series
+from statestore_client.server.broker.application import Deliver, DisconnectClient, Drop, InOrder, ReportDenial, Route
 from statestore_client.server.host.askers import asker_of
 from statestore_client.server.host.registrations import REGISTRATION_S, Observation, Observers, Registrations
 from statestore_client.wire.commands import KeyNotify, decode_command
@@ -167,7 +167,7 @@ class Host:
         #: What the runtime is to carry out; it empties it.
         self.outbox: list[Output] = []
         #: Lines for the log: what was refused, and exceptions of the service.
-        self.reports: list[Deny | Drop | Kick | Exception] = []
+        self.reports: list[ReportDenial | Drop | DisconnectClient | Exception] = []
         self._connection = 0
         self._lost_before = 0  # requests of earlier connections do not come again: the broker has lost the session
         self._window = 0  # that the broker takes unacknowledged
@@ -306,7 +306,7 @@ class Host:
             if type(effect) is Route:
                 self._bytes += len(effect.message.payload)
                 staged.append(_Response(effect.message, connection))
-            elif not isinstance(effect, Series | Deliver | Route):
+            elif not isinstance(effect, InOrder | Deliver | Route):
                 self.reports.append(effect)
         if message.packet_id:
             staged.append(_Ack(message.packet_id, connection))
@@ -345,7 +345,7 @@ class Host:
         return effects
 
     def _stage_notifications(self, effects: Iterable[Effect]) -> None:
-        self._staged += [_Notifications(iter(effect.effects)) for effect in effects if isinstance(effect, Series)]
+        self._staged += [_Notifications(iter(effect.effects)) for effect in effects if isinstance(effect, InOrder)]
 
     # -- messages of ours ----------------------------------------------------------------------------------------------
 

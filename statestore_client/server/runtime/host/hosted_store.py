@@ -17,7 +17,7 @@ from raft_client._common.http_server import HttpEndpoint
 from statestore_client.errors import ConnectionLostError, DataDirectoryError, StateStoreError
 from statestore_client.mqtt.packets.types import Publish
 from statestore_client.mqtt.service_connection import ServiceConnector, ServiceDriver
-from statestore_client.server.broker.application import Deny
+from statestore_client.server.broker.application import ReportDenial
 from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.host.askers import NO_ID, is_nobody
 from statestore_client.server.host.host import Acknowledge, Host
@@ -129,7 +129,7 @@ class HostedStore:
         settings = self._settings
         if settings.metrics_port is None:
             return
-        pages = MetricsPages(HostMetrics(self, package_version).render, lambda: self.is_ready)
+        pages = MetricsPages(HostMetrics(self, package_version).render, self._why_not_ready)
         make = HttpEndpoint(pages.respond, LOGGER, connections=_METRICS_CONNECTIONS, network_of=network_of)
         self._pages = await self._loop.create_server(make, settings.metrics_host, settings.metrics_port)
         port = self._pages.sockets[0].getsockname()[1]
@@ -145,6 +145,9 @@ class HostedStore:
     def is_ready(self) -> bool:
         """Whether the broker brings requests."""
         return self._is_ready.is_set()
+
+    def _why_not_ready(self) -> str:
+        return "" if self.is_ready else "the broker is away"
 
     @property
     def uptime_s(self) -> float:
@@ -169,22 +172,16 @@ class HostedStore:
 
     async def _stay_connected(self) -> None:
         connection = self._settings.connection
-        pause_s, was_told, was_alone = connection.reconnect_delay, False, False
-        while self.failure is None:
+        pause_s, was_told, is_alone = connection.reconnect_delay, False, False
+        while not self._has_failed.is_set():
             began = self._loop.time()
-            self._closed = self._loop.create_future()
-            if not was_alone and (closed := await self._look_around()) is not None:
-                if self.failure is not None:
-                    return
-                self._lost(closed, was_told=was_told)
-                was_told = True
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, connection.max_reconnect_delay)
+            if is_alone:
+                closed = await self._be_connected()
+            elif (found := await self._look_around()) is None:
+                is_alone = True
                 continue
-            was_alone = True
-            self._driver = driver = self._connector.open(clean_start=False, on_events=self._on_events)
-            await driver.connect()
-            closed = await self._closed
+            else:
+                closed = found
             if closed.fatal:
                 self.cannot_go_on(closed.error)
                 return
@@ -197,19 +194,20 @@ class HostedStore:
             await asyncio.sleep(pause_s * (0.5 + self._random.random() / 2))
             pause_s = connection.reconnect_delay if was_up else min(2 * pause_s, connection.max_reconnect_delay)
 
+    async def _be_connected(self) -> Closed:
+        """One connection, from its beginning to its end."""
+        self._closed = self._loop.create_future()
+        self._driver = self._connector.open(clean_start=False, on_events=self._on_events)
+        await self._driver.connect()
+        return await self._closed
+
     async def _look_around(self) -> Closed | None:
         """None if there is no other store on the broker."""
         settings = self._settings
         found = await has_store(settings.connection, settings.client_id, self._random.randbytes(16))
         if isinstance(found, Closed):
-            if found.fatal:
-                self.cannot_go_on(found.error)
             return found
-        if found:
-            error = already_there(self.url)
-            self.cannot_go_on(error)
-            return Closed(error, fatal=True)
-        return None
+        return Closed(already_there(self.url), fatal=True) if found else None
 
     def _lost(self, closed: Closed, *, was_told: bool) -> None:
         self._driver = None
@@ -306,7 +304,7 @@ class HostedStore:
         for report in reports:
             if isinstance(report, Exception):
                 self._refusals.line("the application failed", None, level=logging.ERROR, error=report)
-            elif isinstance(report, Deny):
+            elif isinstance(report, ReportDenial):
                 event = "no room" if report.reason_code == 0x97 else "not authorized"
                 self._refusals.line(event, None, client=report.client_id, action=report.action, what=report.what)
             else:

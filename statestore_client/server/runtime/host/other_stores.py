@@ -1,4 +1,4 @@
-"""Is there a store on this broker already? Asked before a host subscribes, because two stores would answer each request.
+"""Is there a store on this broker already? Asked before a host subscribes: two stores would both carry out requests.
 
 A request is published as a client does, under another client identifier, and whoever answers it within a second is a
 store. A host of before that was killed, or that stands still, answers nothing, and is replaced.

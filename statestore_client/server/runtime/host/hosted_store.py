@@ -202,11 +202,13 @@ class HostedStore:
         return await self._closed
 
     async def _look_around(self) -> Closed | None:
-        """None if there is no other store on the broker."""
+        """None if there is no other store on the broker, or if the broker does not let us look: it may know clients
+        by their names, and what else is wrong shows when the host itself connects.
+        """
         settings = self._settings
         found = await has_store(settings.connection, settings.client_id, self._random.randbytes(16))
         if isinstance(found, Closed):
-            return found
+            return None if found.fatal else found
         return Closed(already_there(self.url), fatal=True) if found else None
 
     def _lost(self, closed: Closed, *, was_told: bool) -> None:

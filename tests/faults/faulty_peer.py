@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from raft_client.cli.app import main
-from raft_client.server.node.limits import StepDownRules
 from raft_client.server.node.node import RaftNode
 from raft_client.server.node.reads import Reads
 from raft_client.server.node.ready import ReadGranted
+from raft_client.server.node.step_down import StepDownRules
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
 

@@ -38,8 +38,8 @@ class Election:
 
     def __init__(self, state: NodeState, peers: PeerRequests) -> None:
         self._state, self._peers = state, peers
-        self._asking_first = False  # a pre-vote is under way
-        self._asked_in = 0  # the term in which it began
+        self._pre_vote_runs = False  # a pre-vote is under way
+        self._pre_vote_term = 0  # the term in which it began
         self._votes: dict[str, bool] = {}
         self._ask_again_at: dict[str, float] = {}  # voters that refused a pre-vote
         self._own_vote_job = 0
@@ -67,7 +67,7 @@ class Election:
         elif state.is_sole_voter:
             self.campaign()
         else:
-            self._ask_first()
+            self._start_pre_vote()
 
     @property
     def _may_stand(self) -> bool:
@@ -79,7 +79,7 @@ class Election:
         state = self._state
         return state.role is Role.CANDIDATE and not has_majority(state.configuration, self._votes.__contains__)
 
-    def _ask_first(self) -> None:
+    def _start_pre_vote(self) -> None:
         """Pre-vote. Term and vote stay as they are."""
         state = self._state
         state.become_follower(state.term)
@@ -87,7 +87,7 @@ class Election:
         state.suspicions += 1
         state.epoch += 1
         self._peers.settle_questions()
-        self._asking_first, self._asked_in = True, state.term
+        self._pre_vote_runs, self._pre_vote_term = True, state.term
         self._ask_again_at.clear()
         self._votes = {state.id: True}
         for link in self._peers:
@@ -136,16 +136,16 @@ class Election:
         return state.settings.ident, state.id, term, state.log.last_index, state.log.last_term
 
     def _end_pre_vote(self) -> None:
-        if self._asking_first:
+        if self._pre_vote_runs:
             self._state.epoch += 1
-        self._asking_first = False
+        self._pre_vote_runs = False
         self._ask_again_at.clear()
 
     def settle(self) -> bool:
         """Whether this peer has just been elected: it is for the caller to make it the leader."""
         state = self._state
-        if self._asking_first:
-            if state.role is not Role.FOLLOWER or state.leader_id is not None or state.term != self._asked_in:
+        if self._pre_vote_runs:
+            if state.role is not Role.FOLLOWER or state.leader_id is not None or state.term != self._pre_vote_term:
                 self._end_pre_vote()  # somebody leads, or may soon
             elif has_majority(state.configuration, self._says_yes):
                 self.campaign()
@@ -161,7 +161,7 @@ class Election:
 
     def on_capabilities(self, link: PeerLink) -> None:
         """A peer has said what it knows: in time for the pre-vote under way."""
-        if self._asking_first and link.question is None:
+        if self._pre_vote_runs and link.question is None:
             self._ask_pre_vote(link)
 
     # -- replies -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Election:
     def on_pre_vote_reply(self, link: PeerLink, question: Question, reply: PreVoteReply) -> None:
         """The answer to PreVote. A no may be a yes a moment later, when the voter stops hearing its leader too."""
         state, asked = self._state, question.message
-        if not self._asking_first or not isinstance(asked, PreVote) or asked.term != state.term + 1:
+        if not self._pre_vote_runs or not isinstance(asked, PreVote) or asked.term != state.term + 1:
             return
         if reply.granted:
             self._votes[link.peer.id] = True

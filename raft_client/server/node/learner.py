@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.following import are_sound
+from raft_client.server.node.follower import are_sound
 from raft_client.server.node.ready import Ask, Role
 from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 

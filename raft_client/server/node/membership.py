@@ -255,7 +255,7 @@ class Membership:
 
     # -- compaction ----------------------------------------------------------------------------------------------------
 
-    def compactable_index(self) -> int:
+    def prepare_compaction(self) -> int:
         """Up to where the log may be compacted as far as the configuration is concerned.
 
         Where its last CONFIG entry keeps more from being compacted than it allows, a leader appends it again.

@@ -20,13 +20,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from raft_client.server.node.applying import ApplyQueue
+from raft_client.server.node.apply_queue import ApplyQueue
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.election import Election
 from raft_client.server.node.entries_streams import EntriesStreams
-from raft_client.server.node.following import Following
+from raft_client.server.node.follower import Follower
 from raft_client.server.node.learner import Learner
-from raft_client.server.node.limits import StepDownRules
 from raft_client.server.node.membership import Membership
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.reads import Reads
@@ -34,6 +33,7 @@ from raft_client.server.node.ready import Persist, Ready, Reply, Request, Role
 from raft_client.server.node.replication import Replication
 from raft_client.server.node.snapshots import SnapshotReceiver, SnapshotSender
 from raft_client.server.node.status import NodeStatus, config_reply, log_info_reply, node_status
+from raft_client.server.node.step_down import StepDownRules
 from raft_client.server.node.timing import QUIET_S
 from raft_client.server.node.transfer import Transfer
 from raft_client.server.node.updates import Updates
@@ -91,7 +91,7 @@ class RaftNode:
         self._election = Election(state, self._peers)
         self._replication = Replication(state, self._peers, self._snapshot_sender)
         self._commit = Commit(state, self._replication)
-        self._following = Following(state, self._snapshot_receiver)
+        self._follower = Follower(state, self._snapshot_receiver)
         self._updates = Updates(state)
         self._applying = ApplyQueue(state)
         self._membership = Membership(state)
@@ -150,7 +150,9 @@ class RaftNode:
         self._due = max(due, self._state.now)
         return due
 
-    def peer_knows(self, peer_id: str, capabilities: frozenset[str], now: float, quiet_s: float = QUIET_S) -> None:
+    def set_capabilities(
+        self, peer_id: str, capabilities: frozenset[str], now: float, quiet_s: float = QUIET_S
+    ) -> None:
         """The peer has answered a hello on its present connection; an empty set: a Node peer.
 
         ``quiet_s``: for how long it gives no vote away when it has heard a leader.
@@ -178,13 +180,13 @@ class RaftNode:
             return
         match message:
             case AppendEntries():
-                self._following.on_append(request, message)
+                self._follower.on_append(request, message)
             case RequestVote():
                 self._election.on_request_vote(request, message)
             case PreVote():
                 self._election.on_pre_vote(request, message)
             case InstallSnapshot():
-                self._following.on_install(request, message)
+                self._follower.on_install(request, message)
             case RequestEntries():
                 self._streams.on_request(request, message)
             case RequestConfig():
@@ -250,7 +252,7 @@ class RaftNode:
     @property
     def unsound_appends(self) -> int:
         """How many AppendEntries were refused, because no correct leader sends them."""
-        return self._following.unsound
+        return self._follower.unsound
 
     @property
     def commit_index(self) -> int:
@@ -325,14 +327,14 @@ class RaftNode:
         self._apply_rules()
         return begun
 
-    def compactable_index(self) -> int:
+    def prepare_compaction(self) -> int:
         """Up to where the state machine's snapshot may replace the log now.
 
         Everything up to it is applied, holds no request id that is still remembered, as a peer that is given the
         snapshot would not know it, and lies before the newest CONFIG entry. A leader may append that entry again.
         """
         state = self._state
-        index = min(self._membership.compactable_index(), state.applied_index, state.log.stored.prune_index)
+        index = min(self._membership.prepare_compaction(), state.applied_index, state.log.stored.prune_index)
         self._apply_rules()
         return index
 

@@ -8,7 +8,7 @@ suspicion  the election time-out; longer where the own disk is slow, the    live
            leader was silent for as long before, and lived, or this
            process stood still: others may on such a machine, too
 patience   a candidate waits until a majority has answered                  liveness only, see :mod:`.election`
-give up    the longest election time-out without a sign of life of a        clients, see :mod:`.limits`
+give up    the longest election time-out without a sign of life of a        clients, see :mod:`.step_down`
            majority, longer in the same way; ``disk_stall_s`` without the
            disk
 ========== ================================================================ ============================================

@@ -237,7 +237,7 @@ class Compaction:
             self._storage.forget_requests(0.0, up_to=min(self._trimming.index, node.status().applied_index))
         if min(self._trimming.index, self._storage.prune_index) <= newest:
             return
-        index = min(self._trimming.index, node.compactable_index())
+        index = min(self._trimming.index, node.prepare_compaction())
         if index > newest:
             self._begin_at(index)
             self._pieces = iter((self._machine.trimmed(index) or b"",))
@@ -280,7 +280,7 @@ class Compaction:
         if writer.finished is None:
             if now >= self._ask_at and self._storage.prune_index >= meta.index:
                 self._ask_at = now + _ASK_S
-                if node.compactable_index() >= meta.index:
+                if node.prepare_compaction() >= meta.index:
                     self._run_in_background(lambda: writer.finish(meta), self._ended)
         elif self._disk.is_idle:
             self._storage.compact(meta)

@@ -485,7 +485,7 @@ class RaftPeer:
                 hello = hello_in_reply(rest)
                 names = frozenset(hello.capabilities) if hello is not None else frozenset()
                 quiet_ms = None if hello is None else hello.quiet_ms
-                self._node.peer_knows(peer_id, names, now, QUIET_S if quiet_ms is None else quiet_ms / 1000)
+                self._node.set_capabilities(peer_id, names, now, QUIET_S if quiet_ms is None else quiet_ms / 1000)
                 self._trimming.learn(peer_id, names, self._node.leader_id)
                 return None
             reply = self._asked.decode(peer_id, request_id, rest)

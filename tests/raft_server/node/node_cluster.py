@@ -114,7 +114,7 @@ class NodeCluster:
         for name, node in self.nodes.items():
             for other in self.nodes:
                 if other != name and (name, other) not in self.cut:
-                    node.peer_knows(other, self.capabilities, self.now)
+                    node.set_capabilities(other, self.capabilities, self.now)
 
     def isolate(self, *names: str) -> None:
         """They and the others do not hear each other."""
@@ -272,9 +272,9 @@ class NodeCluster:
     def compact(self, name: str, data: bytes = b"state") -> int:
         """A snapshot of the state machine takes the place of the log, as far as it may. Its index."""
         node, log = self.nodes[name], self.logs[name]
-        node.compactable_index()
+        node.prepare_compaction()
         self.run(0.2)
-        index = node.compactable_index()
+        index = node.prepare_compaction()
         configuration = [each for each in log.configurations if each.index <= index][-1]
         meta = SnapshotMeta(index, log.term_at(index) or 0, len(data), configuration)
         log.compact(meta, data)

@@ -136,18 +136,18 @@ def test_the_log_may_be_compacted_up_to_the_last_configuration() -> None:
     """After compaction up to the last configuration the leader appends that again, because snapshots have none."""
     cluster = NodeCluster()
     leader, follower, _ = cluster.elected()
-    assert cluster.nodes[leader].compactable_index() == 0
+    assert cluster.nodes[leader].prepare_compaction() == 0
     for number in range(10):
         cluster.update(b"%d" % number)
-    assert cluster.nodes[leader].compactable_index() == 0
+    assert cluster.nodes[leader].prepare_compaction() == 0
     cluster.run(0.2)
     assert cluster.logs[leader].log[-1].kind is EntryKind.CONFIG
-    assert cluster.nodes[leader].compactable_index() == 10
+    assert cluster.nodes[leader].prepare_compaction() == 10
     for _ in range(5):
-        assert cluster.nodes[leader].compactable_index() == 10
+        assert cluster.nodes[leader].prepare_compaction() == 10
         cluster.run(0.2)
     assert cluster.nodes[leader].status().last_index == 11
-    assert cluster.nodes[follower].compactable_index() == 10
+    assert cluster.nodes[follower].prepare_compaction() == 10
 
 
 def test_request_ids_that_are_remembered_keep_the_log() -> None:
@@ -157,10 +157,10 @@ def test_request_ids_that_are_remembered_keep_the_log() -> None:
     leader = cluster.elect()
     for number in range(10):
         cluster.update(b"%d" % number)
-    cluster.nodes[leader].compactable_index()
+    cluster.nodes[leader].prepare_compaction()
     cluster.run(0.2)
     cluster.logs[leader].prune_index = 4
-    assert cluster.nodes[leader].compactable_index() == 4
+    assert cluster.nodes[leader].prepare_compaction() == 4
 
 
 def test_a_peer_with_a_snapshot_and_no_configuration_after_it_does_not_stand() -> None:

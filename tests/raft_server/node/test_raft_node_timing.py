@@ -178,7 +178,7 @@ def test_a_lease_is_as_short_as_the_shortest_promise() -> None:
     assert cluster.ask(leader, ReadIndex(b"test"), b"\x03")
     for name in cluster.nodes:
         if name != leader:
-            cluster.nodes[leader].peer_knows(name, OURS, cluster.now, quiet_s=0.0)
+            cluster.nodes[leader].set_capabilities(name, OURS, cluster.now, quiet_s=0.0)
     assert cluster.ask(leader, ReadIndex(b"test"), b"\x04") == []
 
 

@@ -135,7 +135,7 @@ def test_only_a_leader_hands_over_and_only_to_a_member_that_knows_how() -> None:
     assert not cluster.nodes[follower].transfer(leader, cluster.now)
     assert not node.transfer(leader, cluster.now)
     assert not node.transfer("z", cluster.now)
-    node.peer_knows(follower, frozenset(), cluster.now)
+    node.set_capabilities(follower, frozenset(), cluster.now)
     assert not node.transfer(follower, cluster.now)
     cluster.run(0.2)
     assert not [ask for _, ask in cluster.sent if isinstance(ask.message, TimeoutNow)]

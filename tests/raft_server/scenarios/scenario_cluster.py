@@ -151,7 +151,7 @@ class ScenarioCluster:
     def _greet(self, peer: ScenarioPeer, other: str) -> None:
         is_up = other in self.peers and self.peers[other].node is not None
         if is_up and not {(peer.name, other), (other, peer.name)} & self.cut and peer.node is not None:
-            peer.node.peer_knows(other, _ALL, self.now)
+            peer.node.set_capabilities(other, _ALL, self.now)
             self._settle(peer)
 
     # -- time ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from support.raft_trace_model import first_broken
 
 from raft_client.server.node import election, following
 from raft_client.server.node.commit import Commit
-from raft_client.server.node.following import Debounce
+from raft_client.server.node.follower import Debounce
 from raft_client.server.node.log import Log
 from raft_client.server.node.peer_requests import PeerRequests
 from raft_client.server.node.ready import Reply

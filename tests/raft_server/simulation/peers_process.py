@@ -238,7 +238,7 @@ class SimulatedPeer:
         self._do(lambda: self.node.step(reply, self.clock.now, self.clock.wall_s))
 
     def _learn(self, peer: str, known: frozenset[str]) -> None:
-        self._do(lambda: self.node.peer_knows(peer, known, self.clock.now))
+        self._do(lambda: self.node.set_capabilities(peer, known, self.clock.now))
 
     def _send(self, output: Output) -> None:
         match output:
@@ -394,11 +394,11 @@ class SimulatedPeer:
 
     def compact(self) -> None:
         """The state machine makes a snapshot of what it applied."""
-        if self.is_up and self._job is None and hasattr(self.node, "compactable_index"):
+        if self.is_up and self._job is None and hasattr(self.node, "prepare_compaction"):
             self._unless_damaged(self._compact)
 
     def _compact(self) -> None:
-        index = min(self.node.compactable_index(), self.applied)
+        index = min(self.node.prepare_compaction(), self.applied)
         term = self.log.term_at(index)
         if term is None or index <= self.log.durable.before:
             return

@@ -19,7 +19,7 @@ from support.schedules import seeds_near
 from raft_client.server.node import following, quorum, reads
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.election import Election
-from raft_client.server.node.following import Debounce
+from raft_client.server.node.follower import Debounce
 from raft_client.server.node.log import Log
 from raft_client.server.node.membership import Membership
 from raft_client.server.node.peer_requests import PeerRequests
@@ -244,7 +244,7 @@ def _a_snapshot_keeps_a_tail_that_conflicts(patch: pytest.MonkeyPatch) -> None:
 
 def _a_snapshot_keeps_stale_members(patch: pytest.MonkeyPatch) -> None:
     """openraft 1808: the log is compacted beyond its last CONFIG entry, and the snapshot has an older one."""
-    patch.setattr(Membership, "compactable_index", lambda membership: membership._state.applied_index)
+    patch.setattr(Membership, "prepare_compaction", lambda membership: membership._state.applied_index)
     patch.setattr(Log, "configuration_for", lambda log, _index: log.configurations[0])
     original = SimulatedLog.compact
 

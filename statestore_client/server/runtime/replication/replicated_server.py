@@ -49,7 +49,7 @@ _log_change = partial(log_event, logger=CLUSTER_LOGGER)
 
 
 class ReplicatedServerOwner(Protocol):
-    """The server."""
+    """The server around it, which has the broker and the sockets."""
 
     def build_state(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
         """Empty ones, which write into the journal."""

@@ -76,8 +76,8 @@ class Debounce:
 _MAX_BACK: Final = 1024
 
 
-class Following:
-    """Does what the leader says."""
+class Follower:
+    """Appends, and installs, what the leader sends, and answers it when that is durable."""
 
     def __init__(self, state: NodeState, receiver: SnapshotReceiver) -> None:
         self._state, self._receiver = state, receiver

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["conversion"]
-
 #: Ask for ``to_json`` of these types of Spark: a cast makes a text of them that no other program reads.
 _NESTED: Final = ("struct", "array", "map", "variant")
 #: Types that say when, for a column that takes a time or a number.

@@ -11,8 +11,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-__all__ = ["run", "stop_accepting"]
-
 T = TypeVar("T")
 
 #: Turns of the event loop between accept() and a connection that can be closed.

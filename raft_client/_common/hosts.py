@@ -9,8 +9,6 @@ import re
 from ipaddress import ip_address
 from typing import Final
 
-__all__ = ["host_of", "is_local"]
-
 #: RFC 9110, section 7.2, of registered names those that are in use.
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9A-Za-z._-]{1,253}))(?::[0-9]{1,5})?")
 

@@ -17,8 +17,6 @@ import click
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["OutputError", "ReaderGoneError", "ends_with_reader", "run_guarded", "shown", "standard_input"]
-
 T = TypeVar("T")
 
 #: Escapes that are shorter than ``\\u000a``.

@@ -15,29 +15,6 @@ if TYPE_CHECKING:
 
     import attrs
 
-__all__ = [
-    "LONGEST_S",
-    "Validator",
-    "check_choice",
-    "check_flag",
-    "check_function",
-    "check_kind",
-    "check_number",
-    "check_path",
-    "check_seconds",
-    "check_text",
-    "check_tuple",
-    "choice",
-    "flag",
-    "function",
-    "kind",
-    "number",
-    "path",
-    "required",
-    "seconds",
-    "text",
-]
-
 #: Ten thousand years. Not-a-number and infinity, once in a clock, would stop everything that waits.
 LONGEST_S: Final = 10_000 * 365.25 * 86_400
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
-__all__ = ["KeyIndex"]
-
 #: A full block of twice this many keys is split. Moving 8 KiB takes less time than calling a function.
 _BLOCK: Final = 512
 

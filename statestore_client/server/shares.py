@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PER_USER", "Shares"]
-
 #: Of the limit, what there is beyond it, and what its users may have of everything.
 _RESERVE: Final = 8
 _LITTLE: Final = 64

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["TimerHeap"]
-
 #: Begins with its deadline. What follows decides the order of equal deadlines.
 Item = TypeVar("Item", bound=tuple[Any, ...])
 

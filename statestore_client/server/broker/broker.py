@@ -72,8 +72,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.shares import Shares
 
-__all__ = ["Broker"]
-
 #: With more work than this undone, the application's ticks, which may make more of it, have to wait.
 _MOST_JOBS: Final = 64
 

@@ -12,8 +12,6 @@ from statestore_client.mqtt.packets import validate_topic_filter
 from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.checks import choice, flag, number, seconds, text
 
-__all__ = ["LARGEST_PACKET_BYTES", "NEVER_EXPIRES", "WHEN_FULL", "BrokerLimits"]
-
 #: The usual bound of a packet. Clients are told of another one, and of this one when they ask for problem information.
 LARGEST_PACKET_BYTES: Final = 16 * 1024 * 1024
 

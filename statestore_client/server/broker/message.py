@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Will
     from statestore_client.wire.instant import Instant
 
-__all__ = [
-    "LARGE_BYTES",
-    "OVERHEAD_BYTES",
-    "Delivery",
-    "Message",
-    "forwarded_properties",
-    "held_bytes",
-    "message_of",
-    "will_bytes",
-    "will_packet",
-]
-
 #: A payload from this size on is kept once, and written as it lies; smaller ones are copied into each frame.
 LARGE_BYTES: Final = 16 * 1024
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.session import Connection, PendingAuth
     from statestore_client.server.journal import Journal
 
-__all__ = ["AwaitedSessions", "PendingDisconnect", "State"]
-
 
 @attrs.frozen(eq=False)
 class PendingDisconnect:

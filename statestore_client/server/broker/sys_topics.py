@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.state import State
     from statestore_client.wire.instant import Instant
 
-__all__ = ["SysTopics"]
-
 _FIGURES: Final[dict[str, Callable[[State, Instant], int | str]]] = {
     "version": lambda state, _: f"statestore {state.version()}".strip(),
     "uptime": lambda state, now: f"{max(0, int(now.monotonic - state.started_at))} seconds",

@@ -35,8 +35,6 @@ from statestore_client.server.cluster.entries import (
     unpack,
 )
 
-__all__ = ["Fence", "SnapshotInLog", "Verdict"]
-
 #: A snapshot that was begun so long before, in log time, keeps no other one back: its writer may be gone.
 _SNAPSHOT_MS: Final = 60_000
 

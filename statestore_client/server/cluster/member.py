@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import WriteBatch
     from statestore_client.wire.instant import Instant
 
-__all__ = ["ClusterMember"]
-
 
 class ClusterMember:
     """It begins as a standby that knows nothing: of an empty log, or with the entry of a snapshot that is the base. The

@@ -28,8 +28,6 @@ from typing import Final
 
 import attrs
 
-__all__ = ["ClientPatience", "LogOutage", "OutageNews"]
-
 #: While the log is heard, and at most.
 _LONGEST_S: Final = 5.0
 #: When it falls silent.

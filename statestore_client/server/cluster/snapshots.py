@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.interface import Appends, ClusterSettings, SentEntry
     from statestore_client.server.journal import Stream, Subject
 
-__all__ = ["SnapshotReader", "SnapshotWriter", "is_snapshot_wanted"]
-
 #: Bytes per second, so that other entries do not wait for longer than a few milliseconds.
 _PACE: Final = 8 << 20
 #: A part of less takes as long: a part without rows, which only waits, must not follow upon another one at once.

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.storage import GroupCommit
 
-__all__ = ["BrokerDriver", "ClientLink"]
-
-
 #: A defect of our own, and what becomes of it.
 _FAILED: Final = "the server failed; closing the connection that made it"
 

@@ -15,8 +15,6 @@ import attrs
 from statestore_client.clocks import monotonic, wall_ns
 from statestore_client.wire.instant import Instant
 
-__all__ = ["Alarm", "CallAt", "Clock", "ElapsedClock", "TimerHandle", "monotonic_origin", "system_clock"]
-
 #: Tests that need another time pass another function.
 Clock: TypeAlias = Callable[[], Instant]
 

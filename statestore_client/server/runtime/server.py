@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
 
-__all__ = ["Server"]
-
 #: How often the files of certificates, passwords and access rules are looked at.
 _LOOK_EVERY_S: Final = 1.0
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
 
-__all__ = ["ResponseCache", "ResponseCacheLimits"]
-
 #: Client id and correlation data.
 _RequestId: TypeAlias = tuple[str, bytes]
 

@@ -20,8 +20,6 @@ import attrs
 
 from statestore_client.errors import RequestSyntaxError
 
-__all__ = ["Glob", "Progress", "compile_glob"]
-
 #: Compiling costs more than linear time; no useful pattern is longer than the longest usual key.
 MAX_PATTERN_BYTES: Final = 2048
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from statestore_client.server.testing.faults import Action, FaultRequests, Faults, Side
     from statestore_client.server.testing.virtual_clock import VirtualClock, VirtualTimer
 
-__all__ = ["FaultInjection", "FaultyConnection"]
-
 _ANY_ALIAS: Final = 65_535
 
 #: What may wait behind a packet that is held back.

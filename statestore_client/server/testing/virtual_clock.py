@@ -22,8 +22,6 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VirtualClock", "VirtualTimer"]
-
 
 @attrs.define(eq=False)
 class VirtualTimer:

@@ -33,8 +33,6 @@ from statestore_client.wire.commands import Get
 if TYPE_CHECKING:
     from statestore_client.server.runtime.security.security import Security
 
-__all__ = ["MonitorAccess", "Viewer", "check_monitor"]
-
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="statestore monitor", charset="UTF-8"'),)
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from statestore_client.wire.commands import Command
     from statestore_client.wire.instant import Instant
 
-__all__ = ["Tap"]
-
 _EVENTS: Final = 300
 
 #: Why a write was refused, as the page tells it apart.

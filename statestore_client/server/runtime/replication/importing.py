@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from statestore_client.server.cluster.entries import Body
     from statestore_client.server.journal import StoredRecords, Subject
 
-__all__ = ["Imported", "import_directory"]
-
 _INCARNATION_BITS: Final = 64
 #: Of one entry, and until the log has a leader.
 _TIMEOUT_S: Final = 30.0

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.runtime.replication.internal import ClusterSecret, Session
 
-__all__ = ["HeartbeatListener", "HeartbeatThread"]
-
 _PULSE_S: Final = 0.05
 #: An event loop that has not come by for longer hangs.
 _HUNG_S: Final = 0.5

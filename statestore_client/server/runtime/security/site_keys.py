@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from statestore_client.curve_keys import KeyPair
 
-__all__ = ["SiteKeys"]
-
 logger: Final = logging.getLogger("statestore_client.server")
 
 _READ_AGAIN_S: Final = 1.0

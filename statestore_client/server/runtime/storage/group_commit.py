@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from statestore_client.server.journal import BatchStorage, Journal
     from statestore_client.server.runtime.clock import Clock
 
-__all__ = ["GroupCommit", "LeadershipLease"]
-
 #: What nobody waits for is written together with something else, or after this time, in seconds.
 _LAZY_WRITE_S: Final = 0.05
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from raft_client._common.durable_files import Folder
     from statestore_client.server.journal import Subject
 
-__all__ = ["LogStore", "records_of"]
-
 #: What a record costs beside its content, roughly.
 _RECORD_BYTES: Final = 32
 

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from statestore_client.server.runtime.security.files import CertificateId
     from statestore_client.server.runtime.transport.peers import Peer
 
-__all__ = ["LINGER_S", "ServerConnection"]
-
 #: How long a disconnected peer may take to read why, in seconds.
 LINGER_S: Final = 1.0
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker import BrokerLimits
 
-__all__ = ["Group", "Member", "Peer", "Peers", "peer_name"]
-
 #: Peers without an address (Unix sockets) count as one.
 _NO_ADDRESS: Final = ""
 

@@ -22,8 +22,6 @@ from statestore_client.server.runtime.observability.logs import LOGGER, log_even
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Acceptor", "SocketTransport", "set_options", "take_over"]
-
 #: Read at a time, as asyncio does.
 _CHUNK: Final = 256 * 1024
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from statestore_client.server.runtime.broker_driver import BrokerDriver
 
-__all__ = ["WebSocketConnection", "websocket_protocol"]
-
 #: Of the URL. What else a browser asks for is not found.
 _PATH: Final = "/mqtt"
 

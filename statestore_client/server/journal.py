@@ -17,6 +17,8 @@ from zlib import crc32
 import attrs
 import msgpack
 
+from statestore_client.wire.hot_value import hot_value
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -324,6 +326,19 @@ class TimeRecord:
                 except (TypeError, ValueError) as error:
                     raise DamagedRecordError(f"the record of the time: {error!r}") from error
         return None
+
+
+@hot_value
+class PlainRecord:
+    """A record whose fields are written as they are, in their order."""
+
+    def fields(self, timeline: Timeline) -> tuple[object, ...]:
+        del timeline
+        return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])
+
+    @classmethod
+    def read(cls, fields: Any) -> Self:
+        return cls(*fields)
 
 
 # -- journal -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import attrs
 from statestore_client.mqtt.packets import Publish, PublishProperties, Will, WillProperties
 from statestore_client.server.broker.message import Message
 from statestore_client.server.broker.topic_tree import GrantedSubscription
+from statestore_client.server.journal import PlainRecord
 from statestore_client.wire.hot_value import hot_value
 
 if TYPE_CHECKING:
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
 
 #: The one that the decoder gives: comparing identities is quicker than comparing fields.
 NO_PROPERTIES: Final = Publish("").properties
-
-
-@hot_value
-class PlainRecord:
-    """A record whose fields are written as they are, in their order."""
-
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])
-
-    @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
 
 
 @attrs.frozen

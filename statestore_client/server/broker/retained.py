@@ -9,12 +9,13 @@ again, whatever is published meanwhile; and it jumps over the topics that cannot
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import attrs
 
 from statestore_client.server.broker.records import MessageRecord
 from statestore_client.server.broker.topic_tree import has_wildcard
+from statestore_client.server.journal import PlainRecord
 from statestore_client.server.key_index import KeyIndex
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from statestore_client.server.broker.limits import BrokerLimits
     from statestore_client.server.broker.message import Message
-    from statestore_client.server.journal import JournalStream, Timeline
+    from statestore_client.server.journal import JournalStream
     from statestore_client.wire.instant import Instant
 
 #: Topics that begin so are the broker's: nobody else can publish there.
@@ -62,7 +63,7 @@ class RetainedCursor:
 
 
 @attrs.frozen
-class CursorRecord:
+class CursorRecord(PlainRecord):
     """Where a new subscription is in the retained messages that it is to get."""
 
     qos: int
@@ -73,14 +74,6 @@ class CursorRecord:
     @classmethod
     def of(cls, cursor: RetainedCursor) -> Self:
         return cls(cursor.qos, cursor.no_local, cursor.ids, cursor.at)
-
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return (self.qos, self.no_local, self.ids, self.at)
-
-    @classmethod
-    def read(cls, fields: Any) -> Self:
-        return cls(*fields)
 
     def cursor(self, topic_filter: str) -> RetainedCursor:
         return RetainedCursor(topic_filter, self.qos, self.no_local, self.ids, self.at)

@@ -65,7 +65,7 @@ from statestore_client.server.broker.application import (
     Route,
     refuse_response_topic,
 )
-from statestore_client.server.journal import DamagedRecordError, Stream, load, records_in
+from statestore_client.server.journal import DamagedRecordError, PlainRecord, Stream, load, records_in
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
@@ -206,12 +206,8 @@ _SUBJECT: Final = b"key"
 
 
 @attrs.frozen
-class _KeyRecord:
+class _KeyRecord(PlainRecord):
     key: bytes = attrs.field(repr=False)
-
-    def fields(self, timeline: Timeline) -> tuple[object, ...]:
-        del timeline
-        return (self.key,)
 
 
 class ScanTokens:

@@ -17,7 +17,7 @@ from raft_client.server.node.ready import Configuration, HardState, Persist, Sna
 from raft_client.server.runtime.storage.directory import Owner, make_directory, open_folder
 from raft_client.server.runtime.storage.disk_log import DiskLog, Fsync, StorageLimits
 from raft_client.server.runtime.storage.segment import SegmentWriter
-from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Fence, SegmentHeader
+from raft_client.server.runtime.storage.segment_format import HEADER_BYTES, Mark, SegmentHeader
 from raft_client.server.runtime.storage.segment_index import Summary, encode_index, index_name
 from raft_client.server.runtime.storage.snapshots import SnapshotFileWriter, snapshot_name
 from raft_client.wire.configuration import ConfigChange
@@ -140,7 +140,7 @@ def add_ids(folder: Path, peers: Sequence[Peer], count: int, per_second: int) ->
         (folder / index_name(header.sequence)).write_bytes(data)
     last = segments * _PER_SEGMENT
     header = SegmentHeader(segments + 1, bytes(8), last, 1)
-    mark = SegmentWriter.begin(header).add_job(Fence(last, HardState(1), True), ())
+    mark = SegmentWriter.begin(header).add_job(Mark(last, HardState(1), True), ())
     (folder / header.name).write_bytes(header.encode() + b"".join(mark))
     writer = SnapshotFileWriter(where, snapshot_name(last))
     writer.write(b"\x00")

@@ -40,7 +40,7 @@ class Told:
 
 
 @attrs.define(eq=False)
-class Durability:
+class Kept:
     """A retained message."""
 
     payload: bytes
@@ -98,7 +98,7 @@ class Naive:
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
-        self.retained: dict[str, Durability] = {}
+        self.retained: dict[str, Kept] = {}
         self.told: dict[str, list[Told]] = {}
 
     def take(self, name: str) -> list[Told]:
@@ -197,7 +197,7 @@ class Naive:
 
     def _spread(self, publisher: str, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         if retain and payload:
-            self.retained[topic] = Durability(payload, qos, publisher)
+            self.retained[topic] = Kept(payload, qos, publisher)
         elif retain:
             self.retained.pop(topic, None)
         for holder, grants in self._readers(publisher, topic):

@@ -14,9 +14,9 @@ from raft_client.server import embedded_cluster
 from raft_client.server.machines import broadcast, key_value, watch_server
 from raft_client.server.machines.watch_server import WatchServerLimits
 from raft_client.server.node import (
-    applying,
+    apply_queue,
     entries_streams,
-    following,
+    follower,
     learner,
     node,
     peer_requests,
@@ -59,7 +59,7 @@ FIXED: Final[dict[str, Any]] = {
     "the same, of all clients": sockets._MOST_BYTES,
     "what is read for streams in one turn": entries_streams._TICK_BYTES,
     "newest entries in memory": StorageLimits().recent_bytes,
-    "entries handed to the state machine at once": applying._BATCH_BYTES,
+    "entries handed to the state machine at once": apply_queue._BATCH_BYTES,
     "entries in a message of a stream": entries_streams._MAX_ENTRIES,
     "updates that are not committed": updates._MAX_UPDATES,
     "a client that waits for its append": updates._ACCEPT_S,
@@ -98,7 +98,7 @@ FIXED: Final[dict[str, Any]] = {
     "growth of the log between two snapshots, in sizes of the last": compaction._FACTOR,
     "keys in a page of `kv.range`": key_value._MAX_PAGE,
     "results of transactions that compare": key_value._REMEMBERED,
-    "entries in which a follower looks for the start of a term": following._MAX_BACK,
+    "entries in which a follower looks for the start of a term": follower._MAX_BACK,
     "requests to one peer whose late answers are understood": peer.REMEMBERED,
     "terms and indexes": node._MAX_NUMBER,
     "readers of the page of figures": metrics_page._CONNECTIONS,

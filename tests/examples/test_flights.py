@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from flights.flights import expected_states, find_archive, read_events
 from flights.measuring import Counts, Sample
-from flights.picture import Fence, draw
+from flights.picture import Mark, draw
 from flights.summary import Result, differences
 
 import statestore_client
@@ -101,7 +101,7 @@ def test_picture_has_two_formats(tmp_path: Path) -> None:
     """The picture is written as PNG and SVG, with a bar for each driver that led, and without the wait before."""
     leaders = [*[None] * 20, "a", "a", None, "b", "b"]
     samples = [Sample(n * 1.0, name, 0 if n < 20 else n, 0, Counts(n * 20, n)) for n, name in enumerate(leaders)]
-    png, svg = draw(samples, [Fence(21.5, "kill -9 a")], tmp_path / "run")
+    png, svg = draw(samples, [Mark(21.5, "kill -9 a")], tmp_path / "run")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
     labels = re.findall(r"<!-- (\d+) -->", svg.read_text())

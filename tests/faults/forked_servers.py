@@ -25,7 +25,7 @@ from statestore_client.server.cluster.fence import Verdict
 from statestore_client.server.cluster.interface import BatchReplicated
 from statestore_client.server.cluster.member import ClusterMember
 from statestore_client.server.runtime.replication.log_link import LogLink, LogReader
-from statestore_client.server.runtime.replication.replica import Replica
+from statestore_client.server.runtime.replication.replica import LogReplica
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings
@@ -67,7 +67,7 @@ def _slow_down_tail(seconds: float) -> None:
 def _break(defect: str) -> None:
     """For good: the process is that of this server alone, and there is no fixture in it that would undo anything."""
     if defect == "speaks without the right":
-        Replica.holds_lease = lambda *_: True  # type: ignore[method-assign]
+        LogReplica.holds_lease = lambda *_: True  # type: ignore[method-assign]
     elif defect == "applies old epochs":
         _apply_old_epochs()
     elif defect:

@@ -25,7 +25,7 @@ import pytest
 from scenario_commands import Scenario
 from support.raft_trace_model import first_broken
 
-from raft_client.server.node import election, following
+from raft_client.server.node import election, follower
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.follower import Debounce
 from raft_client.server.node.log import Log
@@ -118,7 +118,7 @@ def _listens_to_whoever_asks(patch: pytest.MonkeyPatch) -> None:
 
 _BROKEN: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "check_quorum": lambda patch: patch.setattr(Replication, "quorum_heard_at", property(lambda self: self._state.now)),
-    "conflict_index": lambda patch: patch.setattr(following, "_conflict_index", lambda _state, index: index),
+    "conflict_index": lambda patch: patch.setattr(follower, "_conflict_index", lambda _state, index: index),
     "debounce": lambda patch: patch.setattr(Debounce, "is_repeated", lambda *_: False),
     "figure_7": lambda patch: patch.setattr(Log, "truncate_after", lambda *_: None),
     "figure_8": _commits_entries_of_an_old_term,

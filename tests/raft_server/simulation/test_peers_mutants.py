@@ -16,7 +16,7 @@ from peers_schedule import plan, run, shrink
 from support.raft_disks import DamagedLogError, Image, SimulatedLog
 from support.schedules import seeds_near
 
-from raft_client.server.node import following, quorum, reads
+from raft_client.server.node import follower, quorum, reads
 from raft_client.server.node.commit import Commit
 from raft_client.server.node.election import Election
 from raft_client.server.node.follower import Debounce
@@ -149,9 +149,9 @@ def _no_debounce(patch: pytest.MonkeyPatch) -> None:
             log.truncate_after(message.prev_index)
         return original(state, message)
 
-    original = following._append_to_log
+    original = follower._append_to_log
     patch.setattr(Debounce, "is_repeated", lambda debounce, peer_id, request: _remember(debounce, peer_id, request))
-    patch.setattr(following, "_append_to_log", append_to_log)
+    patch.setattr(follower, "_append_to_log", append_to_log)
 
 
 def _remember(debounce: Debounce, peer_id: str, request: Any) -> bool:
@@ -166,8 +166,8 @@ def _appends_without_looking_back(patch: pytest.MonkeyPatch) -> None:
         here = state.log.term_at(message.prev_index)
         return original(state, attrs.evolve(message, prev_term=message.prev_term if here is None else here))
 
-    original = following._append_to_log
-    patch.setattr(following, "_append_to_log", append_to_log)
+    original = follower._append_to_log
+    patch.setattr(follower, "_append_to_log", append_to_log)
 
 
 def _forgets_request_ids(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from raft_client._common.http_server import HttpEndpoint
 from statestore_client.errors import ConnectionLostError, DataDirectoryError, StateStoreError
 from statestore_client.mqtt.packets.types import Publish
@@ -22,10 +24,9 @@ from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.host.askers import NO_ID, is_nobody
 from statestore_client.server.host.host import Acknowledge, Host
 from statestore_client.server.runtime.clock import Alarm, Clock, system_clock
-from statestore_client.server.runtime.host.metrics import HostMetrics
 from statestore_client.server.runtime.host.other_stores import already_there, has_store
 from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, contained, log_event
-from statestore_client.server.runtime.observability.metrics import MetricsPages
+from statestore_client.server.runtime.observability.metrics import MetricsPages, metric, process_figures, store_figures
 from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.service.response_cache import ResponseCacheLimits
@@ -36,7 +37,7 @@ from statestore_client.wire.messages import Closed, Connected, Published, Subscr
 from statestore_client.wire.protocol import COMMAND_TOPIC, FIRST_ERROR, MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from statestore_client.mqtt.driver import AioDriver
     from statestore_client.server.runtime.host.settings import HostSettings
@@ -356,3 +357,41 @@ class HostedStore:
             self._pages.close()
         if self._disk is not None:
             self._disk.close()
+
+
+# -- figures for Prometheus --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class HostMetrics:
+    """Renders. ``version`` tells the package's."""
+
+    store: HostedStore
+    version: Callable[[], str]
+
+    def render(self) -> bytes:
+        """All of them, now."""
+        lines = (*self._host(), *store_figures(self.store.service), *process_figures(), "")
+        return "\n".join(lines).encode()
+
+    def _host(self) -> Iterable[str]:
+        store, host = self.store, self.store.host
+        yield from metric("build_info", "The version.", {f'version="{self.version()}"': 1})
+        yield from metric("uptime_seconds", "Since the start.", store.uptime_s)
+        for name, text, value in (
+            ("connected", "1 while the broker brings requests.", int(store.is_ready)),
+            ("in_flight", "Answers and notifications that the broker has not acknowledged.", host.in_flight),
+            ("waiting_requests", "Requests that wait for room here.", host.waiting),
+            ("registrations", "Keys that clients observe, each once for each client.", len(host.registrations)),
+        ):
+            yield from metric(f"host_{name}", text, value)
+        for name, text, value in (
+            ("connections", "Connections to the broker.", store.connections),
+            ("losses", "Of those, the ones that were lost.", store.losses),
+            ("requests", "Messages of the broker.", host.counters.requests),
+            ("repeated_requests", "Of those, the ones that it has sent before.", host.counters.again),
+            ("notifications", "Notifications that were sent.", host.counters.notifications),
+            ("refused_messages", "Messages that the broker did not take.", host.counters.refused),
+            ("ended_registrations", "Observers that were gone.", host.registrations.ended),
+        ):
+            yield from metric(f"host_{name}_total", text, value, kind="counter")

@@ -90,7 +90,8 @@ def acknowledges_on_a_later_connection(disconnected: Any, machine: Host) -> None
 MUTANTS.replace("a_request_without_a_timestamp_is_never_the_same", host, "_ANY_ID", 0, ("", 0))
 
 
-@pytest.mark.scaled
+@pytest.mark.ci
+@pytest.mark.turns(3)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch, figures: Callable[[str], None]) -> None:

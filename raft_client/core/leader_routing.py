@@ -151,10 +151,10 @@ class LeaderRouting:
                 self._send_to_leader(request, self.leader, now)
 
     def _send_to_leader(self, request: Request, url: str, now: float) -> None:
-        if request.call.needs_slot:
+        self._table.send(request, url, now)
+        if request.call.needs_slot:  # counted last: one that is sent again gives the slot of its former link back first
             request.has_slot = True
             self._table.in_flight += 1
-        self._table.send(request, url, now)
         if now >= self.refresh_at:
             self.refresh_at = now + _REFRESH_S
             self._table.ask(url, self._who_leads)

@@ -331,6 +331,23 @@ def test_only_the_window_is_on_the_wire(cluster: SimCluster) -> None:
     assert [client.outcomes[n] for n in range(6)] == [[n + 1] for n in range(6)]
 
 
+def test_only_the_window_is_on_the_wire_to_the_next_leader(cluster: SimCluster) -> None:
+    """What is sent again counts as what is sent first: with a window of one the order holds over any leaders."""
+    client = ClientDriver(cluster, max_in_flight=1)
+    client.append(0)
+    client.settle()
+    for number in range(1, 6):
+        client.append(number)
+    cluster.elect(cluster.peers[TWO])
+    while client.machine.leader_url != TWO:
+        for url in cluster.peers:
+            client.peer_works(url)
+        client.receive_one()
+    assert [frames[-1] for _, frames in cluster.peers[TWO].inbox] == [b"1"]
+    client.settle()
+    assert cluster.log == [b"%d" % n for n in range(6)]
+
+
 def test_one_lost_answer_is_asked_for_again_while_the_leader_talks_to_others(
     led: ClientDriver, cluster: SimCluster
 ) -> None:

@@ -52,7 +52,9 @@ class ServiceConnection(ClientConnection):
             maximum_packet_size=maximum_packet_size,
             authenticator=authenticator,
         )
-        self._decoder = PacketDecoder(version=MQTT_5_0, max_packet_size=maximum_packet_size)  # type: ignore[assignment]
+        self._decoder = PacketDecoder(  # type: ignore[assignment]
+            version=MQTT_5_0, max_packet_size=maximum_packet_size, forgiven=self._forgiven
+        )
         self.room = _nowhere
 
     def publish_packet(self, delivery_id: int, message: Publish, *, again: bool = False) -> None:

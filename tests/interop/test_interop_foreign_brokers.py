@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 import pytest
 from click.testing import CliRunner
 from foreign_brokers import BROKERS, ForeignBroker
+from support.shells import Shell
 
 from statestore_client import (
+    FencingTokenRequiredError,
     NoStateStoreError,
     RequestTimeoutError,
     StateStoreClient,
@@ -65,3 +71,41 @@ def test_without_a_store_the_client_says_so(broker: Running) -> None:
                 store.get("k", timeout=0.5)
         assert store.state == "connected"
         assert (store.stats.broker_mistakes == 0) is broker.kind.is_strict
+
+
+# -- with a hosted store -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def host(broker: Running, folder: Path) -> Iterator[None]:
+    """``statestore serve --broker`` that says it is ready."""
+    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--broker", broker.url, "--data", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"hosting the state store on ")
+            yield
+        finally:
+            process.terminate()
+
+
+async def test_all_that_a_store_has(broker: Running, tmp_path: Path, shell: Shell) -> None:
+    """Get, set, a pipeline, a lock with its token, a listing and a watch, through each driver and shell."""
+    if shell.driver == "paho" and not broker.kind.is_strict:
+        pytest.xfail("paho-mqtt ends the connection for a PUBACK with reason code 0x01")
+    prefix = f"{shell.name}-{shell.driver}/"
+    with host(broker, tmp_path / "data"):
+        async with shell.client(broker.url) as store:
+            assert (await store.set(f"{prefix}k", b"1")).applied
+            assert (await store.get(f"{prefix}k")).value == b"1"
+            assert not await store.set(f"{prefix}k", b"2", condition="NX")
+            results = await store.set_many((f"{prefix}many/{i:03}", b"%d" % i) for i in range(200))
+            assert all(result.applied for result in results)
+            found = [key async for key in store.scan(f"{prefix}many/*")]
+            assert sorted(found) == [f"{prefix}many/{i:03}".encode() for i in range(200)]
+            async with store.watch(f"{prefix}seen") as watch, store.lock(f"{prefix}lock").acquire() as lease:
+                await store.set(f"{prefix}seen", b"x", fencing_token=lease.fencing_token)
+                assert (await anext(aiter(watch))).value == b"x"
+                with pytest.raises(FencingTokenRequiredError):
+                    await store.set(f"{prefix}seen", b"y")
+            assert store.state == "connected"

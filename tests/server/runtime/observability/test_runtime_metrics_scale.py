@@ -94,7 +94,7 @@ def test_ten_viewers_cost_less_than_a_fiftieth_of_a_processor(server: EmbeddedSe
             connection.request("GET", "/events")
             assert viewers.enter_context(connection.getresponse()).status == 200
         eventually(lambda: service.viewers == 10, "all of them look")
-        assert cpu_s(server, lambda: monitor._tell(0.0)) < 0.02
+        assert cpu_s(server, lambda: monitor._send(0.0)) < 0.02
 
 
 def test_a_tick_and_each_page_of_the_monitor_take_a_moment(server: EmbeddedServer) -> None:

@@ -200,7 +200,7 @@ def test_endless_reasons_are_not_remembered(log: Log) -> None:
             StateChanged(ConnectionState.CONNECTING, ConnectRefusedError(f"reason {number}", reason_code=0x88)), 0.0
         )
     assert log.levels == ["WARNING"] + ["INFO"] * 15
-    assert len(told._told) == 16
+    assert len(told._reasons) == 16
 
 
 def test_what_a_broker_says_stays_on_its_line(log: Log, caplog: pytest.LogCaptureFixture) -> None:

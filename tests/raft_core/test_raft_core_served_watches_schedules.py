@@ -229,7 +229,7 @@ def a_lost_session_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     begin_again = ServedWatches._begin_again
 
     def only_over_new_connections(self: ServedWatches, calls: list[ServedWatch]) -> None:
-        if len(calls) == len(self._watches) and not self._due and self._heartbeat_at is not None:
+        if len(calls) == len(self._watches) and not self._due and self.heartbeat_at is not None:
             return
         begin_again(self, calls)
 

@@ -132,6 +132,8 @@ class ForeignBroker:
     tells: bool
     #: Whether its packets keep to MQTT 5, as far as this client sees them.
     is_strict: bool = True
+    #: How many requests are sent through it at a time.
+    pipeline: int = 200
 
     @contextmanager
     def running(self, folder: Path, *lines: str) -> Iterator[str]:
@@ -167,5 +169,6 @@ MOSQUITTO: Final = ForeignBroker("mosquitto", _no_mosquitto, _mosquitto, tells=T
 BROKERS: Final = (
     MOSQUITTO,
     ForeignBroker("HiveMQ CE", _no_hivemq, _hivemq, tells=True),
-    ForeignBroker("mochi-mqtt", _no_mochi, _mochi, tells=False, is_strict=False),
+    # With 200 at a time it answers nobody any more, now and then, not even a CONNECT: in 4 of 9 runs.
+    ForeignBroker("mochi-mqtt", _no_mochi, _mochi, tells=False, is_strict=False, pipeline=1),
 )

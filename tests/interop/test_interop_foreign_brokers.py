@@ -94,16 +94,16 @@ def host(broker: Running, folder: Path) -> Iterator[None]:
 async def test_all_that_a_store_has(broker: Running, tmp_path: Path, name: str, executor: ThreadPoolExecutor) -> None:
     """Get, set, a pipeline, a lock with its token, a listing and a watch, in both shells. paho-mqtt would end the
     connection to mochi-mqtt for a PUBACK with reason code 0x01."""
-    shell, prefix = Shell(name, "native", executor), f"{name}/"
+    shell, prefix, many = Shell(name, "native", executor), f"{name}/", broker.kind.pipeline
     with host(broker, tmp_path / "data"):
         async with shell.client(broker.url) as store:
             assert (await store.set(f"{prefix}k", b"1")).applied
             assert (await store.get(f"{prefix}k")).value == b"1"
             assert not await store.set(f"{prefix}k", b"2", condition="NX")
-            results = await store.set_many((f"{prefix}many/{i:03}", b"%d" % i) for i in range(200))
+            results = await store.set_many((f"{prefix}many/{i:03}", b"%d" % i) for i in range(many))
             assert all(result.applied for result in results)
             found = [key async for key in store.scan(f"{prefix}many/*")]
-            assert sorted(found) == [f"{prefix}many/{i:03}".encode() for i in range(200)]
+            assert sorted(found) == [f"{prefix}many/{i:03}".encode() for i in range(many)]
             async with store.watch(f"{prefix}seen") as watch, store.lock(f"{prefix}lock").acquire() as lease:
                 await store.set(f"{prefix}seen", b"x", fencing_token=lease.fencing_token)
                 assert (await anext(aiter(watch))).value == b"x"

@@ -94,7 +94,7 @@ class StreamRunner:
         self.is_dirty: bool = True
 
     def is_done_with(self, call: Call) -> bool:
-        """Its request is answered for good. Returns whether the machine is to be told."""
+        """Forget a request that has its final answer. Returns whether the machine has to hear of it."""
         if not self.is_over:
             self.is_dirty = True
             self._submitted.pop(call, None)

@@ -202,7 +202,7 @@ class Subscription:
         self._heard = False
         self._is_silent = False  # nothing was heard although there was time to
         self._actions: list[StreamAction] = []
-        #: Who takes its batches; None: whoever drives it looks after each report.
+        #: Woken when a batch may be taken; without one, the driver of this machine looks after each report.
         self.consumer: Consumer | None = None
         #: Why it ended; None while it goes on.
         self.error: RaftError | None = None
@@ -428,7 +428,7 @@ class Subscription:
             self._taken = self._position
         self._queue.push(entries[max(0, self._position.index + 1 - entries[0].index) :])
         self._position = entries[-1].position
-        if was_empty:  # else nobody has a reason to wait
+        if was_empty:  # a consumer waits for an empty queue only
             self.notify()
 
     def _fill(self) -> None:

@@ -1,4 +1,4 @@
-"""``statestore serve --broker``: the state store as a client of somebody else's broker."""
+"""``statestore serve --broker``: hosts the state store as a client of a foreign broker."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def run_host(store: HostedStore) -> None:
         try:
             await asyncio.wait((ready, failing, stopping), return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                with contextlib.suppress(OutputError):  # nobody reads it; the store still runs
+                with contextlib.suppress(OutputError):  # a closed pipe does not end the store
                     print_line(f"hosting the state store on {store.url}")
                     if store.metrics_url is not None:
                         print_line(f"figures at {store.metrics_url}")

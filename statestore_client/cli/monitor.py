@@ -42,7 +42,7 @@ _CONNECT_S: Final = 1.0
 #: A server says something every second; one that says nothing for so long is gone, or stands still.
 _SILENCE_S: Final = 3.0
 
-#: Schemes of addresses that are somebody else's.
+#: Schemes of MQTT clients' addresses, which are no monitors.
 _OF_CLIENTS: Final = ("mqtt", "mqtts", "ws", "wss")
 _WHICH_URL: Final = (
     "A monitor has one of its own, http://host:port, or https:// if the server has a certificate: statestore serve "

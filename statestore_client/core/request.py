@@ -100,7 +100,7 @@ class Request:
     sent_at: float = 0.0  # monotonic seconds, on the present connection
     resent: bool = False
     is_under_way: bool = False  # left on the present connection, and is not over
-    has_subscribers: bool = True  # False: the last PUBACK said that nobody got it
+    has_subscribers: bool = True  # False: the last PUBACK said 0x10, no matching subscribers
     span: RequestSpan | None = None
     on_answer: OnAnswer | None = None
 

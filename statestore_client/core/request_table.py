@@ -249,7 +249,7 @@ class ExchangeStats:
     resent: int = 0
     late_or_unknown_replies: int = 0
     clock_drift: int = 0
-    broker_mistakes: int = 0  # against MQTT 5, that harmed nobody
+    broker_mistakes: int = 0  # breaches of MQTT 5 that the client let pass
 
 
 class RequestTable:
@@ -449,7 +449,7 @@ class RequestTable:
                 self._lost(request, now)
             else:
                 request.stage, request.has_subscribers = Stage.ACCEPTED, True
-        elif is_lost and request.resent:  # nobody waits for it any longer
+        elif is_lost and request.resent:  # it has ended: cancelled, or late
             self.absence.lost(now.monotonic, again=True)
         elif is_lost:  # its answer was here before
             self._found(is_inside=True)
@@ -608,7 +608,7 @@ class RequestTable:
         absence, lost = self.absence, self._to_resend
         if absence.is_repeating:
             return False
-        while lost and lost[0].message is None:  # nobody waits for it any longer
+        while lost and lost[0].message is None:  # it has ended: cancelled, or late
             lost.popleft()
         if not lost:
             absence.end()

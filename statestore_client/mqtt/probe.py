@@ -71,6 +71,7 @@ class _Probe(ClientConnection):
 
     def __init__(self, settings: ConnectionSettings, client_id: str) -> None:
         super().__init__(settings, client_id)
+        # In place of a client's decoder, which has IncomingMessage for most PUBLISHes; nothing else differs.
         self._decoder = PacketDecoder(  # type: ignore[assignment]
             version=MQTT_5_0, max_packet_size=1 << 20, forgiven=self._forgiven
         )

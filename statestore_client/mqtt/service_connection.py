@@ -52,6 +52,7 @@ class ServiceConnection(ClientConnection):
             maximum_packet_size=maximum_packet_size,
             authenticator=authenticator,
         )
+        # In place of a client's decoder, which has IncomingMessage for most PUBLISHes; nothing else differs.
         self._decoder = PacketDecoder(  # type: ignore[assignment]
             version=MQTT_5_0, max_packet_size=maximum_packet_size, forgiven=self._forgiven
         )

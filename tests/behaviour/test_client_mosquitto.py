@@ -216,12 +216,12 @@ async def test_a_store_that_comes_late_is_found(shell: Shell, mosquitto: Mosquit
     that went away is answered by the next."""
     async with shell.client(url) as store:
         setting = asyncio.ensure_future(store.set("k", b"1", timeout=20))
-        await asyncio.sleep(0.4)  # the store is away for as long
+        await asyncio.sleep(0.4)  # the fault itself: the store is away for as long
         with store_of_one_key(mosquitto):
             assert (await setting).applied
             assert (await store.get("k")).value == b"1"
         waiting = asyncio.ensure_future(store.set_many((("k", b"%d" % i) for i in range(30)), timeout=20))
-        await asyncio.sleep(1.6)  # longer than a store may be away that has never answered
+        await asyncio.sleep(1.6)  # the fault itself: longer than one that has never answered may be away
         with store_of_one_key(mosquitto):
             assert all(result.applied for result in await waiting)
             assert (await store.get("k")).value == b"29"

@@ -92,7 +92,7 @@ async def test_a_killed_host_loses_nothing(broker: ForeignBroker, host: HostedSt
         writer = asyncio.ensure_future(_write(store, stop))
         created = [asyncio.ensure_future(other.set(f"once/{n}", b"x", condition="NX", timeout=60)) for n in range(20)]
         for _ in range(scaled(3, 10)):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # of load between two kills
             await host.end(signal.SIGKILL)
             await host.start()
         stop.set()
@@ -111,7 +111,7 @@ async def test_a_host_that_stands_still_answers_afterwards(broker: ForeignBroker
         assert host.process is not None
         host.process.send_signal(signal.SIGSTOP)
         waiting = [asyncio.ensure_future(store.set("k", b"%d" % n, timeout=30)) for n in range(50)]
-        await asyncio.sleep(1.0)  # the host is to be still for a while
+        await asyncio.sleep(1.0)  # the fault itself: the host stands still for as long
         assert not any(each.done() for each in waiting)
         host.process.send_signal(signal.SIGCONT)
         assert all([(await each).applied for each in waiting])

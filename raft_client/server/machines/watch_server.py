@@ -607,7 +607,7 @@ class WatchServer:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _join(self, watch: Watch) -> None:
-        """Go with the cursor that is nearest to what it was told, and not beyond it."""
+        """Join the nearest cursor that is not beyond what this watch was sent."""
         self._told_live()
         place = self._history.place_after(watch.told)
         if place >= self._live.may_join_at:

@@ -195,8 +195,8 @@ class RequestHorizon:
 
 
 logger: Final = logging.getLogger("raft_client.server")
-#: Who leads, and which peers are connected: what whoever operates a cluster reads afterwards. ``zmqraft serve`` and
-#: ``statestore serve`` log it always.
+#: Logs who leads, and which peers are connected. ``zmqraft serve`` and ``statestore serve`` show it without
+#: ``--verbose``, because operators read it after an outage.
 CLUSTER_LOGGER: Final = logging.getLogger("raft_client.server.cluster")
 
 #: What our peers can do beyond the document; with a state machine that has keys, also serve watches.

@@ -1,4 +1,4 @@
-"""The state store as a client of somebody else's broker: requests come in as messages, and answers leave as messages.
+"""Hosts the state store as a client of a foreign broker: requests come in as messages, and answers leave as messages.
 
 What holds, whatever is lost:
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.reports import Reports
 
 LOGGER: Final = logging.getLogger("statestore_client.server")
-#: Which server is active, and whether the log has a leader: what whoever operates a cluster reads afterwards. It has a
-#: logger of its own, so that it can be read without the connections of clients.
+#: Logs which server is active, and whether the log has a leader. It is a logger of its own, because operators read it
+#: after an outage without the connections of clients.
 CLUSTER_LOGGER: Final = logging.getLogger("statestore_client.server.cluster")
 
 #: Characters of a field that strangers fill. Names and topics of MQTT may have 65,535 bytes.

@@ -72,7 +72,7 @@ class _Always:
     def sent(self) -> int:
         return 0
 
-    def holds_lease(self, since: int) -> bool:  # noqa: ARG002 - whenever that was
+    def holds_lease(self, since: int) -> bool:  # noqa: ARG002 - a lease of a log has moments
         return True
 
     def renew_lease(self, since: int) -> None:

@@ -199,6 +199,7 @@ class World:
         self.host = Host(
             self.service, store.observers, client_id=HOST, journal=self.journal, registration_s=self.lifetime_s
         )
+        # The loop is a model of one: it has call_soon and call_at.
         commit = GroupCommit(self.journal, self.disk, lambda: self.instant, self.loop, self._failed)  # type: ignore[arg-type]
         commit.bind(self.host, self._released, lambda: self.host.caught_up(self.instant))
         self.commit = commit

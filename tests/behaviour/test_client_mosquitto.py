@@ -101,7 +101,8 @@ def url(request: pytest.FixtureRequest, mosquitto: Mosquitto) -> str:
 
 @contextlib.contextmanager
 def store_of_one_key(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
-    """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data."""
+    """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data. It is
+    gone for the broker, too, when this ends: what the broker passes to a connection that is being closed has no answer."""
     asked: Counter[bytes] = Counter()
     value = [b""]
 
@@ -118,8 +119,9 @@ def store_of_one_key(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
 
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     client.on_message = answer
-    ready = threading.Event()
+    ready, left = threading.Event(), threading.Event()
     client.on_subscribe = lambda *_: ready.set()
+    client.on_unsubscribe = lambda *_: left.set()
     client.on_connect = lambda *_: client.subscribe(COMMAND_TOPIC, qos=1)
     client.connect("127.0.0.1", mosquitto.ports["mqtt"])
     client.socket().setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -128,6 +130,8 @@ def store_of_one_key(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
     try:
         yield asked
     finally:
+        client.unsubscribe(COMMAND_TOPIC)
+        assert left.wait(10)
         client.disconnect()
         client.loop_stop()
 

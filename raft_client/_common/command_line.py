@@ -1,5 +1,4 @@
-"""The frame of both commands: subcommands that are imported when used, errors, options, bytes in and out, and the
-commands of users that they run.
+"""The frame of both commands: subcommands imported when used, errors, options, bytes in and out, commands of users.
 
 An error becomes one line on standard error and an exit code. It names the option that is at fault: users who typed
 ``--client-id`` do not know the argument ``client_id``.

@@ -1,4 +1,4 @@
-"""What a client asks a peer, and the answers: frames <-> values.
+"""What a client asks a peer, and the answers, all but entries (:mod:`.streams`): frames <-> values.
 
 The request ids of RequestUpdate and ConfigUpdate are :class:`~raft_client.wire.request_id.RequestId`: what is sent
 twice is done once. What the document does not have is sent only to a peer that said hello with the capability

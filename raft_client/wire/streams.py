@@ -1,4 +1,4 @@
-"""What a peer sends of its log: the stream that answers RequestEntries, and what a leader broadcasts.
+"""RequestEntries and what a peer sends of its log: the stream that answers it, and what a leader broadcasts.
 
 The reply to RequestEntries, after the request id::
 

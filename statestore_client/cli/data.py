@@ -1,5 +1,6 @@
-"""``statestore sessions`` and ``retained``: of a server that runs, or of the directory of a stopped one; and ``check``:
-whether a data directory is sound, and what can be read of one that is not.
+"""``statestore sessions | retained | check``: of a server that runs, or of the data directory of a stopped one.
+
+``check`` says whether a data directory is sound, and what can be read of one that is not.
 
 A server that runs is asked over one connection: :class:`RunningServer` asks and waits.
 """

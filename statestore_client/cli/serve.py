@@ -1,5 +1,7 @@
-"""``statestore serve``: its options, what they come to (endpoints, certificates, limits, a site of the KvStore), and
-the process of the server. The options about a replicated log are in :mod:`.log_options`.
+"""``statestore serve``: its options, what they come to, and the process of the server.
+
+They come to endpoints, certificates, limits and a site of the KvStore. The options about a replicated log are in
+:mod:`.log_options`.
 """
 
 from __future__ import annotations

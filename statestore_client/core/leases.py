@@ -1,4 +1,4 @@
-"""What happens while a lock is held: the lease is renewed, found lost, or made to yield a newer fencing token.
+"""What happens while a lock is held: the lease is renewed by the same SET, found lost, or yields a newer fencing token.
 
 Invariant: a renewal counts only if its answer came before the lease it renews ended. One that came later may have taken
 the lock anew, after somebody else had it in between.

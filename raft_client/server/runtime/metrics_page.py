@@ -1,5 +1,7 @@
-"""Three pages about a peer: ``/metrics`` for Prometheus, ``/ready`` for what replaces peers one by one,
-``/health`` for what restarts those that hang.
+"""Three pages about a peer over HTTP: ``/metrics``, ``/ready`` and ``/health``.
+
+``/metrics`` is for Prometheus, ``/ready`` for what replaces peers one by one, ``/health`` for what restarts those that
+hang.
 
 Sixteen connections at a time; for one more, the oldest goes.
 """

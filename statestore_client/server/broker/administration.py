@@ -1,5 +1,6 @@
-"""Administration as an application of the broker: who has the right to it looks at sessions and retained messages, and
-removes some. :mod:`statestore_client.wire.administration` has the requests and the answers.
+"""Administration as an application of the broker: clients list and remove sessions and retained messages.
+
+They need the right to it. :mod:`statestore_client.wire.administration` has the requests and the answers.
 
 What becomes of a request:
 

@@ -1,6 +1,8 @@
-"""QoS 1 and QoS 2, the sender's half of a session (MQTT 5.0, 4.3, 4.4, 4.9): what waits, what is in flight and under
-which packet identifier. It outlives connections, and knows no packets: the caller sends what it says, at once and in
-that order. :class:`Outbound` is that half, and :class:`MessageQueue` what waits in it; both count what they hold.
+"""QoS 1 and QoS 2, the sender's half of a session: what waits, what is in flight, what is delivered again.
+
+It outlives connections, and knows no packets: the caller sends what it says, at once and in that order.
+:class:`Outbound` is that half, with the packet identifiers in use, and :class:`MessageQueue` what waits in it; both
+count what they hold. Source: MQTT 5.0, 4.3, 4.4 and 4.9.
 
 Order (4.6): deliveries start in the order in which they were offered. After a reconnect the unacknowledged ones go
 first, in their original order, PUBRELs in the order in which the PUBRECs came.

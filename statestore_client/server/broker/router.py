@@ -1,5 +1,6 @@
-"""From a message to its subscribers: who gets it and how. What the application wants done is here, too: most of it is
-messages.
+"""From a message to its subscribers: who gets it and how.
+
+What the application wants done is here, too: most of it is messages.
 
 A subscriber with QoS 1 or 2 whose queue is full is the business of ``overflow``. QoS 0 is dropped and counted.
 """

@@ -1,5 +1,4 @@
-"""A client as the broker sees it: its network connection, and its session, which is kept while the client is away (MQTT
-5.0, 4.1).
+"""A client as the broker sees it: its connection, and its session, which is kept while it is away (MQTT 5.0, 4.1).
 
 A :class:`Connection` has the bytes that wait for its socket, and belongs to at most one :class:`Session`, which belongs
 to at most one connection: they point at each other, so they stand together.

@@ -1,4 +1,4 @@
-"""One area at one site: when it syncs with which peer, and to which peers an update goes.
+"""One area at one site: when it syncs with which peer, and to which peers an update is flooded.
 
 A peer is INITIALIZED when a sync that this side began has brought all that is newer there. Updates go to peers in that
 state; while a sync runs they go with its last part. What changes while a peer is IDLE is found by its next sync.

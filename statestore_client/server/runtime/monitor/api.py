@@ -1,5 +1,6 @@
-"""What a viewer asks for beside the stream, a page at a time: keys, sessions, watches, retained messages, peers of
-the log, other sites.
+"""What a viewer asks for beside the stream, a page at a time: keys, sessions, watches, retained messages, peers, sites.
+
+The peers are those of the log, the sites the other ones of the KvStore.
 
 Each answer takes about a millisecond at most, however much there is; ``next`` says where the next page begins.
 """

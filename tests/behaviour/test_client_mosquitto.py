@@ -101,8 +101,11 @@ def url(request: pytest.FixtureRequest, mosquitto: Mosquitto) -> str:
 
 @contextlib.contextmanager
 def store_of_one_key(mosquitto: Mosquitto) -> Iterator[Counter[bytes]]:
-    """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data. It is
-    gone for the broker, too, when this ends: what the broker passes to a connection that is being closed has no answer."""
+    """A state store of one key, ``k``, as a client of the broker; how often it was asked with each correlation data.
+
+    It is gone for the broker, too, when this ends: what the broker passes to a connection that is being closed has no
+    answer.
+    """
     asked: Counter[bytes] = Counter()
     value = [b""]
 

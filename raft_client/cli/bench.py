@@ -14,7 +14,7 @@ from rich.console import Console
 
 from raft_client._common import event_loops, exits
 from raft_client._common.command_line import print_json, print_table
-from raft_client._common.measuring import Round, decimals, medians, timed
+from raft_client._common.measuring import Sample, decimals, summary, timed
 from raft_client.aio.client import AsyncRaftClient
 from raft_client.cli.options import connection_options
 from raft_client.settings import RaftSettings
@@ -69,20 +69,20 @@ def measure(settings: RaftSettings, plan: BenchPlan, progress: Callable[[str], N
     with RaftClient(settings) as client:
         start = client.log_info().last_applied
         works = _workloads(client, plan, start)
-        results: dict[_Way, list[Round]] = {way: [] for way in works}
+        results: dict[_Way, list[Sample]] = {way: [] for way in works}
         for number in range(plan.rounds):
             for way, run in works.items():
                 progress(f"round {number + 1} of {plan.rounds}: {way[0]}, {way[1]}")
                 results[way].append(run())
-    return [Measurement(way[0], way[1], *medians(rounds)) for way, rounds in results.items()]
+    return [Measurement(way[0], way[1], *summary(rounds)) for way, rounds in results.items()]
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], Round]]:
+def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way, Callable[[], Sample]]:
     """In the order of the table: one at a time, each window, and then reading what was appended since ``start``."""
-    works: dict[_Way, Callable[[], Round]] = {}
+    works: dict[_Way, Callable[[], Sample]] = {}
     for in_flight in (1, *plan.in_flight):
         work = "append, one at a time" if in_flight == 1 else f"append, {in_flight} in flight"
         works[work, "sync"] = partial(_sync, client, plan, in_flight)
@@ -92,50 +92,49 @@ def _workloads(client: RaftClient, plan: BenchPlan, start: int) -> Mapping[_Way,
     return works
 
 
-def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> Round:
+def _sync(client: RaftClient, plan: BenchPlan, in_flight: int) -> Sample:
     data = plan.data
-    with timed() as timer:
+    with timed(plan.appends if in_flight == 1 else plan.appends * _PIPELINE_FACTOR) as timer:
         if in_flight == 1:
             for _ in range(plan.appends):
                 timer.lap(lambda: client.append(data))
         else:
-            client.append_many((data for _ in range(plan.appends * _PIPELINE_FACTOR)), in_flight=in_flight)
-    return timer.round(plan.appends if in_flight == 1 else plan.appends * _PIPELINE_FACTOR)
+            client.append_many((data for _ in range(timer.operations)), in_flight=in_flight)
+    return timer.sample
 
 
-def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> Round:
-    async def run() -> Round:
+def _aio(settings: RaftSettings, plan: BenchPlan, in_flight: int) -> Sample:
+    async def run() -> Sample:
         data = plan.data
         async with AsyncRaftClient(settings) as client:
             if in_flight == 1:
-                with timed() as timer:
+                with timed(plan.appends) as timer:
                     for _ in range(plan.appends):
                         started = time.perf_counter()
                         await client.append(data)
                         timer.latencies_s.append(time.perf_counter() - started)
-                return timer.round(plan.appends)
+                return timer.sample
             count = plan.appends * _PIPELINE_FACTOR
-            with timed() as timer:
+            with timed(count) as timer:
                 await client.append_many((data for _ in range(count)), in_flight=in_flight)
-            return timer.round(count)
+            return timer.sample
 
     return event_loops.run(run())
 
 
-def _read_sync(client: RaftClient, after: int) -> Round:
+def _read_sync(client: RaftClient, after: int) -> Sample:
     with timed() as timer:
-        count = sum(1 for _ in client.entries(after))
-    return timer.round(count)
+        timer.operations = sum(1 for _ in client.entries(after))
+    return timer.sample
 
 
-def _read_aio(settings: RaftSettings, after: int) -> Round:
-    async def run() -> Round:
+def _read_aio(settings: RaftSettings, after: int) -> Sample:
+    async def run() -> Sample:
         async with AsyncRaftClient(settings) as client:
-            count = 0
             with timed() as timer:
                 async for _ in client.entries(after):
-                    count += 1
-            return timer.round(count)
+                    timer.operations += 1
+            return timer.sample
 
     return event_loops.run(run())
 

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from raft_client._common import event_loops, exits
 from raft_client._common.command_line import print_json
-from raft_client._common.measuring import Round, decimals, medians, timed
+from raft_client._common.measuring import Sample, decimals, summary, timed
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.cli.options import optional_connection
 from statestore_client.errors import StateStoreError
@@ -78,12 +78,12 @@ _Way: TypeAlias = "tuple[Client, int]"
 def measure(settings: ConnectionSettings, plan: BenchPlan, progress: Callable[[str], None]) -> list[Measurement]:
     """Run every workload in turn, round after round, so that a change of the machine's pace meets all of them."""
     workloads = _workloads(settings, plan)
-    results: dict[_Way, list[Round]] = {way: [] for way in workloads}
+    results: dict[_Way, list[Sample]] = {way: [] for way in workloads}
     for number in range(plan.rounds):
         for (client, in_flight), run in workloads.items():
             progress(f"round {number + 1} of {plan.rounds}: {client}, {in_flight} in flight")
             results[client, in_flight].append(run())
-    return [Measurement(way[0], way[1], *medians(rounds)) for way, rounds in results.items()]
+    return [Measurement(way[0], way[1], *summary(rounds)) for way, rounds in results.items()]
 
 
 @contextmanager
@@ -107,9 +107,9 @@ def served(*options: str) -> Iterator[str]:
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], Round]]:
+def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, Callable[[], Sample]]:
     """In the order of the table: one at a time, then each window."""
-    works: dict[_Way, Callable[[], Round]] = {}
+    works: dict[_Way, Callable[[], Sample]] = {}
     for in_flight in (1, *plan.in_flight):
         for driver in plan.drivers:
             window = in_flight if in_flight > 1 else settings.max_in_flight
@@ -119,38 +119,38 @@ def _workloads(settings: ConnectionSettings, plan: BenchPlan) -> Mapping[_Way, C
     return works
 
 
-def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Round:
+def _aio(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Sample:
     return event_loops.run(_aio_one_by_one(settings, plan) if in_flight == 1 else _aio_many(settings, plan))
 
 
-async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> Round:
+async def _aio_one_by_one(settings: ConnectionSettings, plan: BenchPlan) -> Sample:
     async with AsyncStateStoreClient(settings) as store:
-        with timed() as timer:
+        with timed(plan.operations) as timer:
             for key, value in plan.pairs():
                 started = time.perf_counter()
                 await store.set(key, value, expiry=_EXPIRY_S)
                 timer.latencies_s.append(time.perf_counter() - started)
-        return timer.round(plan.operations)
+        return timer.sample
 
 
-async def _aio_many(settings: ConnectionSettings, plan: BenchPlan) -> Round:
+async def _aio_many(settings: ConnectionSettings, plan: BenchPlan) -> Sample:
     pairs = plan.pairs(_PIPELINE_FACTOR)
     async with AsyncStateStoreClient(settings) as store:
-        with timed() as timer:
+        with timed(len(pairs)) as timer:
             await store.set_many(pairs, expiry=_EXPIRY_S)
-        return timer.round(len(pairs))
+        return timer.sample
 
 
-def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Round:
+def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Sample:
     pairs = plan.pairs(1 if in_flight == 1 else _PIPELINE_FACTOR)
     with StateStoreClient(settings) as store:
-        with timed() as timer:
+        with timed(len(pairs)) as timer:
             if in_flight == 1:
                 for key, value in pairs:
                     timer.lap(partial(store.set, key, value, expiry=_EXPIRY_S))
             else:
                 store.set_many(pairs, expiry=_EXPIRY_S)
-        return timer.round(len(pairs))
+        return timer.sample
 
 
 @click.command("bench")

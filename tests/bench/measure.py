@@ -1,4 +1,4 @@
-"""What all benchmarks share: samples, interleaved rounds, bars and the table of them.
+"""What all benchmarks share: interleaved rounds of samples, bars and the table of them.
 
 Everything is a ratio to a peer that ran in the same minute: the machine may be shared, and its pace changes. So the
 works of a benchmark run in turns, round after round (every other round backwards), a ratio is formed within each round,
@@ -8,20 +8,18 @@ and the median of the rounds counts.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import multiprocessing
 import resource
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from raft_client._common.measuring import Sample, Timer, percentile, timed
 from statestore_client import ConnectionSettings, SettingsError
 
 __all__ = [
@@ -43,52 +41,6 @@ __all__ = [
 _DRIVERS: Final = ("native", "paho")
 #: If one work takes longer than this, the benchmark prints that it is still running.
 _LONG_S: Final = 5.0
-
-
-@attrs.frozen
-class Sample:
-    """One run of one work."""
-
-    operations: int
-    seconds: float
-    cpu_s: float  # of this process, all threads
-    latencies_s: Sequence[float] = ()
-
-    @property
-    def rate(self) -> float:
-        """Operations a second."""
-        return self.operations / self.seconds
-
-    @property
-    def cpu_us(self) -> float:
-        """Processor time of the client's process for an operation, in microseconds."""
-        return 1e6 * self.cpu_s / self.operations
-
-
-class Timer:
-    """Made by :func:`timed`; ``sample`` is there when its block has ended."""
-
-    def __init__(self) -> None:
-        self.latencies_s: list[float] = []
-        self._sample: Sample | None = None
-
-    @property
-    def sample(self) -> Sample:
-        assert self._sample is not None, "the block has not ended"
-        return self._sample
-
-    def finish(self, operations: int, seconds: float, cpu_s: float) -> None:
-        self._sample = Sample(operations, seconds, cpu_s, tuple(self.latencies_s))
-
-
-@contextmanager
-def timed(operations: int) -> Iterator[Timer]:
-    """Time the block, which carries out so many operations. Earlier garbage is collected first."""
-    timer = Timer()
-    gc.collect()
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield timer
-    timer.finish(operations, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def in_processes(rows: int, target: Callable[..., None], *arguments: tuple[Any, ...]) -> Sample:
@@ -124,12 +76,6 @@ def medians(samples: Mapping[str, Sequence[Sample]]) -> dict[str, float]:
 def ratio(ours: Sequence[Sample], peers: Sequence[Sample]) -> float:
     """The median over the rounds of our rate divided by the peer's rate of the same round."""
     return statistics.median(our.rate / peer.rate for our, peer in zip(ours, peers, strict=True))
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 @attrs.frozen

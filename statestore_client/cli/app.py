@@ -48,6 +48,7 @@ _COMMANDS: Final = {
     "elect": "lock:elect",
     "get": "keys:get_key",
     "ha": "ha:ha",
+    "info": "info:info",
     "kv": "kv:kv",
     "load": "load:load",
     "lock": "lock:hold_lock",

@@ -137,6 +137,29 @@ def _connection(address: MonitorAddress) -> http.client.HTTPConnection:
 
 
 def _stream(connection: http.client.HTTPConnection, address: MonitorAddress) -> http.client.HTTPResponse:
+    response = _get(connection, address, "/events", "monitor")
+    if response.status != HTTPStatus.OK or response.headers.get_content_type() != "text/event-stream":
+        raise InvalidArgumentError(f"{address.url} is not the monitor of a server (--monitor-port)")
+    return response
+
+
+def read_page(address: MonitorAddress, path: str) -> bytes | None:
+    """A page of a server's monitor, or of its port of figures; None if there is none. Raises TransportError and
+    NotAuthorizedError.
+    """
+    connection = _connection(address)
+    try:
+        response = _get(connection, address, path, "server")
+        return response.read() if response.status == HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException) as error:
+        raise TransportError(f"the answer of {address.url} has no end: {error}") from error
+    finally:
+        connection.close()
+
+
+def _get(
+    connection: http.client.HTTPConnection, address: MonitorAddress, path: str, what: str
+) -> http.client.HTTPResponse:
     headers = {}
     if address.user is not None:
         login = f"{address.user}:{address.password}".encode()
@@ -144,16 +167,14 @@ def _stream(connection: http.client.HTTPConnection, address: MonitorAddress) -> 
     try:
         connection.connect()
         connection.sock.settimeout(_SILENCE_S)
-        connection.request("GET", "/events", headers=headers)
+        connection.request("GET", path, headers=headers)
         response = connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         is_distrusted = isinstance(error, ssl.SSLCertVerificationError)
-        text = f"no monitor at {address.url}: {error}{_question(error, address)}"
+        text = f"no {what} at {address.url}: {error}{_question(error, address)}"
         raise TransportError(text, fatal=is_distrusted) from error
     if (refusal := _refusal(response, address)) is not None:
         raise refusal
-    if response.status != HTTPStatus.OK or response.headers.get_content_type() != "text/event-stream":
-        raise InvalidArgumentError(f"{address.url} is not the monitor of a server (--monitor-port)")
     return response
 
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from functools import partial
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from statestore_client.errors import DataDirectoryError, SettingsError, StateStoreError
 from statestore_client.server.access import ClientPermissions
@@ -17,6 +17,7 @@ from statestore_client.server.broker.administration import Administration
 from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.clock import CallAt, Clock, system_clock
+from statestore_client.server.runtime.observability.information import server_information
 from statestore_client.server.runtime.observability.logs import contained, log_event
 from statestore_client.server.runtime.observability.metrics import Metrics
 from statestore_client.server.runtime.process import package_version
@@ -186,12 +187,15 @@ class Server:
         if self._monitor is not None:
             is_durable, dialect = self._disk is not None or replication is not None, str(self._settings.dialect)
             about = {"is_durable": is_durable, "dialect": dialect}
-            self._monitor.open(metrics, self._clock, lambda: self._store, lambda: about | {"urls": self.urls})
+            self._monitor.open(
+                metrics, self._clock, lambda: self._store, lambda: about | {"urls": self.urls}, self._information
+            )
         listeners = Listeners(
             driver,
             self._tls,
             partial(self._new_connection, driver),
             render=metrics.render,
+            inform=self._information,
             why_not_ready=lambda: "" if replication is None else replication.why_not_ready,
             monitor=self._monitor,
             guard=None if replication is None else replication.router.guard,
@@ -207,6 +211,10 @@ class Server:
         self._look_again()
         log_event(logging.INFO, "listening", urls=listeners.urls, dialect=str(self._settings.dialect))
         driver.flush()  # what was due while the server was away
+
+    def _information(self) -> dict[str, Any]:
+        uptime_s = 0.0 if self._driver is None else self._driver.uptime_s
+        return server_information(self._settings, self.replication, self.urls, uptime_s)
 
     @property
     def is_active(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import threading
 from contextlib import suppress
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -25,6 +25,7 @@ from statestore_client.server.host.askers import NO_ID, is_nobody
 from statestore_client.server.host.host import Acknowledge, Host
 from statestore_client.server.runtime.clock import Alarm, Clock, system_clock
 from statestore_client.server.runtime.host.other_stores import already_there, has_store
+from statestore_client.server.runtime.observability.information import information
 from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, contained, log_event
 from statestore_client.server.runtime.observability.metrics import MetricsPages, metric, process_figures, store_figures
 from statestore_client.server.runtime.process import package_version
@@ -130,7 +131,7 @@ class HostedStore:
         settings = self._settings
         if settings.metrics_port is None:
             return
-        pages = MetricsPages(HostMetrics(self, package_version).render, self._why_not_ready)
+        pages = MetricsPages(HostMetrics(self, package_version).render, self._why_not_ready, self._information)
         make = HttpEndpoint(pages.respond, LOGGER, connections=_METRICS_CONNECTIONS, network_of=network_of)
         self._pages = await self._loop.create_server(make, settings.metrics_host, settings.metrics_port)
         port = self._pages.sockets[0].getsockname()[1]
@@ -153,6 +154,16 @@ class HostedStore:
     @property
     def uptime_s(self) -> float:
         return self._clock().monotonic - self._started_at
+
+    def _information(self) -> dict[str, Any]:
+        return information(
+            self._settings,
+            kind="hosted",
+            role="alone",
+            directory=self._settings.data,
+            urls=(self.url,),
+            uptime_s=self.uptime_s,
+        )
 
     async def wait_until_ready(self) -> None:
         """Until the broker brings requests. It may be away now."""

@@ -211,8 +211,11 @@ class MonitorService:
         clock: Clock,
         store: Callable[[], StateStore],
         about: Callable[[], dict[str, object]],
+        inform: Callable[[], dict[str, Any]],
     ) -> None:
-        """Begin, in the running event loop. ``about`` is told to those that look, with what the figures do not say."""
+        """Begin, in the running event loop. ``about`` is told to those that look, with what the figures do not say;
+        ``inform`` to those that ask, at ``/info``.
+        """
         replication, driver = metrics.replication, metrics.driver
         parts = ServerParts(
             store,
@@ -237,7 +240,7 @@ class MonitorService:
             lambda: None if driver.group_commit is None else driver.group_commit.times,
         )
         access = MonitorAccess(self._security, self._host, driver.broker.limits.failed_attempts)
-        questions = MonitorQueries(parts, self.tap.changes).by_path()
+        questions = MonitorQueries(parts, self.tap.changes).by_path() | {"/info": lambda *_: inform()}
         self._pages = MonitorPages(
             self._monitor.stream, access, questions, MonitorCommands(parts, self.tap) if self._has_actions else None
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -290,7 +291,8 @@ def process_figures() -> Iterable[str]:
 
 # -- metrics pages -----------------------------------------------------------------------------------------------------
 #
-# Three pages: ``/metrics`` for Prometheus, ``/ready`` for load balancers, ``/health`` for what restarts servers.
+# Four pages: ``/metrics`` for Prometheus, ``/ready`` for load balancers, ``/health`` for what restarts servers, and
+# ``/info`` for people who want to know what runs here.
 
 
 #: An answer is as good as new for this long: asking all the time costs little.
@@ -300,10 +302,15 @@ _FRESH_S: Final = 0.05
 class MetricsPages:
     """Answers requests; see :class:`~.http_endpoint.HttpEndpoint`."""
 
-    def __init__(self, render: Callable[[], bytes], why_not_ready: Callable[[], str]) -> None:
-        """``why_not_ready``: why clients had better go elsewhere, in words; nothing if they had not."""
+    def __init__(
+        self, render: Callable[[], bytes], why_not_ready: Callable[[], str], inform: Callable[[], dict[str, Any]]
+    ) -> None:
+        """``why_not_ready``: why clients had better go elsewhere, in words; nothing if they had not. ``inform`` says
+        what the server is (:mod:`.information`).
+        """
         self._render = render
         self._why_not_ready = why_not_ready
+        self._inform = inform
         self._page = b""
         self._rendered_at = float("-inf")
 
@@ -318,8 +325,10 @@ class MetricsPages:
                 why_not = self._why_not_ready()
                 status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
                 return _page(status, f"{why_not or 'ready'}\n".encode())
+            case "/info":
+                return HttpResponse(json.dumps(self._inform()).encode() + b"\n", content_type="application/json")
             case _:
-                return _page(HTTPStatus.NOT_FOUND, b"The figures are at /metrics; there are /health and /ready, too\n")
+                return _page(HTTPStatus.NOT_FOUND, b"There are /metrics, /health, /ready and /info\n")
 
     def _figures(self) -> bytes:
         """A moment old at most."""

@@ -9,7 +9,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -55,19 +55,21 @@ class Listeners:
         connect: Callable[[], ServerConnection],
         *,
         render: Callable[[], bytes],
+        inform: Callable[[], dict[str, Any]],
         why_not_ready: Callable[[], str] = str,
         monitor: MonitorService | None = None,
         guard: Callable[[str, Callable[[], asyncio.Protocol]], Callable[[], asyncio.Protocol]] | None = None,
     ) -> None:
-        """``connect`` makes the connection of a client, ``render`` the page of figures; ``why_not_ready`` says why
-        clients had better go to another server of the same log, or nothing. ``monitor`` answers the requests of its
-        port. ``guard`` stands in front of the endpoint of a scheme, if another server may have to serve those who come
-        in there.
+        """``connect`` makes the connection of a client, ``render`` the page of figures, ``inform`` says what the server
+        is; ``why_not_ready`` says why clients had better go to another server of the same log, or nothing. ``monitor``
+        answers the requests of its port. ``guard`` stands in front of the endpoint of a scheme, if another server may
+        have to serve those who come in there.
         """
         self._guard = guard or _open_to_all
         self._driver = driver
         self._connect = connect
         self._render = render
+        self._inform = inform
         self._why_not_ready = why_not_ready
         self._monitor = monitor
         self.monitor_url: str | None = None
@@ -101,7 +103,8 @@ class Listeners:
             wss_port = await self._tcp_if(endpoints.host, wss_port, "wss", make)
         if endpoints.unix_socket is not None:
             await self._unix_socket(endpoints.unix_socket)
-        metrics = self._add_pages(MetricsPages(self._render, self._why_not_ready).respond, _METRICS_CONNECTIONS)
+        pages = MetricsPages(self._render, self._why_not_ready, self._inform)
+        metrics = self._add_pages(pages.respond, _METRICS_CONNECTIONS)
         metrics_port = await self._tcp_if(endpoints.metrics_host, endpoints.metrics_port, "http", metrics)
         return attrs.evolve(
             endpoints,

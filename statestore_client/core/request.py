@@ -40,7 +40,7 @@ from statestore_client.errors import (
     UnexpectedReplyError,
     UnknownServerError,
 )
-from statestore_client.wire.commands import Command, Set
+from statestore_client.wire.commands import Command, Scan, Set
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import IncomingMessage, OutgoingMessage, RequestHeader
@@ -52,6 +52,7 @@ from statestore_client.wire.protocol import (
     PARTITION,
     PERSISTED,
     PROTOCOL_VERSION,
+    SCAN_ENTRIES,
     SOURCE_ID,
     STATUS,
     STATUS_MESSAGE,
@@ -153,6 +154,9 @@ class RequestProperties:
         if type(command) is Set and command.persist:
             properties = (*properties, PERSISTED)
             size += _PERSISTED_SIZE
+        elif type(command) is Scan and command.entries:
+            properties = (*properties, SCAN_ENTRIES)
+            size += _SCAN_ENTRIES_SIZE
         if span is not None:
             properties = (*properties, *span.properties)
             size += sum(map(_pair_size, span.properties))
@@ -176,6 +180,7 @@ def _utf8_length(text: str) -> int:
 
 
 _PERSISTED_SIZE: Final = _pair_size(PERSISTED)
+_SCAN_ENTRIES_SIZE: Final = _pair_size(SCAN_ENTRIES)
 
 
 def reply_properties(message: IncomingMessage) -> tuple[HlcTimestamp | None, str | None]:

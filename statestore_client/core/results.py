@@ -9,7 +9,7 @@ import attrs
 from statestore_client.errors import RequestSyntaxError, ServerError, UnexpectedReplyError, WrongArgumentCountError
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp
-from statestore_client.wire.replies import Count, ErrorReply, Found, Keys, NotApplied, NotFound, Ok, Reply
+from statestore_client.wire.replies import Count, Entries, ErrorReply, Found, Keys, NotApplied, NotFound, Ok, Reply
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ class KeyPage:
     token: bytes | None
 
 
-Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | bool | None
+Result: TypeAlias = SetResult | Item | DeleteResult | KeyPage | Entries | bool | None
 
 
 def is_another_store(before: str | None, now: str | None) -> bool:
@@ -92,6 +92,8 @@ def interpret(command: Command, reply: Reply, version: HlcTimestamp | None, stor
             return isinstance(reply, Ok)
         case Scan(), Keys(keys=keys, token=token):
             return KeyPage(keys, token)
+        case Scan(entries=True), Entries():
+            return reply
     raise UnexpectedReplyError(f"{type(command).__name__.upper()} was answered with {reply!r}")
 
 

@@ -127,10 +127,15 @@ class KeyNotify:
 
 @hot_value
 class Scan:
-    """``SCAN pattern [token]``: one page of the keys that match. ``token`` continues where the page before it ended."""
+    """``SCAN pattern [token]``: one page of the keys that match. ``token`` continues where the page before it ended.
+
+    ``entries`` asks for all that is known of each key. It is not part of the payload: it goes beside it, as the user
+    property ``statestore-scan``, and servers that do not know it answer with keys.
+    """
 
     pattern: bytes
     token: bytes | None = None
+    entries: bool = False
 
     def encode(self) -> bytes:
         """The payload of the request."""

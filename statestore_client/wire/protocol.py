@@ -31,6 +31,9 @@ SOURCE_ID: Final = "__srcId"
 #: Of responses of this package's server: which store this is, another one when it has begun empty. The name is none of
 #: the protocol's: the official SDKs ignore such properties, or hand them to the application.
 STORE_ID: Final = "statestore-id"
+#: The whole property of a SCAN that asks this package's server for entries, not for keys alone. Others ignore it, and
+#: answer with keys.
+SCAN_ENTRIES: Final = ("statestore-scan", "entries")
 PARTITION: Final = "$partition"
 HIGH_PRIORITY: Final = "$high_priority"
 PERSIST: Final = "aio-persistence"

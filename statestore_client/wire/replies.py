@@ -13,6 +13,7 @@ reply                   real service                published document
 :class:`ErrorReply`        ``-ERR text`` and CRLF      ``-ERR text`` without CRLF; to
                                                     KEYNOTIFY ``-ERR: text`` and CRLF
 :class:`Keys`           ``*2 *1 $3 key $5 token``   has no SCAN
+:class:`Entries`        ``*3 $7 ENTRIES *1 $9 …``   the same; only of this package's server, and if asked for
 ======================  ==========================  ======================================
 
 The document's word for a deleted key in a notification is ``DEL``, the real service sends ``DELETE``; both are read.
@@ -29,7 +30,8 @@ from typing import Final, TypeAlias
 import attrs
 
 from statestore_client import errors
-from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError
+from statestore_client.errors import FencingTokenTooOldError, Resp3Error, ServerError, TimestampError
+from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.resp3 import (
@@ -85,6 +87,30 @@ class Keys:
     token: bytes | None = None
 
 
+@hot_value
+class KeyEntry:
+    """All that is known of one key. ``expiry_ms`` is the time that is left, None for ever; ``fence`` the newest token
+    that it was written with; ``observers`` the number of clients that are told of its changes.
+    """
+
+    key: bytes
+    value: bytes = attrs.field(repr=False)
+    version: HlcTimestamp
+    expiry_ms: int | None = None
+    fence: HlcTimestamp | None = None
+    observers: int = 0
+
+
+@attrs.frozen
+class Entries:
+    """One page of a SCAN that asked for entries, as :class:`Keys`, but in byte order, and with keys that are not UTF-8
+    if the pattern is a prefix and a star.
+    """
+
+    entries: tuple[KeyEntry, ...]
+    token: bytes | None = None
+
+
 @attrs.frozen
 class ErrorReply:
     """The command was not applied; the error says why."""
@@ -92,7 +118,7 @@ class ErrorReply:
     error: ServerError
 
 
-Reply: TypeAlias = Ok | NotApplied | NotFound | Found | Count | Keys | ErrorReply
+Reply: TypeAlias = Ok | NotApplied | NotFound | Found | Count | Keys | Entries | ErrorReply
 
 OK: Final = Ok()
 NOT_APPLIED: Final = NotApplied()
@@ -100,6 +126,8 @@ MISSING: Final = NotFound()
 COUNT_0: Final = Count(0)
 COUNT_1: Final = Count(1)
 
+#: What a page of entries begins with; one of keys begins with an array.
+_ENTRIES: Final = b"ENTRIES"
 _TOO_OLD_IN_DOCUMENT: Final = FencingTokenTooOldError.wire_text.replace("version than", "version that")
 _REFUSALS: Final[dict[str, type[ServerError]]] = {
     **{
@@ -129,8 +157,21 @@ def encode_reply(reply: Reply, dialect: Dialect = Dialect.SERVICE, *, to_key_not
             return b":-1\r\n" if dialect is Dialect.SERVICE else b"-1\r\n"
         case Keys(keys=keys, token=token):
             return encode((keys,) if token is None else (keys, token))
+        case Entries(entries=entries, token=token):
+            blobs = encode_array([_encode_entry(entry) for entry in entries])
+            parts = (b"*%d\r\n" % (2 if token is None else 3), encode_blob(_ENTRIES), blobs)
+            return b"".join(parts if token is None else (*parts, encode_blob(token)))
         case ErrorReply(error=error):
             return _encode_refusal(error, dialect, to_key_notify)
+
+
+def _encode_entry(entry: KeyEntry) -> bytes:
+    """A blob of its own, in which an array of blobs is, as those are split fast: key, value, version, milliseconds that
+    are left of its time (empty: no end), fence (empty: none), observers.
+    """
+    expiry = b"" if entry.expiry_ms is None else b"%d" % entry.expiry_ms
+    fence = b"" if entry.fence is None else str(entry.fence).encode()
+    return encode_array((entry.key, entry.value, str(entry.version).encode(), expiry, fence, b"%d" % entry.observers))
 
 
 def _encode_refusal(error: ServerError, dialect: Dialect, to_key_notify: bool) -> bytes:
@@ -211,7 +252,9 @@ def _refusal(text: str) -> ServerError:
     return _REFUSALS.get(text, errors.UnknownServerError)(text)
 
 
-def _page(value: tuple[Value, ...]) -> Keys:
+def _page(value: tuple[Value, ...]) -> Keys | Entries:
+    if value[:1] == (_ENTRIES,):
+        return _page_of_entries(value)
     if not 1 <= len(value) <= 2:
         raise Resp3Error("a SCAN page has one or two elements", offset=0)
     keys, token = value[0], value[1] if len(value) == 2 else None
@@ -221,6 +264,37 @@ def _page(value: tuple[Value, ...]) -> Keys:
     if len(names) != len(keys):
         raise Resp3Error("a key in a SCAN page is not a blob", offset=0)
     return Keys(names, token if isinstance(token, bytes) else None)
+
+
+def _page_of_entries(value: tuple[Value, ...]) -> Entries:
+    match value:
+        case (_, tuple() as blobs):
+            return Entries(tuple(map(_entry, blobs)))
+        case (_, tuple() as blobs, bytes() as token):
+            return Entries(tuple(map(_entry, blobs)), token)
+    raise Resp3Error("a SCAN page of entries is an array of them and a token", offset=0)
+
+
+_WORDS_OF_ENTRY: Final = Limits(max_items=6, max_depth=1)
+
+
+def _entry(blob: Value) -> KeyEntry:
+    match (split_blobs(blob) or decode(blob, limits=_WORDS_OF_ENTRY)) if isinstance(blob, bytes) else blob:
+        case (
+            bytes() as key,
+            bytes() as data,
+            bytes() as version,
+            bytes() as expiry,
+            bytes() as fence,
+            bytes() as seen,
+        ):
+            try:
+                expiry_ms = int(expiry) if expiry else None
+                mark = HlcTimestamp.parse(fence.decode()) if fence else None
+                return KeyEntry(key, data, HlcTimestamp.parse(version.decode()), expiry_ms, mark, int(seen))
+            except (ValueError, TimestampError) as error:
+                raise Resp3Error(f"an entry in a SCAN page cannot be read: {error}", offset=0) from None
+    raise Resp3Error("an entry in a SCAN page is not six blobs", offset=0)
 
 
 class Operation(StrEnum):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from statestore_client import errors
 from statestore_client.errors import FencingTokenTooOldError, RequestSyntaxError, Resp3Error, UnknownServerError
+from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.replies import (
     COUNT_0,
@@ -18,13 +19,16 @@ from statestore_client.wire.replies import (
     NOT_APPLIED,
     OK,
     Count,
+    Entries,
     ErrorReply,
     Found,
+    KeyEntry,
     Keys,
     Reply,
     decode_reply,
     encode_reply,
 )
+from statestore_client.wire.resp3 import encode_array, encode_blob
 
 SERVICE_BYTES: list[tuple[bytes, Reply]] = [
     (b"+OK\r\n", OK),
@@ -80,6 +84,43 @@ def test_the_documents_bytes_are_read_and_written(data: bytes, reply: Reply) -> 
 def test_what_else_is_understood(data: bytes, reply: Reply) -> None:
     """The client also reads replies without the last CRLF, RESP3's null, and a count of several deletions."""
     assert decode_reply(data) == reply
+
+
+VERSION = HlcTimestamp(1_696_374_425_000, 1, "StateStore")
+
+
+@pytest.mark.parametrize("token", [None, b"", b"\x00\xff"])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (),
+        (KeyEntry(b"k", b"", VERSION), KeyEntry(b"\xff\r\n", b"a\r\nb", VERSION, 5, HlcTimestamp(1, 2, "me"), 3)),
+    ],
+)
+def test_pages_of_entries(entries: tuple[KeyEntry, ...], token: bytes | None) -> None:
+    """A page of entries is read as it was written, whatever bytes are in it."""
+    page = Entries(entries, token)
+    assert decode_reply(encode_reply(page)) == page
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"*1\r\n$7\r\nENTRIES\r\n",
+        b"*2\r\n$7\r\nENTRIES\r\n$1\r\nx\r\n",
+        b"*3\r\n$7\r\nENTRIES\r\n*0\r\n:1\r\n",
+        b"*2\r\n$7\r\nENTRIES\r\n*1\r\n:1\r\n",
+        b"*2\r\n$7\r\nENTRIES\r\n*1\r\n$1\r\nx\r\n",
+        encode_array((b"ENTRIES", b"x")),
+        b"*2\r\n$7\r\nENTRIES\r\n*1\r\n" + encode_blob(encode_array([b"k", b"v", b"1:0:a", b"x", b"", b"0"])),
+        b"*2\r\n$7\r\nENTRIES\r\n*1\r\n" + encode_blob(encode_array([b"k", b"v", b"now", b"", b"", b"0"])),
+        b"*2\r\n$7\r\nENTRIES\r\n*1\r\n" + encode_blob(encode_array([b"k", b"v", b"1:0:a", b"", b"\xff", b"0"])),
+    ],
+)
+def test_malformed_pages_of_entries_are_refused(data: bytes) -> None:
+    """What is no page of entries is refused as malformed, whatever is wrong with it."""
+    with pytest.raises(Resp3Error):
+        decode_reply(data)
 
 
 WIRE_TEXTS = [

@@ -80,6 +80,7 @@ from statestore_client.wire.protocol import (
     PERSISTED,
     PROTOCOL_VERSION,
     QOS,
+    SCAN_ENTRIES,
     STATUS,
     STATUS_MESSAGE,
     STORE_ID,
@@ -89,6 +90,7 @@ from statestore_client.wire.protocol import (
 )
 from statestore_client.wire.replies import (
     OK,
+    Entries,
     ErrorReply,
     Keys,
     Notification,
@@ -493,6 +495,8 @@ class StateStoreService:
                         return (self._response(message.properties, payload, version, is_kept=self._keeps_all),)
             if is_marked and type(command) is Set:
                 command = attrs.evolve(command, persist=True)
+            elif type(command) is Scan and SCAN_ENTRIES in message.properties.user_properties:
+                command = attrs.evolve(command, entries=True)
             outcome = self._execute(client_id, user, command, timestamp, token, now)
         except ServerError as error:
             outcome = Outcome(ErrorReply(error.with_traceback(None)), is_kept=self._keeps_all)
@@ -548,13 +552,13 @@ class StateStoreService:
         """The store's own tokens are places among the keys, for its eyes only."""
         user, pattern = request.user, command.pattern
         if command.token is not None:
-            command = Scan(pattern, self._tokens.open(command.token, user, pattern))
+            command = attrs.evolve(command, token=self._tokens.open(command.token, user, pattern))
         outcome = self._store.apply(command, request)
         reply = outcome.reply
-        if type(reply) is not Keys or reply.token is None:
+        if not isinstance(reply, Keys | Entries) or reply.token is None:
             return outcome
         token = self._tokens.seal(reply.token, user, pattern, request.now.monotonic)
-        return attrs.evolve(outcome, reply=Keys(reply.keys, token))
+        return attrs.evolve(outcome, reply=attrs.evolve(reply, token=token))
 
     def _misfit(self, client_id: str, message: Publish) -> str | None:
         """Why the client would never get this: brokers leave out what is larger than it takes (MQTT-3.1.2-25)."""

@@ -69,9 +69,13 @@ class Glob:
     regex: re.Pattern[str] = attrs.field(repr=False)
     #: For each character of a key, at most this many steps.
     steps_per_character: int
+    #: Of a prefix and a star: whether all keys that begin with it match, also those that are not text.
+    takes_all: bool = False
 
     def matches(self, key: bytes) -> bool:
         """Whether the whole key matches, however long it takes."""
+        if self.takes_all:
+            return key.startswith(self.prefix)
         try:
             return self.regex.fullmatch(key.decode()) is not None
         except UnicodeDecodeError:
@@ -82,6 +86,8 @@ class Glob:
 
         Raises RequestSyntaxError if the progress is not from this pattern and key.
         """
+        if self.takes_all:
+            return self.matches(key)
         try:
             text = key.decode()
         except UnicodeDecodeError:

@@ -360,7 +360,40 @@ def scan(
 
     Raises RequestSyntaxError for a bad pattern, and for what is no token.
     """
+    return _scan(keyspace, compile_glob(pattern), pattern, token, is_live, limits, len)
+
+
+def scan_entries(
+    keyspace: Keyspace, pattern: bytes, token: bytes | None, *, is_live: Callable[[bytes], bool], limits: ScanLimits
+) -> tuple[tuple[bytes, ...], bytes | None]:
+    """The same where the whole entries are wanted. A prefix and a star stand for all keys that begin with it, text or
+    not, as in access rules; and a page has room for the entries.
+    """
     glob = compile_glob(pattern)
+    if glob.prefix + b"*" == pattern:
+        glob = attrs.evolve(glob, takes_all=True)
+
+    def size(key: bytes) -> int:
+        entry = keyspace.get(key)
+        return len(key) + (0 if entry is None else len(entry.value))
+
+    most = max(1, limits.max_keys // _ENTRY_IN_KEYS)
+    return _scan(keyspace, glob, pattern, token, is_live, attrs.evolve(limits, max_keys=most), size)
+
+
+#: An entry takes as long as this many keys, to be looked up and encoded.
+_ENTRY_IN_KEYS: Final = 4
+
+
+def _scan(
+    keyspace: Keyspace,
+    glob: Glob,
+    pattern: bytes,
+    token: bytes | None,
+    is_live: Callable[[bytes], bool],
+    limits: ScanLimits,
+    size: Callable[[bytes], int],
+) -> tuple[tuple[bytes, ...], bytes | None]:
     place = None if token is None else _open_token(token)
     if glob.literal:
         found = keyspace.get(pattern) is not None and is_live(pattern) and (place is None or place.key < pattern)
@@ -369,12 +402,17 @@ def scan(
         keys = keyspace.keys_from(place.key, inclusive=place.progress is not None)
     else:
         keys = keyspace.keys_from(glob.prefix, inclusive=True)
-    page, next_place = _page(keys, glob, place, is_live, limits)
+    page, next_place = _page(keys, glob, place, is_live, limits, size)
     return page, None if next_place is None else _make_token(next_place)
 
 
 def _page(
-    keys: Iterator[bytes], glob: Glob, place: _Place | None, is_live: Callable[[bytes], bool], limits: ScanLimits
+    keys: Iterator[bytes],
+    glob: Glob,
+    place: _Place | None,
+    is_live: Callable[[bytes], bool],
+    limits: ScanLimits,
+    size: Callable[[bytes], int],
 ) -> tuple[tuple[bytes, ...], _Place | None]:
     """The keys of a page, and where the next goes on if there may be more."""
     page: list[bytes] = []
@@ -398,7 +436,7 @@ def _page(
         else:
             matched = glob.matches(key)
         if matched and is_live(key):
-            page_bytes += len(key)
+            page_bytes += size(key)
             if page and page_bytes > limits.max_bytes:
                 return tuple(page), _Place(last or key)
             page.append(key)

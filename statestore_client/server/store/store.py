@@ -24,6 +24,7 @@ Source: state store protocol, all of it. Section names stand at the methods.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -57,6 +58,7 @@ from statestore_client.server.store.keyspace import (
     StoreLimits,
     StoreUsage,
     scan,
+    scan_entries,
 )
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
@@ -67,8 +69,10 @@ from statestore_client.wire.replies import (
     MISSING,
     NOT_APPLIED,
     OK,
+    Entries,
     ErrorReply,
     Found,
+    KeyEntry,
     Keys,
     Notification,
     Operation,
@@ -360,8 +364,20 @@ class StateStore:
             expires_at = self._expires_at(key)
             return expires_at is None or expires_at > now
 
-        keys, token = scan(self._keyspace, command.pattern, command.token, is_live=is_live, limits=self._limits.scan)
-        return Keys(keys, token), None
+        keyspace, pattern, limits = self._keyspace, command.pattern, self._limits.scan
+        if not command.entries:
+            keys, token = scan(keyspace, pattern, command.token, is_live=is_live, limits=limits)
+            return Keys(keys, token), None
+        keys, token = scan_entries(keyspace, pattern, command.token, is_live=is_live, limits=limits)
+        return Entries(tuple([self._described(key, now) for key in keys]), token), None
+
+    def _described(self, key: bytes, now: float) -> KeyEntry:
+        """All that there is to say of a live key. Of its time, what is begun of a millisecond counts."""
+        entry = self._keyspace.get(key)
+        assert entry is not None  # noqa: S101 - the page was made of what is there
+        expiry_ms = None if entry.expires_at is None else math.ceil(1000 * (entry.expires_at - now))
+        observers = len(self._observers.by_key.get(key, ()))
+        return KeyEntry(key, entry.value, entry.version, expiry_ms, entry.fence, observers)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 

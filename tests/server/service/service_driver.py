@@ -90,6 +90,7 @@ class Server:
         expiry: int | None = 10,
         packet_id: int | None = None,
         dup: bool = False,
+        more: tuple[tuple[str, str], ...] = (),
     ) -> Sequence[Effect]:
         self.requests += 1
         extra = tuple((name, text) for name, text in (("__ts", ts), ("__ft", ft)) if text is not None)
@@ -97,7 +98,7 @@ class Server:
             message_expiry=expiry,
             response_topic=RESPONSE_TOPIC,
             correlation_data=correlation or self.requests.to_bytes(16),
-            user_properties=(("__srcId", client), ("$partition", client), *extra),
+            user_properties=(("__srcId", client), ("$partition", client), *extra, *more),
         )
         number = self.requests if packet_id is None else packet_id
         message = Publish(COMMAND_TOPIC, payload, qos=1, dup=dup, packet_id=number, properties=properties)

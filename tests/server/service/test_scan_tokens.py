@@ -15,7 +15,8 @@ from statestore_client.server.service.service import TOKEN_KEY_BYTES, ScanTokens
 from statestore_client.server.store import KEEP_ALL, StoreLimits
 from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.wire.commands import Command, Scan, Set
-from statestore_client.wire.replies import ErrorReply, Keys, Reply, decode_reply
+from statestore_client.wire.protocol import SCAN_ENTRIES
+from statestore_client.wire.replies import Entries, ErrorReply, Keys, Reply, decode_reply
 
 PATTERN = b"*/public"
 HIDDEN = [b"customers/%03d/secret" % number for number in range(40)]
@@ -43,6 +44,24 @@ def first_token(server: Server, pattern: bytes = PATTERN) -> bytes:
 def is_refused(server: Server, token: bytes, pattern: bytes = PATTERN) -> bool:
     reply = ask(server, Scan(pattern, token))
     return isinstance(reply, ErrorReply) and reply.error.message == "syntax error"
+
+
+def test_a_scan_for_entries_is_asked_for_beside_the_payload() -> None:
+    """With the user property ``statestore-scan`` the same payload finds entries, text or not, page by page, and without
+    it keys.
+    """
+    server = server_with(*HIDDEN, b"\xff")
+    found: list[bytes] = []
+    token: bytes | None = None
+    while token is not None or not found:
+        command = Scan(b"*", token)
+        reply = decode_reply(routed(server.request(command.encode(), more=(SCAN_ENTRIES,))[0]).payload)
+        assert isinstance(reply, Entries)
+        assert all(entry.value == b"v" for entry in reply.entries)
+        found += [entry.key for entry in reply.entries]
+        token = reply.token
+    assert found == [*HIDDEN, b"\xff"]
+    assert isinstance(ask(server, Scan(b"*")), Keys)
 
 
 def test_a_token_tells_no_key() -> None:

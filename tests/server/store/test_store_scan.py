@@ -18,7 +18,8 @@ from statestore_client.errors import RequestSyntaxError
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.glob import Glob, Progress, compile_glob
 from statestore_client.server.store.keyspace import ScanLimits
-from statestore_client.wire.replies import Keys
+from statestore_client.wire.commands import Scan
+from statestore_client.wire.replies import Entries, KeyEntry, Keys
 
 
 def page(driver: Driver, pattern: bytes, token: bytes | None = None) -> tuple[tuple[bytes, ...], bytes | None]:
@@ -390,3 +391,61 @@ def test_progress_that_a_key_contradicts_is_refused() -> None:
     for count, position, found in ((1, 2, [3]), (1, 1, [1]), (2, 4, [1, 3]), (1, 9, [5])):
         token = b"\x02" + struct.pack(f">HI{count}I", count, position, *found) + b"xaxbx"
         assert refusal(driver.scan(pattern, token)) is RequestSyntaxError
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def entries(driver: Driver, pattern: bytes) -> list[KeyEntry]:
+    """All pages."""
+    found: list[KeyEntry] = []
+    token: bytes | None = None
+    while True:
+        reply = driver.apply(Scan(pattern, token, entries=True)).reply
+        assert isinstance(reply, Entries), reply
+        found += reply.entries
+        token = reply.token
+        if token is None:
+            return found
+
+
+def test_an_entry_tells_all_that_is_known_of_a_key() -> None:
+    """An entry has the key's value, version, what is left of its time, its fence, and how many clients observe it."""
+    driver = Driver()
+    first = driver.set(b"a", b"1", expiry_ms=1500)
+    fence = driver.stamp(-5)
+    second = driver.set(b"b", b"\xff", ft=fence)
+    for client in ("alice", "bob"):
+        driver.notify(b"a", client=client)
+    driver.advance(1.0)
+    assert entries(driver, b"*") == [
+        KeyEntry(b"a", b"1", first.version, 500, None, 2),
+        KeyEntry(b"b", b"\xff", second.version, None, fence, 0),
+    ]
+    driver.advance(0.5)
+    assert [entry.key for entry in entries(driver, b"*")] == [b"b"]
+
+
+def test_a_prefix_and_a_star_find_entries_that_are_no_text() -> None:
+    """Keys that are not UTF-8 are among the entries below a prefix, in byte order; other patterns are about text."""
+    keys = [b"a", b"a\x00", b"a\xc3", b"a\xff/x", b"a\xff/y", b"b\xff"]
+    driver = filled(*reversed(keys), max_keys=4)  # one entry in a page
+    assert [entry.key for entry in entries(driver, b"*")] == keys
+    assert [entry.key for entry in entries(driver, b"a*")] == keys[:-1]
+    assert [entry.key for entry in entries(driver, b"a?")] == [b"a\x00"]
+    assert [entry.key for entry in entries(driver, b"*x")] == []
+
+
+def test_pages_of_entries_are_bounded_in_bytes() -> None:
+    """Values count for the size of a page of entries; one that is larger is alone in it."""
+    driver = filled(max_bytes=100)
+    for number in range(5):
+        driver.set(b"k%d" % number, bytes(1000 if number == 2 else 30))
+    pages: list[int] = []
+    token: bytes | None = None
+    while token is not None or not pages:
+        reply = driver.apply(Scan(b"*", token, entries=True)).reply
+        assert isinstance(reply, Entries)
+        pages.append(len(reply.entries))
+        token = reply.token
+    assert pages == [2, 1, 2]

@@ -8,7 +8,7 @@ Exit codes, the same for all commands:
 2     the command line cannot be used
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
 4     no connection, or no answer in time: later it may be there
-5     the lease of ``statestore lock`` or ``elect`` was lost while the command ran
+5     the lease of ``statestore lock`` or ``elect`` was lost, or taken away, while the command ran
 6     the data directory of a server cannot be used or is damaged, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines of ``statestore load`` cannot be used; the others are stored
@@ -61,6 +61,7 @@ _COMMANDS: Final = {
     "sessions": "data:sessions",
     "set": "keys:set_key",
     "top": "top:top",
+    "unlock": "lock_holder:unlock",
     "vdel": "keys:vdelete_key",
     "watch": "watch:watch_key",
 }

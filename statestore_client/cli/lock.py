@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import attrs
 import click
@@ -38,11 +38,13 @@ from raft_client._common.command_line import (
     start_command,
 )
 from raft_client._common.standard_streams import ends_with_reader
+from statestore_client.cli.lock_holder import own_name, show_lock
 from statestore_client.cli.options import connection_options, open_client
 from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.sync.leases import Lease
+from statestore_client.sync.locks import Election, Lock, LockObservation
 
 #: The command finds its fencing token here.
 _TOKEN_VARIABLE: Final = "STATESTORE_FENCING_TOKEN"  # noqa: S105 - the name of a variable
@@ -125,10 +127,15 @@ class CommandLast(click.Command):
 
 @click.command("lock", cls=CommandLast)
 @click.argument("name")
-@click.argument("command", metavar="[--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", metavar="[--] [COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--lease", type=_LEASE, default=10.0, show_default=True, help="How long it lasts; renewed while the command runs."
 )
+@click.option(
+    "--holder", help="This holder's name, which must differ between all. Default: host, process, something unique."
+)
+@click.option("--show", is_flag=True, help="Run nothing: print who holds the lock.")
+@click.option("--json", "json_output", is_flag=True, help="Of --show: one JSON object.")
 @_persist
 @_patience_options
 @connection_options
@@ -137,6 +144,9 @@ def hold_lock(
     command: tuple[str, ...],
     *,
     lease: float,
+    holder: str | None,
+    show: bool,
+    json_output: bool,
     persist: bool,
     settings: ConnectionSettings,
     **patience: Any,
@@ -144,15 +154,26 @@ def hold_lock(
     """Run COMMAND while holding the lock NAME: statestore lock jobs/compact -- ./compact.sh
 
     COMMAND finds its fencing token in STATESTORE_FENCING_TOKEN and should pass it with every write. When the lease is
-    lost, COMMAND is terminated and the exit code is 5; otherwise it is the exit code of COMMAND, also when the lock
-    cannot be released for want of a connection: it is free when its lease ends, and a warning says when that is.
-    127 says that there is no COMMAND, 126 that it cannot be executed.
+    lost, or the lock taken away (unlock --force, or del of its key), COMMAND is terminated and the exit code is 5;
+    otherwise it is the exit code of COMMAND, also when the lock cannot be released for want of a connection: it is free
+    when its lease ends, and a warning says when that is. 127 says that there is no COMMAND, 126 that it cannot be
+    executed.
+
+    With --show there is no COMMAND: who holds the lock is printed, as far as that can be known. Exit code 1 if nobody
+    does.
     """
+    if show == bool(command):
+        raise click.UsageError("give either a COMMAND to run while holding the lock, or --show")
+    if json_output and not show:
+        raise click.UsageError("--json is for --show")
     how = _Patience(**patience)
     with open_client(settings) as store:
-        lock = store.lock(argument_bytes(name), lease=lease, persist=persist)
+        if show:
+            return show_lock(store, name, json_output=json_output)
+        own = own_name() if holder is None else argument_bytes(holder)
+        lock = store.lock(argument_bytes(name), lease=lease, holder=own, persist=persist)
         holding = _Holding(f"the lock {name}", lease, {_LOCK_VARIABLE: name})
-        return holding.run(command, how, lock.acquire)
+        return holding.run(command, how, lock)
 
 
 @click.command("elect", cls=CommandLast)
@@ -198,7 +219,7 @@ def elect(
         own = None if candidate is None else argument_bytes(candidate)
         election = store.election(argument_bytes(name), candidate=own, term=term, persist=persist)
         holding = _Holding(f"the election {name}", term, {_ELECTION_VARIABLE: name})
-        return holding.run(command, how, election.campaign)
+        return holding.run(command, how, election)
 
 
 def _listen(store: StateStoreClient, name: bytes, count: int | None, json_output: bool) -> int:
@@ -225,29 +246,32 @@ class _Holding:
         self,
         command: tuple[str, ...],
         how: _Patience,
-        acquire: Callable[[float | None], Lease],
+        contended: Lock | Election,
     ) -> int:
         """The exit code of the command, or why it did not run to its end."""
         try:
-            held = acquire(how.timeout)
+            held = (contended.acquire if isinstance(contended, Lock) else contended.campaign)(how.timeout)
         except LockNotAcquiredError as error:
             click.echo(f"statestore: {error}", err=True)
             return how.conflict_exit_code
         with caught_signals() as arrived:  # none ends this process while COMMAND runs, or before the lease is released
             try:
-                return self._run(command, held, how, arrived)
+                with _Watched(held, contended) as watched:
+                    return self._run(command, watched, how, arrived)
             finally:
                 if held.valid:
                     self._release(held)
 
-    def _run(self, command: tuple[str, ...], held: Lease, how: _Patience, arrived: SimpleQueue[int]) -> int:
+    def _run(self, command: tuple[str, ...], watched: _Watched, how: _Patience, arrived: SimpleQueue[int]) -> int:
+        held = watched.lease
         environment = os.environ | {_TOKEN_VARIABLE: str(held.fencing_token)} | self.variables
         process = start_command(command, environment, own_group=not how.foreground)
-        code = run_group(lambda: held.valid, process, how.grace, arrived, foreground=how.foreground)
-        if code is None:
+        code = run_group(watched.is_good, process, how.grace, arrived, foreground=how.foreground)
+        if code is None and watched.is_taken:
+            click.echo(f"statestore: {self.what} was taken away; {command[0]} was terminated", err=True)
+        elif code is None:
             click.echo(f"statestore: the lease on {held.name} was lost; {command[0]} was terminated", err=True)
-            return exits.LEASE_LOST
-        return code
+        return exits.LEASE_LOST if code is None else code
 
     def _release(self, held: Lease) -> None:
         """Try for a short time only: COMMAND has ended, its exit code matters more, and the lease ends by itself."""
@@ -259,6 +283,37 @@ class _Holding:
         except StateStoreError as error:
             free = f"it is free when its lease ends, at {ends:%H:%M:%S} at the latest"
             click.echo(f"statestore: {self.what} was not released; {free} ({error})", err=True)
+
+
+class _Watched:
+    """A lease whose key is watched: a renewal takes a lock again whose key was deleted, and nobody could tell that
+    another contender may have had it in between. Where the key cannot be watched, renewals must do.
+    """
+
+    def __init__(self, lease: Lease, contended: Lock | Election) -> None:
+        self.lease = lease
+        self.is_taken = False
+        self._observation: LockObservation | None = contended.observe()
+
+    def __enter__(self) -> Self:
+        try:
+            assert self._observation is not None  # noqa: S101 - entered once
+            self._observation.start()
+        except StateStoreError:  # not permitted, or the connection is down: the lease tells how that ends
+            self._observation = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._observation is not None:
+            self._observation.close()
+
+    def is_good(self) -> bool:
+        """Whether the lease is valid, and was its holder's all the time, as far as the watch has told."""
+        if not self.lease.valid:
+            return False
+        while self._observation is not None and (state := self._observation.get(timeout=0)) is not None:
+            self.is_taken = self.is_taken or state.holder != self.lease.holder
+        return not self.is_taken
 
 
 # -- the command and its processes -------------------------------------------------------------------------------------

@@ -236,11 +236,11 @@ def _number(text: str) -> int:
 
 # -- actions -----------------------------------------------------------------------------------------------------------
 #
-# What a viewer may do, if the server was started so: end a session, delete a key, break a lock.
+# What a viewer may do, if the server was started so: end a session, delete a key.
 #
 # Each action is logged with the user that did it. A key goes as with a DEL of a client that has its fencing token:
-# those that watch it hear of it, and it is on the disk. Breaking a lock is deleting its key: whoever waits gets it, and
-# its former holder's writes are refused as soon as the next holder has written.
+# those that watch it hear of it, and it is on the disk. That frees no lock for
+# good: whoever waits may get it, but a holder that lives claims it again at its next renewal.
 
 
 #: As a client identifier, in the changes of a key.

@@ -53,7 +53,7 @@ function one(answer, key, close) {
   if (offersActions() && answer.key) {
     const remove = h("button", { type: "button", class: "plain danger" }, "Delete");
     remove.onclick = async () => {
-      const isDone = await ask("Delete this key?", `${answer.name} is deleted, and all that watch it hear of that. If it is a lock, the next contender gets it; its present holder does not know.`, "Delete it", { action: "delete key", what: key });
+      const isDone = await ask("Delete this key?", `${answer.name} is deleted, and all that watch it hear of that. If it is a lock, a holder that lives takes it again at its next renewal, if nobody else does before, unless it is statestore lock, which ends: statestore unlock --force takes it away.`, "Delete it", { action: "delete key", what: key });
       if (isDone) close();
     };
     buttons.push(remove);

@@ -11,12 +11,14 @@ from raft_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from raft_client.aio.client import AsyncRaftClient
+    from raft_client.aio.key_values import AsyncKeyRange, AsyncKeyValues
     from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import Compare, KeyValueCodec, Transaction
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
     from raft_client.core.calls import ClusterConfig, LogInfo, TakenSnapshot
     from raft_client.core.entries_stream import SnapshotPolicy
+    from raft_client.core.key_value_calls import KeyState, WriteOutcome
     from raft_client.core.requests import ConnectionState, RequestStats
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.stream_actions import Freshness, SubscriptionState
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from raft_client.request_id_factory import new_request_id
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
+    from raft_client.sync.key_values import KeyRange, KeyValues
     from raft_client.sync.readers import Entries, Subscriber
     from raft_client.sync.watch import Watch
     from raft_client.wire.configuration import ConfigChange, Peer, decode_config
@@ -43,6 +46,8 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "AppendItem",
     "AsyncEntries",
+    "AsyncKeyRange",
+    "AsyncKeyValues",
     "AsyncRaftClient",
     "AsyncSubscriber",
     "AsyncWatch",
@@ -58,7 +63,10 @@ __all__ = [
     "Freshness",
     "IdFreshness",
     "Key",
+    "KeyRange",
+    "KeyState",
     "KeyValueCodec",
+    "KeyValues",
     "LogEntry",
     "LogInfo",
     "Peer",
@@ -86,6 +94,7 @@ __all__ = [
     "WatchEvent",
     "WatchItem",
     "Where",
+    "WriteOutcome",
     "decode_config",
     "new_request_id",
 ]
@@ -96,6 +105,8 @@ _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
     "AppendItem": "core.arguments",
     "AsyncEntries": "aio.readers",
+    "AsyncKeyRange": "aio.key_values",
+    "AsyncKeyValues": "aio.key_values",
     "AsyncRaftClient": "aio.client",
     "AsyncSubscriber": "aio.readers",
     "AsyncWatch": "aio.watch",
@@ -111,7 +122,10 @@ _HOMES = {
     "Freshness": "core.stream_actions",
     "IdFreshness": "wire.request_id",
     "Key": "core.selectors",
+    "KeyRange": "sync.key_values",
+    "KeyState": "core.key_value_calls",
     "KeyValueCodec": "codecs",
+    "KeyValues": "sync.key_values",
     "LogEntry": "wire.log_entry",
     "LogInfo": "core.calls",
     "Peer": "wire.configuration",
@@ -139,6 +153,7 @@ _HOMES = {
     "WatchEvent": "core.watch_events",
     "WatchItem": "core.watch_events",
     "Where": "core.selectors",
+    "WriteOutcome": "core.key_value_calls",
     "decode_config": "wire.configuration",
     "new_request_id": "request_id_factory",
 }

@@ -13,6 +13,10 @@ A transaction may compare first. It is done only if each key has the value that 
 
     ["kv", [2, key, expected], ..., [1, key, value], ...]
 
+After ``[3]`` stands what is done instead if one of them has another value::
+
+    ["kv", [2, key, expected], ..., [1, key, value], ..., [3], [1, key, value], ...]
+
 Whether it was done depends on what the keys were. The state machine of our peers knows
 (:class:`~raft_client.server.machines.key_value.KeyValueStateMachine`); a watch that reads the log cannot, and says so.
 
@@ -25,8 +29,8 @@ Entries that are not an array, or whose first item is not ``"kv"``, belong to so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 import msgpack
@@ -41,6 +45,7 @@ _TAG_BYTES: Final = b"\xa2kv"
 _DELETE: Final = 0
 _SET: Final = 1
 _COMPARE: Final = 2
+_OTHERWISE: Final = 3
 _FIXARRAY: Final = range(0x90, 0xA0)
 _ARRAY16: Final = 0xDC
 _ARRAY32: Final = 0xDD
@@ -60,10 +65,64 @@ class Compare:
 
 @attrs.frozen
 class Transaction:
-    """What one entry holds: if all of ``compares`` are true, all of ``changes`` are made, in their order."""
+    """What one entry holds: if all of ``compares`` are true, all of ``changes`` are made, in their order.
+
+    Else all of ``otherwise`` are.
+    """
 
     compares: tuple[Compare, ...]
     changes: tuple[Change, ...]
+    otherwise: tuple[Change, ...] = ()
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether what becomes of it depends on what the keys are: it compares, or deletes."""
+        return bool(self.compares) or any(change.value is None for change in self.changes)
+
+
+_Value: TypeAlias = bytes | str | None
+#: A mapping takes keys of one type: one with keys of text is none with keys of text or bytes to a type checker.
+_ByKey: TypeAlias = Mapping[bytes, _Value] | Mapping[str, _Value] | Mapping[bytes | str, _Value]
+#: What a transaction does: changes, or key -> value, where None deletes the key.
+Changes: TypeAlias = _ByKey | Iterable[Change]
+#: What a transaction compares: comparisons, or key -> value, where None stands for no such key.
+Compares: TypeAlias = _ByKey | Iterable[Compare]
+
+
+def transaction_of(compare: Compares, then: Changes, otherwise: Changes) -> Transaction:
+    """A transaction in the forms that users give. Raises InvalidArgumentError and InvalidDataError."""
+    return Transaction(_compares_of(compare), _changes_of(then), _changes_of(otherwise))
+
+
+def _compares_of(compares: Compares) -> tuple[Compare, ...]:
+    if isinstance(compares, Mapping):
+        return tuple(
+            Compare(_to_bytes(key), None if value is None else _to_bytes(value)) for key, value in compares.items()
+        )
+    return _all_of(compares, Compare)
+
+
+def _changes_of(changes: Changes) -> tuple[Change, ...]:
+    if isinstance(changes, Mapping):
+        return tuple(
+            Change(ChangeKind.DELETE, _to_bytes(key))
+            if value is None
+            else Change(ChangeKind.SET, _to_bytes(key), _to_bytes(value))
+            for key, value in changes.items()
+        )
+    return _all_of(changes, Change)
+
+
+_T = TypeVar("_T")
+
+
+def _all_of(values: object, kind: type[_T]) -> tuple[_T, ...]:
+    found = tuple(values) if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else (values,)
+    if wrong := [each for each in found if not isinstance(each, kind)]:
+        raise InvalidArgumentError(
+            f"a part of a transaction is a mapping, or an iterable of {kind.__name__}, not {wrong[0]!r}"
+        )
+    return found
 
 
 class KeyValueCodec:
@@ -95,12 +154,15 @@ class KeyValueCodec:
         return cls.encode((change,), (Compare(name, None if expected is None else _to_bytes(expected)),))
 
     @classmethod
-    def encode(cls, changes: Iterable[Change], compares: Iterable[Compare] = ()) -> bytes:
+    def encode(
+        cls, changes: Iterable[Change], compares: Iterable[Compare] = (), otherwise: Iterable[Change] = ()
+    ) -> bytes:
         """The data of an entry that makes these changes, in this order, as one, if all of ``compares`` are true.
 
-        Raises InvalidDataError when there is none, when one has no key, or when they are too long for an entry.
+        If they are not, it makes those of ``otherwise``. Raises InvalidDataError when there is none, when one has no
+        key, when nothing is compared and there is an ``otherwise``, or when they are too long for an entry.
         """
-        data = _pack(changes, compares)
+        data = _pack(changes, compares, otherwise)
         if len(data) > MAX_ENTRY_DATA_BYTES:
             raise InvalidDataError(f"the changes take {len(data)} bytes; an entry holds {MAX_ENTRY_DATA_BYTES}")
         return data
@@ -161,11 +223,16 @@ class _ComparesError(ProtocolError):
     """Where a change is due there is a comparison."""
 
 
-def _pack(changes: Iterable[Change], compares: Iterable[Compare] = ()) -> bytes:
-    operations = list(map(_operation, changes))
+def _pack(changes: Iterable[Change], compares: Iterable[Compare] = (), otherwise: Iterable[Change] = ()) -> bytes:
+    operations: list[list[int] | list[int | bytes]] = [*map(_operation, changes)]
+    comparisons = list(map(_comparison, compares))
+    if others := list(map(_operation, otherwise)):
+        if not comparisons:
+            raise InvalidDataError("an entry that compares nothing does nothing otherwise")
+        operations += [[_OTHERWISE], *others]
     if not operations:
         raise InvalidDataError("an entry without changes")
-    packed: bytes = msgpack.packb([_TAG, *map(_comparison, compares), *operations])
+    packed: bytes = msgpack.packb([_TAG, *comparisons, *operations])
     return packed
 
 
@@ -230,12 +297,18 @@ def _is_comparison(operation: object) -> bool:
 
 
 def _conditional(operations: list[Any]) -> Transaction:
-    """Comparisons, then changes, after the tag."""
+    """Comparisons, then changes, after the tag, and what is done otherwise."""
     count = next((n for n, operation in enumerate(operations[1:]) if not _is_comparison(operation)), None)
     if count is None:
         raise ProtocolError("a key/value entry that compares and changes nothing")
     compares = tuple(Compare(key, expected) for _kind, key, expected in operations[1 : 1 + count])
-    return Transaction(compares, _changes([_TAG, *operations[1 + count :]]))
+    changes = operations[1 + count :]
+    if [_OTHERWISE] not in changes:
+        return Transaction(compares, _changes([_TAG, *changes]))
+    place = changes.index([_OTHERWISE])
+    if place + 1 == len(changes):
+        raise ProtocolError("a key/value entry that does nothing otherwise")
+    return Transaction(compares, _changes([_TAG, *changes[:place]]), _changes([_TAG, *changes[place + 1 :]]))
 
 
 def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes]]:

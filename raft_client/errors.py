@@ -17,7 +17,8 @@
     ├── TransportError                         no answer; see ``may_have_been_applied``
     │   ├── NoLeaderError (TimeoutError)       no peer said that it is the leader
     │   ├── ConnectionLostError                the link broke under a request that must not be repeated
-    │   └── RequestTimeoutError (TimeoutError) no final answer before the deadline
+    │   ├── RequestTimeoutError (TimeoutError) no final answer before the deadline
+    │   └── OutcomeUnknownError                the entry is in the log; whether its comparisons held is forgotten
     ├── ProtocolError                          the other side broke the protocol, with frame and byte
     ├── LogError                               about the entries that were asked for
     │   ├── OutOfDateLogError                  the peer's log ends before the index that was asked for
@@ -67,6 +68,7 @@ __all__ = [
     "NoLeaderError",
     "NotLeaderError",
     "OutOfDateLogError",
+    "OutcomeUnknownError",
     "PickleRefusedError",
     "PipelineError",
     "ProtocolError",
@@ -246,6 +248,24 @@ class ConnectionLostError(TransportError):
 
 class RequestTimeoutError(TransportError, TimeoutError):
     """No final answer before the deadline. Repeat an append with the same ``request_id``: that is safe for hours."""
+
+
+class OutcomeUnknownError(TransportError):
+    """The entry is in the log at ``index``, and the cluster does not remember what became of it.
+
+    The key/value machine remembers the results of the last 65,536 entries that compare or delete, and none from before
+    a snapshot that it was restored from. Read the keys: what the entry says was done, or was not.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"the entry {index} is in the log, but the cluster does not remember whether its comparisons held",
+            may_have_been_applied=True,
+        )
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
 
 
 # -- the other side broke the protocol ---------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
-    "raft_client": ("client", "readers", "watch"),
+    "raft_client": ("client", "key_values", "readers", "watch"),
     "statestore_client": ("client", "leases", "locks", "watch"),
     "statestore_client/kvstore": ("client",),
 }
@@ -64,6 +64,8 @@ NAMES: Final = {
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
     "AsyncGuardedStore": "GuardedStore",
+    "AsyncKeyRange": "KeyRange",
+    "AsyncKeyValues": "KeyValues",
     "AsyncLease": "Lease",
     "AsyncLock": "Lock",
     "AsyncLockObservation": "LockObservation",

@@ -1,8 +1,10 @@
 """The asyncio client: any number of tasks of one event loop may share one."""
 
 from raft_client.aio.client import AsyncRaftClient as RaftClient
+from raft_client.aio.key_values import AsyncKeyRange as KeyRange
+from raft_client.aio.key_values import AsyncKeyValues as KeyValues
 from raft_client.aio.readers import AsyncEntries as Entries
 from raft_client.aio.readers import AsyncSubscriber as Subscriber
 from raft_client.aio.watch import AsyncWatch as Watch
 
-__all__ = ["Entries", "RaftClient", "Subscriber", "Watch"]
+__all__ = ["Entries", "KeyRange", "KeyValues", "RaftClient", "Subscriber", "Watch"]

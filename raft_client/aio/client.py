@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self, Unpack, cast
 
 from raft_client.aio.engine import Engine
+from raft_client.aio.key_values import AsyncKeyValues
 from raft_client.aio.primitives import Listeners, check_callback
 from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
 from raft_client.aio.watch import AsyncWatch
@@ -28,6 +29,7 @@ from raft_client.core.calls import (
     UpdatePeers,
 )
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
+from raft_client.core.key_value_calls import AnyPeer
 from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
@@ -84,6 +86,7 @@ class AsyncRaftClient:
         self._on_state = on_state
         self._on_leader = on_leader
         self._opens_on_entry = True  # entering waits for the leader
+        self._any_peer = AnyPeer(int.from_bytes(new_raw_id()[-2:]))
         self._engine = self._new_engine()
 
     def _new_engine(self) -> Engine:
@@ -404,6 +407,13 @@ class AsyncRaftClient:
             ),
             callback=callback,
         )
+
+    # -- keys and values -----------------------------------------------------------------------------------------------
+
+    @property
+    def kv(self) -> AsyncKeyValues:
+        """The keys and values of a cluster whose peers have the key/value machine."""
+        return AsyncKeyValues(self._engine, self._settings, self._any_peer)
 
     @property
     def watches(self) -> WatchCounts:

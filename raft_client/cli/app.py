@@ -50,6 +50,7 @@ _COMMANDS: Final = {
     "get": "keys:get_key",
     "import-log": "data_directories:import_node_log",
     "info": "cluster:info",
+    "kv": "key_values:kv",
     "ping": "cluster:ping",
     "remove-peer": "cluster:remove_peer",
     "restore": "data_directories:restore_backup",

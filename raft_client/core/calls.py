@@ -201,7 +201,7 @@ class AnsweredOnce:
         """There is nothing incomplete."""
 
 
-class _Question(AnsweredOnce):
+class Question(AnsweredOnce):
     """A call that changes nothing and may be repeated at will."""
 
     __slots__ = ("_frames",)
@@ -215,7 +215,7 @@ class _Question(AnsweredOnce):
         return self._frames
 
 
-class GetConfig(_Question):
+class GetConfig(Question):
     """RequestConfig, answered by the leader. Result: :class:`ClusterConfig`."""
 
     __slots__ = ()
@@ -232,7 +232,7 @@ class GetConfig(_Question):
         return Finished(ClusterConfig(reply.leader_id, reply.peers or ()))
 
 
-class GetLogInfo(_Question):
+class GetLogInfo(Question):
     """RequestLogInfo, answered by the leader or by the one peer that is asked. Result: ``LogInfoReply``."""
 
     __slots__ = ("_of_leader",)

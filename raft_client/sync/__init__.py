@@ -1,7 +1,8 @@
 """The blocking client: any number of threads may share one."""
 
 from raft_client.sync.client import RaftClient
+from raft_client.sync.key_values import KeyRange, KeyValues
 from raft_client.sync.readers import Entries, Subscriber
 from raft_client.sync.watch import Watch
 
-__all__ = ["Entries", "RaftClient", "Subscriber", "Watch"]
+__all__ = ["Entries", "KeyRange", "KeyValues", "RaftClient", "Subscriber", "Watch"]

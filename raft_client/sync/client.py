@@ -25,6 +25,7 @@ from raft_client.core.calls import (
     UpdatePeers,
 )
 from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream, SnapshotPolicy
+from raft_client.core.key_value_calls import AnyPeer
 from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
 from raft_client.core.subscription import Subscription
@@ -34,6 +35,7 @@ from raft_client.reports import LeaderListener, StateListener
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftOptions, RaftSettings
 from raft_client.sync.engine import Engine
+from raft_client.sync.key_values import KeyValues
 from raft_client.sync.primitives import Listeners, check_callback
 from raft_client.sync.readers import Entries, Subscriber
 from raft_client.sync.watch import Watch
@@ -85,6 +87,7 @@ class RaftClient:
         self._on_state = on_state
         self._on_leader = on_leader
         self._opens_on_entry = True  # entering waits for the leader
+        self._any_peer = AnyPeer(int.from_bytes(new_raw_id()[-2:]))
         self._engine = self._new_engine()
 
     def _new_engine(self) -> Engine:
@@ -405,6 +408,13 @@ class RaftClient:
             ),
             callback=callback,
         )
+
+    # -- keys and values -----------------------------------------------------------------------------------------------
+
+    @property
+    def kv(self) -> KeyValues:
+        """The keys and values of a cluster whose peers have the key/value machine."""
+        return KeyValues(self._engine, self._settings, self._any_peer)
 
     @property
     def watches(self) -> WatchCounts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -68,6 +69,13 @@ def test_every_raft_command_and_option_is_described() -> None:
     assert set(_option_rows(shared[1])) == common
     for name, command in commands.items():
         rows = _option_rows(sections[name])
+        if isinstance(command, click.Group):
+            members = command.commands.values()
+            assert set(rows) == {o for p in chain(*map(_click_options, members)) for o in p.opts if o not in common}
+            for member in members:
+                usage = " ".join(member.collect_usage_pieces(click.Context(member))[1:])
+                assert f"`zmqraft {name} {member.name} {usage}`".replace(" `", "`") in sections[name], member.name
+            continue
         own = {o: p for p in _click_options(command) for o in p.opts if o not in common}
         assert set(rows) == set(own), f"zmqraft {name}"
         for option, parameter in own.items():

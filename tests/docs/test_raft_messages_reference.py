@@ -7,13 +7,13 @@ from typing import Final
 
 import pytest
 
-from raft_client.wire import client_requests, peer_messages, streams, watch_messages
+from raft_client.wire import client_requests, key_value_messages, peer_messages, streams, watch_messages
 from raft_client.wire.fields import Column, FieldMessage
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-messages.md"
 MESSAGES: Final = {
     kind
-    for module in (client_requests, peer_messages, streams, watch_messages)
+    for module in (client_requests, key_value_messages, peer_messages, streams, watch_messages)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, FieldMessage) and kind is not FieldMessage
 }

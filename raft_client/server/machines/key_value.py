@@ -1,25 +1,18 @@
 """Keys and values, replicated: the state machine for entries that :class:`~raft_client.KeyValueCodec` writes.
 
-Questions to it are ClientDispatch messages; the answers begin with the index of the last applied entry:
+Questions to it are ClientDispatch messages (:mod:`raft_client.wire.key_value_messages`). What keys were before the last
+changes is kept as far as memory is set aside for it (:class:`PastValues`): so the pages of a long reading show one
+moment, and any peer has the next page.
 
-============  ==============================  =================================================================
-type          frames                          frames of the answer
-============  ==============================  =================================================================
-``kv.get``    key                             index, found, value
-``kv.range``  prefix, after key, limit        index, more, key, value, key, value, ...
-``kv.done``   index of an entry               index, status: 0 not known, 1 done, 2 a comparison failed
-============  ==============================  =================================================================
-
-Numbers are ``uint``, ``found`` and ``more`` ``bool``. To have all keys and then what happens to them, without a gap:
-ask for the first page, watch after *its* index, and ask for the other pages after the last key of the page before.
-Pages may show what the watch shows again.
+Invariant: what a peer answers of the keys at an index is what every other peer answers, if it answers at all.
 
 Source: ours. State Watch pattern, "a simple key value store"; ØMQ Raft protocol, "ClientDispatch RPC".
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections import deque
+from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +23,17 @@ from raft_client.codecs import KeyValueCodec
 from raft_client.errors import ProtocolError
 from raft_client.server.machines.state_machine import Applied, WatchableStateMachine
 from raft_client.wire.frames import decode_uint, encode_bool, encode_uint
+from raft_client.wire.key_value_messages import (
+    AskOutcome,
+    NotYet,
+    OutcomeReply,
+    Outrun,
+    Page,
+    ReadKeys,
+    Refused,
+    TransactionStatus,
+)
+from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,6 +98,11 @@ class FrozenItems:
                 return
             yield found, self._values[hash(found) % _TABLES][found]
 
+    def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        """The keys now from ``first`` on and before ``end`` (empty: to the last one), in order."""
+        found: Iterator[bytes] = self._keys.irange(first, end or None, inclusive=(True, False))
+        return found
+
     def frozen(self) -> Iterator[tuple[bytes, bytes]]:
         """The items as they are at this call, in order. One at a time; a second one raises RuntimeError.
 
@@ -138,14 +147,77 @@ class FrozenItems:
             before[key] = self.get(key)
 
 
+# -- what keys were ----------------------------------------------------------------------------------------------------
+
+
+#: What keys were before they changed, in memory.
+_PAST_BYTES: Final = 16 * 1024 * 1024
+#: What one change costs there beside the bytes of key and value (measured: 250 of keys that change once).
+_CHANGE_BYTES: Final = 250
+
+
+class PastValues:
+    """What keys were before the last changes, as far as ``limit`` bytes hold it.
+
+    Invariant: what any key was when the entry ``oldest``, or a later one, had been applied can be told from what it is
+    now and from what is here.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._order: deque[tuple[int, bytes]] = deque()
+        self._before: SortedDict[bytes, deque[tuple[int, bytes | None]]] = SortedDict()
+        self._bytes = 0
+        self.oldest: int = 0
+
+    def changed(self, index: int, key: bytes, before: bytes | None) -> None:
+        """The entry ``index`` changed the key, which had this value; None if it did not exist."""
+        self._order.append((index, key))
+        changes = self._before.get(key)
+        if changes is None:
+            self._before[key] = changes = deque()
+        changes.append((index, before))
+        self._bytes += _change_bytes(key, before)
+        while self._bytes > self._limit:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.oldest, key = self._order.popleft()
+        changes = self._before[key]
+        _, before = changes.popleft()
+        if not changes:
+            del self._before[key]
+        self._bytes -= _change_bytes(key, before)
+
+    def value(self, key: bytes, index: int, now: bytes | None) -> bytes | None:
+        """What the key was when the entry ``index`` had been applied; ``now`` is what it is."""
+        found = now
+        for changed_at, before in reversed(self._before.get(key, ())):
+            if changed_at <= index:
+                break
+            found = before
+        return found
+
+    def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        """Those that changed, from ``first`` on and before ``end`` (empty: to the last one), in order."""
+        found: Iterator[bytes] = self._before.irange(first, end or None, inclusive=(True, False))
+        return found
+
+
+def _change_bytes(key: bytes, before: bytes | None) -> int:
+    return _CHANGE_BYTES + len(key) + len(before or b"")
+
+
 # -- key value ---------------------------------------------------------------------------------------------------------
 
 
-#: Transactions that compared and whose result is remembered: an application asks right after its append.
+#: Transactions that compared or deleted and whose result is remembered: an application asks right after its append.
 _REMEMBERED: Final = 65_536
 #: One page of a range: at least one key, and then as long as it is shorter than this.
 _PAGE_BYTES: Final = 1024 * 1024
 _MAX_PAGE: Final = 10_000
+#: Keys that are looked at for one page: those that did not exist then are among them. A few milliseconds' work.
+_MOST_LOOKED_AT: Final = 20_000
 #: What a key costs in memory beside its bytes.
 _KEY_BYTES: Final = 200
 
@@ -158,24 +230,27 @@ _EMPTY: Final = b"\x91\xa2kv"
 _CODEC: Final = KeyValueCodec()
 
 
-class TransactionStatus(IntEnum):
-    """What became of an entry."""
+@attrs.frozen
+class _Result:
+    """What became of an entry that compares or deletes."""
 
-    UNKNOWN = 0
-    DONE = 1
-    COMPARISON_FAILED = 2
+    status: TransactionStatus
+    term: int
+    deleted: int
 
 
 class KeyValueStateMachine(WatchableStateMachine):
     """Its state is what the entries up to ``last_applied`` say, those that it can read."""
 
-    __slots__ = ("_items", "_listeners", "_statuses", "last_applied", "state_bytes")
+    __slots__ = ("_items", "_listeners", "_past", "_results", "_term", "last_applied", "state_bytes")
 
     def __init__(self, on_applied: Callable[[Applied], None] | None = None) -> None:
         """``on_applied`` is called with each entry that changed something, after the change."""
         self._items = FrozenItems()
         self._listeners = [] if on_applied is None else [on_applied]
-        self._statuses: dict[int, TransactionStatus] = {}
+        self._results: dict[int, _Result] = {}
+        self._past = PastValues(_PAST_BYTES)
+        self._term = 0  # of the last entry; 0 after a snapshot, which does not say it
         self.last_applied: int = 0
         #: About how much memory the keys and values take.
         self.state_bytes: int = 0
@@ -193,37 +268,41 @@ class KeyValueStateMachine(WatchableStateMachine):
     def apply(self, entries: Sequence[LogEntry]) -> None:
         """Make the changes of each entry, all or none. What is broken or of another format changes nothing."""
         for entry in entries:
-            self.last_applied = entry.index
+            self.last_applied, self._term = entry.index, entry.term
             if entry.is_state and (transaction := _read(entry.data)) is not None:
                 self._apply(entry.index, transaction)
 
     def _apply(self, index: int, transaction: Transaction) -> None:
-        if transaction.compares:
-            done = all(self._items.get(compare.key) == compare.expected for compare in transaction.compares)
-            self._remember(index, TransactionStatus.DONE if done else TransactionStatus.COMPARISON_FAILED)
-            if not done:
-                return
-        changed = tuple([change for change in transaction.changes if self._change(change)])
+        done = not transaction.compares or all(
+            self._items.get(compare.key) == compare.expected for compare in transaction.compares
+        )
+        wanted = transaction.changes if done else transaction.otherwise
+        changed = tuple([change for change in wanted if self._change(index, change)])
+        if transaction.compares or any(change.value is None for change in wanted):
+            status = TransactionStatus.DONE if done else TransactionStatus.COMPARISON_FAILED
+            deleted = sum([change.value is None for change in changed])
+            self._remember(index, _Result(status, self._term, deleted))
         if changed and self._listeners:
             applied = Applied(index, changed)
             for listener in self._listeners:
                 listener(applied)
 
-    def _remember(self, index: int, status: TransactionStatus) -> None:
-        self._statuses[index] = status
-        if len(self._statuses) > _REMEMBERED:
-            del self._statuses[next(iter(self._statuses))]  # the oldest: indexes only grow
+    def _remember(self, index: int, result: _Result) -> None:
+        self._results[index] = result
+        if len(self._results) > _REMEMBERED:
+            del self._results[next(iter(self._results))]  # the oldest: indexes only grow
 
-    def _change(self, change: Change) -> bool:
+    def _change(self, index: int, change: Change) -> bool:
         """Whether there is something to tell: a deletion of what is not there is nothing."""
+        before = self._items.get(change.key)
         if change.value is not None:
             self._set(change.key, change.value)
-            return True
-        before = self._items.get(change.key)
-        if before is None:
+        elif before is None:
             return False
-        self._items.delete(change.key)
-        self.state_bytes -= _size(change.key, before)
+        else:
+            self._items.delete(change.key)
+            self.state_bytes -= _size(change.key, before)
+        self._past.changed(index, change.key, before)
         return True
 
     def _set(self, key: bytes, value: bytes) -> None:
@@ -249,23 +328,71 @@ class KeyValueStateMachine(WatchableStateMachine):
             if not number % _KEYS_IN_A_STEP:
                 yield
         self._items, self.state_bytes = restored._items, restored.state_bytes
-        self._statuses = {}
-        self.last_applied = index
+        self._results, self._past, self._term = {}, PastValues(_PAST_BYTES), 0
+        self._past.oldest = self.last_applied = index
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
+    def may_be_stale(self, request: ClientDispatch) -> bool:
+        """Whether it is a ``kv.read`` that says so."""
+        if request.type != ReadKeys.TYPE:
+            return False
+        try:
+            return _to_read(request).stale
+        except ProtocolError:
+            return True  # what cannot be read is refused by anybody
+
     def dispatch(self, request: ClientDispatch) -> Sequence[bytes] | None:
-        """Answer ``kv.get``, ``kv.range`` and ``kv.done``; see the head of this file."""
-        match request.type:
-            case b"kv.get":
-                answer = self._get(request.frames)
-            case b"kv.range":
-                answer = self._range(request.frames)
-            case b"kv.done":
-                answer = self._done(request.frames)
-            case _:
-                return None
+        """Answer a question, or say why it cannot be answered: whoever asks waits for a word."""
+        try:
+            match request.type:
+                case ReadKeys.TYPE:
+                    return self._read_keys(_to_read(request)).to_frames()
+                case AskOutcome.TYPE:
+                    asked = AskOutcome.from_frames([request.type, request.ident, *request.frames])
+                    return self._outcome(asked.index).to_frames()
+                case b"kv.get":
+                    answer = self._get(request.frames)
+                case b"kv.range":
+                    answer = self._range(request.frames)
+                case b"kv.done":
+                    answer = self._done(request.frames)
+                case _:
+                    return None
+        except ProtocolError as error:
+            return Refused(f"{request.type.decode()}: {error}").to_frames()
         return [encode_uint(self.last_applied), *answer]
+
+    def _read_keys(self, asked: ReadKeys) -> Page | Outrun | NotYet:
+        at = self.last_applied if asked.at is None else asked.at
+        if at > self.last_applied:
+            return NotYet(self.last_applied)
+        if at < self._past.oldest:
+            return Outrun(self._past.oldest, self.last_applied)
+        keys = self._items.keys(asked.first, asked.end)
+        if at < self.last_applied:
+            keys = merge(keys, self._past.keys(asked.first, asked.end))
+        limit = min(asked.limit, _MAX_PAGE)
+        items: list[tuple[bytes, bytes]] = []
+        size, following, last = 0, b"", None
+        for looked_at, key in enumerate(keys):
+            if key == last:
+                continue  # it exists, and has changed
+            if len(items) >= limit or size > _PAGE_BYTES or looked_at >= _MOST_LOOKED_AT:
+                following = key
+                break
+            last = key
+            value = self._past.value(key, at, self._items.get(key))
+            if value is not None:
+                items.append((key, b"" if asked.keys_only else value))
+                size += len(key) + len(items[-1][1])
+        return Page(Position(at, self._term if at == self.last_applied else 0), following, tuple(items))
+
+    def _outcome(self, index: int) -> OutcomeReply:
+        found = self._results.get(index)
+        if found is None:
+            return OutcomeReply(TransactionStatus.UNKNOWN)
+        return OutcomeReply(found.status, found.term, found.deleted)
 
     def _get(self, frames: Sequence[bytes]) -> list[bytes]:
         (key,) = _frames(frames, 1)
@@ -287,7 +414,14 @@ class KeyValueStateMachine(WatchableStateMachine):
 
     def _done(self, frames: Sequence[bytes]) -> list[bytes]:
         (index_frame,) = _frames(frames, 1)
-        return [encode_uint(self._statuses.get(decode_uint(index_frame), TransactionStatus.UNKNOWN).value)]
+        return [encode_uint(self._outcome(decode_uint(index_frame)).status.value)]
+
+
+def _to_read(request: ClientDispatch) -> ReadKeys:
+    asked = ReadKeys.from_frames([request.type, request.ident, *request.frames])
+    if not asked.limit:
+        raise ProtocolError("a page of no keys")
+    return asked
 
 
 def _read(data: bytes) -> Transaction | None:

@@ -1,4 +1,4 @@
-"""The base class of state machines: four methods, and one for those that keep nothing.
+"""The base class of state machines: four methods, one for those that keep nothing, and one for stale answers.
 
 A peer hands over what is committed, in the order of the log, once, or once more after a crash. A state machine has no
 other input, and gives the same answers on every peer: no clock, no randomness, no order of a set.
@@ -64,12 +64,21 @@ class StateMachine(ABC):
         del index
         return None
 
+    def may_be_stale(self, request: ClientDispatch) -> bool:
+        """Whether this message may be answered from what this peer has applied, whatever the leader has.
+
+        Then it is answered at once, by any peer, without a leader too. It is called before :meth:`dispatch`.
+        """
+        del request
+        return False
+
     def dispatch(self, request: ClientDispatch) -> Sequence[bytes] | None:
         """The frames that answer a message for the state machine; None leaves it unanswered, as Node peers do.
 
-        It is called at the leader, when everything that was acknowledged before the message came has been applied: what
-        it reads is not stale. A message that cannot be read raises ProtocolError, which the peer counts and drops.
-        Types of two bytes that begin with ``00`` never get here. (Ongaro §6.4; ØMQ Raft protocol, "ClientDispatch RPC")
+        It is called when everything that was acknowledged before the message came has been applied: what it reads is
+        not stale, at the leader or at another peer, unless the message :meth:`may_be_stale`. A message that cannot be
+        read raises ProtocolError, which the peer counts and drops. Types of two bytes that begin with ``00`` never get
+        here. (Ongaro §6.4; ØMQ Raft protocol, "ClientDispatch RPC")
         """
         del request
         return None

@@ -12,13 +12,14 @@ from raft_client.server.machines.broadcast import Broadcaster
 from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.state_machine import WatchableStateMachine
 from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
+from raft_client.server.node.ready import ReadGranted
 from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from raft_client.server.machines.state_machine import Applied, StateMachine
-    from raft_client.server.node.ready import ReadGranted, Ready, SnapshotMeta
+    from raft_client.server.node.ready import Ready, SnapshotMeta
     from raft_client.server.node.status import NodeStatus
     from raft_client.server.runtime.disk import Storage
     from raft_client.wire.client_requests import ClientDispatch
@@ -185,6 +186,14 @@ class MachineRunner:
         self._waiting.add(question)
         self._waiting_bytes += question.size
         return True
+
+    def may_be_stale(self, message: ClientDispatch) -> bool:
+        """Whether it needs no read of the cluster."""
+        return self._machine.may_be_stale(message)
+
+    def answer_as_it_is(self, question: Question) -> None:
+        """Answer it, which was asked, from what is applied here, when :meth:`carry_out` is called next."""
+        self._reads.append(ReadGranted(question, 0))
 
     def carry_out(self, ready: Ready, now: float) -> int | None:
         """Restore, apply, answer, as it says. Returns up to where the log is applied now; None if nothing was.

@@ -469,7 +469,10 @@ class RaftPeer:
         if isinstance(message, ClientDispatch):
             question = Question(message, lambda answer: self._reply_to(request, answer))
             if self.runner.ask(question):
-                self._node.read(question, now)
+                if self.runner.may_be_stale(message):
+                    self.runner.answer_as_it_is(question)
+                else:
+                    self._node.read(question, now)
             return None
         if isinstance(message, BeginWatch | CancelWatch | Seen):
             watches = self.runner.watches

@@ -12,16 +12,27 @@ from hypothesis import strategies as st
 
 from raft_client import KeyValueCodec
 from raft_client.codecs import Change, ChangeKind, Compare
-from raft_client.errors import ProtocolError
+from raft_client.errors import InvalidDataError, ProtocolError
 from raft_client.server.machines import key_value
-from raft_client.server.machines.key_value import FrozenItems, KeyValueStateMachine, TransactionStatus
+from raft_client.server.machines.key_value import FrozenItems, KeyValueStateMachine, PastValues
 from raft_client.server.machines.state_machine import Applied
 from raft_client.wire.client_requests import ClientDispatch
 from raft_client.wire.configuration import ConfigChange, Peer, encode_config
 from raft_client.wire.frames import decode_uint
-from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry
+from raft_client.wire.key_value_messages import (
+    AskOutcome,
+    NotYet,
+    OutcomeReply,
+    Outrun,
+    Page,
+    ReadKeys,
+    TransactionStatus,
+    decode_outcome_reply,
+    decode_read_reply,
+)
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, LogEntry, Position
 
-GET, RANGE, DONE = b"kv.get", b"kv.range", b"kv.done"
+GET, RANGE, DONE, READ, OUTCOME = b"kv.get", b"kv.range", b"kv.done", b"kv.read", b"kv.outcome"
 
 
 def entry(index: int, data: bytes, kind: EntryKind = EntryKind.STATE) -> LogEntry:
@@ -105,7 +116,9 @@ KEYS = st.sampled_from([b"a", b"b", b"ab", b"\xff"])
 VALUES = st.binary(max_size=3)
 CHANGES = st.builds(Change, st.just(ChangeKind.SET), KEYS, VALUES) | st.builds(Change, st.just(ChangeKind.DELETE), KEYS)
 COMPARES = st.builds(Compare, KEYS, st.none() | VALUES) | st.builds(Compare, KEYS)
-TRANSACTIONS = st.tuples(st.lists(COMPARES, max_size=2), st.lists(CHANGES, min_size=1, max_size=4))
+TRANSACTIONS = st.tuples(
+    st.lists(COMPARES, max_size=2), st.lists(CHANGES, min_size=1, max_size=4), st.lists(CHANGES, max_size=2)
+)
 
 
 @given(st.lists(TRANSACTIONS, max_size=20), st.data())
@@ -114,13 +127,14 @@ def test_a_dictionary_comes_to_the_same(transactions: list[Any], data: st.DataOb
     right."""
     oracle: dict[bytes, bytes] = {}
     machine = KeyValueStateMachine()
-    for index, (compares, changes) in enumerate(transactions, 1):
-        if all(oracle.get(compare.key) == compare.expected for compare in compares):
-            for change in changes:
-                oracle.pop(change.key, None)
-                if change.value is not None:
-                    oracle[change.key] = change.value
-        machine.apply([entry(index, KeyValueCodec.encode(changes, compares))])
+    for index, (compares, changes, others) in enumerate(transactions, 1):
+        otherwise = others if compares else []
+        done = all(oracle.get(compare.key) == compare.expected for compare in compares)
+        for change in changes if done else otherwise:
+            oracle.pop(change.key, None)
+            if change.value is not None:
+                oracle[change.key] = change.value
+        machine.apply([entry(index, KeyValueCodec.encode(changes, compares, otherwise))])
         if data.draw(st.booleans()):
             pieces = b"".join(machine.snapshot())
             machine = KeyValueStateMachine()
@@ -280,12 +294,23 @@ def test_a_page_is_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "frames"),
-    [(GET, ()), (RANGE, (b"", b"")), (RANGE, (b"", b"", b"")), (DONE, ()), (DONE, (b"",)), (DONE, (b"\xff" * 8,))],
+    [
+        (GET, ()),
+        (RANGE, (b"", b"")),
+        (RANGE, (b"", b"", b"")),
+        (DONE, ()),
+        (DONE, (b"",)),
+        (DONE, (b"\xff" * 8,)),
+        (READ, ()),
+        (READ, (b"", b"", b"\x00", b"", b"", b"")),
+        (OUTCOME, ()),
+    ],
 )
 def test_a_question_that_cannot_be_read_is_refused(kind: bytes, frames: tuple[bytes, ...]) -> None:
-    """A question that cannot be read is a ProtocolError, which the peer counts."""
-    with pytest.raises(ProtocolError):
-        filled(1).dispatch(ClientDispatch(kind, b"", frames))
+    """A question that cannot be read is answered with an empty frame and the reason: nobody waits for a time-out."""
+    empty, reason = ask(filled(1), kind, *frames)
+    assert empty == b""
+    assert reason.startswith(kind)
 
 
 def test_messages_for_others_are_not_answered() -> None:
@@ -293,23 +318,165 @@ def test_messages_for_others_are_not_answered() -> None:
     assert filled(1).dispatch(ClientDispatch(b"other", b"")) is None
 
 
-@given(st.sampled_from([GET, RANGE, DONE]), st.lists(st.binary(max_size=9), max_size=4))
+@given(st.sampled_from([GET, RANGE, DONE, READ, OUTCOME]), st.lists(st.binary(max_size=9), max_size=7))
 def test_any_frames_are_answered_or_refused(kind: bytes, frames: list[bytes]) -> None:
-    """Any frames are answered or refused with a ProtocolError."""
-    try:
-        answer = filled(3).dispatch(ClientDispatch(kind, b"", tuple(frames)))
-    except ProtocolError:
-        return
+    """Any frames are answered, or refused with a reason, and never end the peer."""
+    machine = filled(3)
+    question = ClientDispatch(kind, b"", tuple(frames))
+    machine.may_be_stale(question)
+    answer = machine.dispatch(question)
     assert answer is not None
-    assert decode_uint(answer[0]) == 3
+    if kind == READ:
+        decode_read_reply(answer)
+    elif kind == OUTCOME:
+        decode_outcome_reply(answer)
+    elif answer[0]:
+        assert decode_uint(answer[0]) == 3
 
 
 def test_the_status_of_exactly_so_many_transactions_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of as many transactions as are remembered has its status, and one more takes it away."""
     monkeypatch.setattr(key_value, "_REMEMBERED", 3)
+    machine = filled(0)
+    data = KeyValueCodec.compare_and_set("k", None, "v")
+    machine.apply([entry(index, data) for index in range(1, 5)])
+    statuses = [ask(machine, DONE, bytes((index,)))[1] for index in range(1, 5)]
+    assert statuses == [b"\x00", b"\x02", b"\x02", b"\x02"]
+
+
+# -- pages that show one moment ----------------------------------------------------------------------------------------
+
+
+def read(machine: KeyValueStateMachine, first: bytes, end: bytes, limit: int, at: int | None, **more: bool) -> Any:
+    asked = ReadKeys(b"", first, end, limit, at, **more)
+    return decode_read_reply(machine.dispatch(ClientDispatch.from_frames(asked.to_frames())) or ())
+
+
+SMALL = st.sampled_from([b"a", b"ab", b"b", b"c", b"c\x00", b"\xff"])
+STEPS = st.lists(
+    st.lists(st.tuples(SMALL, st.none() | st.sampled_from([b"1", b"2", b"333"])), min_size=1, max_size=3), max_size=25
+)
+
+
+@given(STEPS, st.binary(max_size=2), st.binary(max_size=2), st.integers(1, 3), st.integers(0, 2_000), st.data())
+def test_pages_show_what_the_keys_were_at_any_index(
+    steps: list[list[tuple[bytes, bytes | None]]],
+    first: bytes,
+    end: bytes,
+    limit: int,
+    memory: int,
+    data: st.DataObject,
+) -> None:
+    """Pages at any index have the keys of that moment, once each, or say that it is forgotten; a dictionary for each
+    index is the oracle. However little is remembered, the newest state can be read."""
+    machine, oracle = KeyValueStateMachine(), [dict[bytes, bytes]()]
+    machine._past = PastValues(memory)
+    restored = data.draw(st.integers(0, len(steps)))
+    for index, changes in enumerate(steps, 1):
+        state_then = dict(oracle[-1])
+        for key, value in changes:
+            state_then.pop(key, None)
+            if value is not None:
+                state_then[key] = value
+        oracle.append(state_then)
+        kinds = [
+            Change(ChangeKind.SET if value is not None else ChangeKind.DELETE, key, value) for key, value in changes
+        ]
+        machine.apply([entry(index, KeyValueCodec.encode(kinds))])
+        if index == restored:
+            pieces = [b"".join(machine.snapshot())]
+            list(machine.restore(index, pieces))
+    for at in range(len(oracle)):
+        found: list[tuple[bytes, bytes]] = []
+        following = first
+        while isinstance(page := read(machine, following, end, limit, at), Page):
+            assert page.position.index == at
+            assert len(page.items) <= limit
+            found += page.items
+            if not (following := page.following):
+                break
+        if isinstance(page, Outrun):
+            assert at < page.oldest <= page.newest == len(steps)
+        else:
+            wanted = sorted(oracle[at].items())
+            assert found == [item for item in wanted if first <= item[0] and (not end or item[0] < end)]
+    assert isinstance(read(machine, b"", b"", 1, None), Page)
+    assert isinstance(read(machine, b"", b"", 1, len(steps) + 1), NotYet)
+
+
+def test_what_keys_were_is_forgotten_when_it_takes_too_much() -> None:
+    """What keys were takes no more memory than it may, and the oldest of it goes first."""
+    past = PastValues(10 * (key_value._CHANGE_BYTES + 2))
+    for index in range(1, 31):
+        past.changed(index, b"%d" % (index % 3), b"v")
+    assert past.oldest == 20
+    assert len(past._order) == sum(map(len, past._before.values())) == 10
+    past.changed(31, b"huge", b"v" * 10_000)
+    assert (past.oldest, past._bytes, len(past._before)) == (31, 0, 0)
+
+
+def test_a_page_of_keys_alone_has_no_values() -> None:
+    """If keys alone are wanted, values are not sent."""
+    page = read(filled(3), b"k00002", b"", 10, None, keys_only=True)
+    assert page.items == ((b"k00002", b""), (b"k00003", b""))
+    assert page.position == Position(3, 1)
+
+
+def test_a_page_ends_when_too_many_keys_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that did not exist then cost work, too: a page of none of them says where to go on."""
+    monkeypatch.setattr(key_value, "_MOST_LOOKED_AT", 10)
+    machine = filled(40)
+    page = read(machine, b"", b"", 100, 1)
+    assert [len(page.items), page.following] == [1, b"k00006"]  # a key that changed since is looked at twice
+
+
+# -- what else transactions do -----------------------------------------------------------------------------------------
+
+
+def outcome(machine: KeyValueStateMachine, index: int) -> Any:
+    asked = AskOutcome(b"", index)
+    return decode_outcome_reply(machine.dispatch(ClientDispatch.from_frames(asked.to_frames())) or ())
+
+
+def test_bytes_of_a_transaction_with_another_branch() -> None:
+    """What is done otherwise stands after ``[3]``: ``[[2, "a", nil], [1, "a", "1"], [3], [0, "a"], [0, "b"]]``."""
+    data = bytes.fromhex("96 a26b76 93 02 c40161 c0 93 01 c40161 c40131 91 03 92 00 c40161 92 00 c40162")
+    otherwise = [Change(ChangeKind.DELETE, b"a"), Change(ChangeKind.DELETE, b"b")]
+    assert KeyValueCodec.encode([Change(ChangeKind.SET, b"a", b"1")], [Compare(b"a")], otherwise) == data
     machine = KeyValueStateMachine()
-    for index in range(1, 4):
-        machine._remember(index, TransactionStatus.DONE)
-    assert [*machine._statuses] == [1, 2, 3]
-    machine._remember(4, TransactionStatus.DONE)
-    assert [*machine._statuses] == [2, 3, 4]
+    heard: list[Applied] = []
+    machine.tell_changes(heard.append)
+    machine.apply([entry(1, data), entry(2, data), entry(3, KeyValueCodec.delete("a"))])
+    assert [outcome(machine, n) for n in (1, 2, 3, 4)] == [
+        OutcomeReply(TransactionStatus.DONE, 1, 0),
+        OutcomeReply(TransactionStatus.COMPARISON_FAILED, 1, 1),
+        OutcomeReply(TransactionStatus.DONE, 1, 0),
+        OutcomeReply(TransactionStatus.UNKNOWN, 0, 0),
+    ]
+    assert [each.changes for each in heard] == [
+        (Change(ChangeKind.SET, b"a", b"1"),), (Change(ChangeKind.DELETE, b"a"),)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "93 a26b76 91 03 92 00 c40161",  # compares nothing
+        "93 a26b76 93 02 c40161 c0 91 03",  # does nothing
+        "95 a26b76 93 02 c40161 c0 91 03 92 00 c40161 91 03",  # twice
+        "94 a26b76 93 02 c40161 c0 91 03 93 02 c40161 c0",  # compares again
+    ],
+)
+def test_another_branch_is_in_its_place(data: str) -> None:
+    """A transaction whose other branch is empty, stands alone, or compares, cannot be read, and changes nothing."""
+    machine = KeyValueStateMachine()
+    machine.apply([entry(1, bytes.fromhex(data))])
+    assert machine.last_applied == 1
+    with pytest.raises(ProtocolError):
+        KeyValueCodec().decode_transaction(bytes.fromhex(data))
+
+
+def test_another_branch_needs_a_comparison() -> None:
+    """An entry that compares nothing cannot do something otherwise."""
+    with pytest.raises(InvalidDataError, match="compares nothing"):
+        KeyValueCodec.encode([Change(ChangeKind.DELETE, b"a")], (), [Change(ChangeKind.DELETE, b"a")])

@@ -1,0 +1,226 @@
+"""The keys and values of a cluster: reading and writing them, and pages of them that show one moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import cast
+
+from raft_client.aio.engine import Engine
+from raft_client.aio.primitives import OneReader
+from raft_client.clocks import monotonic
+from raft_client.codecs import Changes, Compares, KeyValueCodec, transaction_of
+from raft_client.core import arguments, key_value_calls
+from raft_client.core.arguments import DEFAULT_TIMEOUT, Data, Id, Timeout
+from raft_client.core.calls import Append
+from raft_client.core.key_value_calls import (
+    AnyPeer,
+    GetOutcome,
+    KeyState,
+    Range,
+    ReadPage,
+    WriteOutcome,
+)
+from raft_client.errors import BusyError, OutOfDateLogError, RaftError, RequestTimeoutError, TransportError
+from raft_client.request_id_factory import new_raw_id
+from raft_client.settings import RaftSettings
+from raft_client.wire.key_value_messages import Page
+from raft_client.wire.log_entry import Position
+from raft_client.wire.request_id import RequestId
+
+
+class AsyncKeyValues:
+    """The keys and values of a cluster, as ``client.kv``; its peers have the key/value machine, as ours do.
+
+    Keys and values are bytes; text is encoded as UTF-8. Reading is linearizable: it shows all that was acknowledged
+    before it began. With ``stale=True`` any peer answers from what it has applied, also without a leader; a position
+    says how old that is. ``timeout`` is as for the methods of the client.
+
+    A change is an entry of the log, as :class:`KeyValueCodec` writes it. It has a request id, as an append: an error
+    carries it, and repeated with the same one the change is made once, and has the outcome of the first time.
+
+    State machines that do not know the questions, such as those of Node peers, say nothing: then a call ends with
+    :class:`RequestTimeoutError`.
+    """
+
+    def __init__(self, engine: Engine, settings: RaftSettings, any_peer: AnyPeer) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._any_peer = any_peer
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def get(self, key: Data, *, stale: bool = False, timeout: Timeout = DEFAULT_TIMEOUT) -> KeyState:
+        """What ``key`` is, and the position of the log at which it is that."""
+        name = key_value_calls.key_of(key)
+        call = key_value_calls.single(self._settings.ident, name, stale=stale)
+        page = await self.ask_page(call, stale=stale, seconds=self._seconds(timeout))
+        return key_value_calls.state_of(name, page)
+
+    def range(
+        self,
+        prefix: Data | None = None,
+        *,
+        start: Data | None = None,
+        end: Data | None = None,
+        limit: int | None = None,
+        keys_only: bool = False,
+        stale: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> AsyncKeyRange:
+        """Pairs of key and value, in the order of keys: those that start with ``prefix``, or those in an interval.
+
+        The interval begins with ``start`` and ends before ``end``; without them, all keys are in it. ``limit`` is how
+        many are wanted at most. With ``keys_only`` the values are empty, and are not sent. ``timeout`` is for each
+        page.
+
+        An iterator that asks for one page after the other. All of them show the keys at the position of the first one,
+        whatever changes meanwhile: peers remember what keys were, for 16 MiB of changes. A reader who takes longer gets
+        :class:`HistoryOutrunError`.
+        """
+        first, last = key_value_calls.bounds_of(prefix, start, end)
+        wanted = Range(
+            self._settings.ident,
+            first,
+            last,
+            key_value_calls.check_limit(limit),
+            keys_only=keys_only,
+            stale=stale,
+        )
+        return AsyncKeyRange(self, wanted, self._seconds(timeout))
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def put(
+        self, key: Data, value: Data, *, request_id: Id | None = None, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> WriteOutcome:
+        """Set a key. The term of the position is not known: that costs one request; to know what was done costs two."""
+        data = KeyValueCodec.set(key, value)
+        return WriteOutcome(Position(await self._append(data, *self._id_of(request_id), self._seconds(timeout))))
+
+    async def delete(
+        self, *keys: Data, request_id: Id | None = None, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> WriteOutcome:
+        """Delete a key, or several at once. ``deleted`` of the outcome says how many there were."""
+        return await self.transaction(then=dict.fromkeys(keys), request_id=request_id, timeout=timeout)
+
+    async def compare_and_set(
+        self,
+        key: Data,
+        expected: Data | None,
+        value: Data | None,
+        *,
+        request_id: Id | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> WriteOutcome:
+        """Set a key if it has the value ``expected``; ``done`` of the outcome says whether it had.
+
+        None stands for no such key: as ``expected`` it must not exist, as ``value`` it is deleted.
+        """
+        return await self.transaction(
+            compare={key: expected}, then={key: value}, request_id=request_id, timeout=timeout
+        )
+
+    async def transaction(
+        self,
+        *,
+        compare: Compares = (),
+        then: Changes = (),
+        otherwise: Changes = (),
+        request_id: Id | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> WriteOutcome:
+        """If all that is in ``compare`` is so, make all changes of ``then``, else all of ``otherwise``; at once.
+
+        ``compare`` maps keys to the values that they must have, None: there must be no such key. ``then`` and
+        ``otherwise`` map keys to their new values, None: the key is deleted. Iterables of :class:`Compare` and
+        :class:`Change` are taken as well.
+
+        Raises :class:`OutcomeUnknownError` when it is in the log and the cluster has forgotten what became of it.
+        """
+        wanted = transaction_of(compare, then, otherwise)
+        data = KeyValueCodec.encode(wanted.changes, wanted.compares, wanted.otherwise)
+        seconds = self._seconds(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
+        raw_id, is_new = self._id_of(request_id)
+        index = await self._append(data, raw_id, is_new, seconds)
+        if not wanted.has_outcome:
+            return WriteOutcome(Position(index))
+        left = None if deadline is None else max(0.001, deadline - monotonic())
+        try:
+            return cast(WriteOutcome, await self._engine.call(GetOutcome(self._settings.ident, index), timeout=left))
+        except RaftError as error:
+            error.may_have_been_applied, error.request_id = True, RequestId(raw_id)
+            raise
+
+    async def _append(self, data: bytes, raw_id: bytes, is_new: bool, seconds: float | None) -> int:
+        call = Append(self._settings.ident, data, raw_id, has_new_id=is_new)
+        return cast(int, await self._engine.call(call, timeout=seconds))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def ask_page(self, call: ReadPage, *, stale: bool, seconds: float | None) -> Page:
+        """The answer of the leader; if it may be stale, of the first peer that has one."""
+        if not stale:
+            return cast(Page, await self._engine.call(call, timeout=seconds))
+        deadline = None if seconds is None else monotonic() + seconds
+        while True:
+            for url in self._any_peer.order(self._engine.machine.peers.values() or self._settings.seeds):
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0.0:
+                    raise RequestTimeoutError(f"no peer answered {arguments.within(seconds or 0.0)}")
+                most = self._settings.response_timeout if left is None else min(left, self._settings.response_timeout)
+                try:
+                    page = cast(Page, await self._engine.call(call, timeout=most, target=url))
+                except (TransportError, OutOfDateLogError):
+                    continue
+                self._any_peer.answered(url)
+                return page
+
+    def _seconds(self, timeout: Timeout) -> float | None:
+        return self._settings.request_timeout if timeout is DEFAULT_TIMEOUT else arguments.check_timeout(timeout)
+
+    @staticmethod
+    def _id_of(request_id: Id | None) -> tuple[bytes, bool]:
+        """Its 12 bytes, and whether it is new."""
+        return (new_raw_id(), True) if request_id is None else (arguments.request_id_of(request_id).raw, False)
+
+
+class AsyncKeyRange:
+    """An iterator of pairs of key and value, all as they were at :attr:`position`. Made by ``client.kv.range()``.
+
+    Nothing is asked before the first pair is wanted, and nothing is held at the peers: a range that is not read to its
+    end costs nothing. After an error it may be read on. One reader at a time: a second one gets :class:`BusyError`.
+    """
+
+    def __init__(self, keys: AsyncKeyValues, wanted: Range, timeout: float | None) -> None:
+        self._keys = keys
+        self._range = wanted
+        self._timeout = timeout
+        self._rest: Iterator[tuple[bytes, bytes]] = iter(())
+        self._one_reader = OneReader()
+
+    @property
+    def position(self) -> Position:
+        """What it shows: a watch after this is told all that follows. Known once the first pair was wanted."""
+        if self._range.position is None:
+            raise BusyError("the range was not read yet, and so it has no position")
+        return self._range.position
+
+    def __aiter__(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        return self
+
+    async def __anext__(self) -> tuple[bytes, bytes]:
+        while True:
+            for item in self._rest:
+                return item
+            if not await self._next_page():
+                raise StopAsyncIteration
+
+    async def _next_page(self) -> bool:
+        with self._one_reader:
+            if self._range.is_complete:
+                return False
+            call = self._range.next_page()
+            page = await self._keys.ask_page(call, stale=self._range.stale, seconds=self._timeout)
+            self._rest = iter(self._range.take(page))
+            return True

@@ -1,0 +1,204 @@
+"""``zmqraft kv``: the keys and values that a cluster has now, changes of them, and what became of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from raft_client._common import exits
+from raft_client._common.command_line import (
+    argument_bytes,
+    as_json,
+    print_json,
+    print_line,
+    warn,
+    write,
+)
+from raft_client._common.standard_streams import ends_with_reader, shown
+from raft_client.cli.append import request_id_option
+from raft_client.cli.keys import watch
+from raft_client.cli.options import connection_options, open_client
+from raft_client.core.key_value_calls import WriteOutcome
+from raft_client.settings import RaftSettings
+from raft_client.wire.log_entry import Position
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_json = click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
+_stale = click.option("--stale", is_flag=True, help="Any peer answers, with what it has applied; no leader is needed.")
+
+
+@click.group("kv")
+def kv() -> None:
+    """Read and change the keys and values of a cluster whose peers have the key/value machine, as those of serve."""
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@kv.command("get")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--raw", is_flag=True, help="The bytes of the value and nothing else, no line feed at the end.")
+@_stale
+@_json
+@connection_options
+def get(keys: Sequence[str], *, raw: bool, stale: bool, json_output: bool, settings: RaftSettings) -> int:
+    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key."""
+    if raw and json_output:
+        raise click.UsageError("give either --raw or --json")
+    missing = False
+    with _open(settings, stale=stale) as client:
+        for name in map(argument_bytes, keys):
+            state = client.kv.get(name, stale=stale)
+            missing = missing or not state.exists
+            if json_output:
+                print_json(as_json("key", name), as_json("value", state.value), _place(state.position))
+            elif state.value is not None:
+                write(state.value if raw else shown(state.value + b"\n", lines=True))
+            elif len(keys) > 1:
+                warn(f"there is no key {name.decode('utf-8', 'backslashreplace')}")
+    return exits.NEGATIVE if missing else exits.DONE
+
+
+@kv.command("range")
+@click.argument("prefix", required=False)
+@click.option("--start", metavar="KEY", help="The first key, instead of a PREFIX.")
+@click.option("--end", metavar="KEY", help="The key behind the last one, instead of a PREFIX.")
+@click.option("--limit", type=click.IntRange(min=1), help="So many keys at most.")
+@click.option("--keys-only", is_flag=True, help="Without the values.")
+@_stale
+@_json
+@connection_options
+def find(
+    prefix: str | None,
+    *,
+    start: str | None,
+    end: str | None,
+    limit: int | None,
+    keys_only: bool,
+    stale: bool,
+    json_output: bool,
+    settings: RaftSettings,
+) -> int:
+    """Print the keys that start with PREFIX, or all, in their order: KEY VALUE. All as they were at one moment.
+
+    A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
+    """
+    first, last, wanted = (None if text is None else argument_bytes(text) for text in (start, end, prefix))
+    with _open(settings, stale=stale) as client, ends_with_reader():
+        found = client.kv.range(wanted, start=first, end=last, limit=limit, keys_only=keys_only, stale=stale)
+        for key, value in found:
+            if json_output:
+                print_json(as_json("key", key), {} if keys_only else as_json("value", value), _place(found.position))
+            else:
+                print_line(key, *([] if keys_only else [value]))
+    return exits.DONE
+
+
+def _open(settings: RaftSettings, *, stale: bool) -> Any:
+    """A client; for what may be stale it looks for no leader."""
+    client = open_client(settings)
+    return client.open(wait=False) if stale else client
+
+
+def _place(position: Position) -> dict[str, Any]:
+    return {"index": position.index, "position": str(position)}
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+@kv.command("put")
+@click.argument("key")
+@click.argument("value")
+@request_id_option
+@_json
+@connection_options
+def put(key: str, value: str, *, request_id: str | None, json_output: bool, settings: RaftSettings) -> int:
+    """Set KEY to VALUE, and print the index of the entry."""
+    with open_client(settings) as client:
+        outcome = client.kv.put(argument_bytes(key), argument_bytes(value), request_id=request_id)
+    if json_output:
+        print_json(as_json("key", argument_bytes(key)), _place(outcome.position))
+    else:
+        print_line(str(outcome.position.index))
+    return exits.DONE
+
+
+@kv.command("delete")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@request_id_option
+@_json
+@connection_options
+def delete(keys: Sequence[str], *, request_id: str | None, json_output: bool, settings: RaftSettings) -> int:
+    """Delete KEY, several at once; print the index of the entry and how many there were. Exit code 1 if none."""
+    with open_client(settings) as client:
+        outcome = client.kv.delete(*map(argument_bytes, keys), request_id=request_id)
+    if json_output:
+        print_json(_place(outcome.position), {"deleted": outcome.deleted})
+    else:
+        print_line(str(outcome.position.index), str(outcome.deleted))
+    return exits.DONE if outcome.deleted else exits.NEGATIVE
+
+
+_Pairs = Sequence[tuple[bytes, bytes | None]]
+
+
+def _to_pairs(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> _Pairs:
+    pairs: list[tuple[bytes, bytes | None]] = []
+    for each in map(argument_bytes, values):
+        key, equals, value = each.partition(b"=")
+        if not key or not equals:
+            raise click.BadParameter(f"{each.decode('utf-8', 'backslashreplace')!r} is not KEY=VALUE")
+        pairs.append((key, value))
+    return pairs
+
+
+def _to_keys(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> _Pairs:
+    return [(argument_bytes(key), None) for key in values]
+
+
+def _pairs(name: str, text: str) -> Callable[[F], F]:
+    return click.option(name, multiple=True, metavar="KEY=VALUE", callback=_to_pairs, help=f"{text} May be repeated.")
+
+
+def _keys(name: str, text: str) -> Callable[[F], F]:
+    return click.option(name, multiple=True, metavar="KEY", callback=_to_keys, help=f"{text} May be repeated.")
+
+
+@kv.command("txn")
+@_pairs("--if", "Only if the key has this value.")
+@_keys("--if-absent", "Only if there is no such key.")
+@_pairs("--set", "Then set the key.")
+@_keys("--delete", "Then delete the key.")
+@_pairs("--else-set", "Otherwise set the key.")
+@_keys("--else-delete", "Otherwise delete the key.")
+@request_id_option
+@_json
+@connection_options
+def txn(*, request_id: str | None, json_output: bool, settings: RaftSettings, **parts: _Pairs) -> int:
+    """Make several changes at once, if keys have the values that are expected: print INDEX done, or INDEX else.
+
+    Exit code 1 when a comparison failed. A key ends at the first '='.
+    """
+    with open_client(settings) as client:
+        outcome = client.kv.transaction(
+            compare=dict([*parts["if"], *parts["if_absent"]]),
+            then=dict([*parts["set"], *parts["delete"]]),
+            otherwise=dict([*parts["else_set"], *parts["else_delete"]]),
+            request_id=request_id,
+        )
+    _print_outcome(outcome, json_output=json_output)
+    return exits.DONE if outcome.done else exits.NEGATIVE
+
+
+def _print_outcome(outcome: WriteOutcome, *, json_output: bool) -> None:
+    if json_output:
+        print_json(_place(outcome.position), {"done": outcome.done, "deleted": outcome.deleted})
+    else:
+        print_line(str(outcome.position.index), "done" if outcome.done else "else")
+
+
+kv.add_command(watch)

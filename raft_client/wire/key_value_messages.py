@@ -1,0 +1,179 @@
+"""Questions to the key/value state machine, and the answers: frames <-> values.
+
+They are ClientDispatch messages. An answer that begins with an empty frame is a refusal, and says why: no other answer
+begins so.
+
+Of the simple questions the answers begin with the index of the last applied entry:
+
+============  ==============================  =================================================================
+type          frames                          frames of the answer
+============  ==============================  =================================================================
+``kv.get``    key                             index, found, value
+``kv.range``  prefix, after key, limit        index, more, key, value, key, value, ...
+``kv.done``   index of an entry               index, status: 0 not known, 1 done, 2 a comparison failed
+============  ==============================  =================================================================
+
+The clients of this package ask ``kv.read`` and ``kv.outcome``: pages that belong together show the keys as they were
+when the same entry had been applied, and may come from different peers.
+
+Source: ours; ØMQ Raft protocol, "ClientDispatch RPC".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import ClassVar, Final, TypeAlias
+
+import attrs
+
+from raft_client.errors import ProtocolError
+from raft_client.wire.fields import (
+    FLAG,
+    NUINT,
+    RAW,
+    TEXT,
+    UINT,
+    FieldMessage,
+    FrameReader,
+    frame,
+    numbered,
+    reply,
+    request,
+)
+from raft_client.wire.frames import encode_uint
+from raft_client.wire.log_entry import Position
+
+_PAGE: Final = 0
+_OUTRUN: Final = 1
+_NOT_YET: Final = 2
+
+
+class TransactionStatus(Enum):
+    """What became of an entry."""
+
+    UNKNOWN = 0
+    DONE = 1
+    COMPARISON_FAILED = 2
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+@request(b"kv.read")
+class ReadKeys(FieldMessage):
+    """The keys from ``first`` on and before ``end``, as they were when the entry ``at`` had been applied.
+
+    An empty ``end`` is that of the keyspace; without ``at`` it is the newest entry. ``stale``: the peer answers with
+    what it has applied, whatever the leader has.
+    """
+
+    ident: bytes = frame(RAW)
+    first: bytes = frame(RAW)
+    end: bytes = frame(RAW)
+    limit: int = frame(UINT)
+    at: int | None = frame(NUINT, default=None)
+    keys_only: bool = frame(FLAG, default=False)
+    stale: bool = frame(FLAG, default=False)
+
+
+@request(b"kv.outcome")
+class AskOutcome(FieldMessage):
+    """What became of the entry ``index``, which the cluster has taken?"""
+
+    ident: bytes = frame(RAW)
+    index: int = frame(UINT)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Page:
+    """Keys in their order as they were at ``position``. ``following`` is where the next page begins; empty: complete.
+
+    A term of 0 is not known. If keys alone were asked for, the values are empty.
+    """
+
+    TYPE: ClassVar[bytes] = ReadKeys.TYPE
+
+    position: Position
+    following: bytes
+    items: tuple[tuple[bytes, bytes], ...] = attrs.field(repr=False)
+
+    def to_frames(self) -> list[bytes]:
+        """The frames after the request id."""
+        head = (_PAGE, self.position.index, self.position.term)
+        return [*map(encode_uint, head), self.following, *(part for item in self.items for part in item)]
+
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes]) -> Page:
+        """Raises ProtocolError."""
+        reader = FrameReader(frames)
+        reader.uint()
+        position, following, rest = Position(reader.uint(), reader.uint()), reader.raw(), reader.rest()
+        if len(rest) % 2:
+            raise ProtocolError("a key without a value", frame=len(frames) - 1)
+        return cls(position, following, tuple(zip(rest[::2], rest[1::2], strict=True)))
+
+
+@reply(ReadKeys.TYPE, kind=_OUTRUN)
+class Outrun(FieldMessage):
+    """What the keys were then is not remembered: it is from the entry ``oldest`` on. ``newest`` was applied last."""
+
+    oldest: int = frame(UINT)
+    newest: int = frame(UINT)
+
+
+@reply(ReadKeys.TYPE, kind=_NOT_YET)
+class NotYet(FieldMessage):
+    """The entry was not applied here; ``newest`` was applied last."""
+
+    newest: int = frame(UINT)
+
+
+_STATUS: Final = numbered({status: status.value for status in TransactionStatus}, "an entry")
+
+
+@reply(AskOutcome.TYPE)
+class OutcomeReply(FieldMessage):
+    """``status`` of an entry that compares or deletes, its ``term``, and how many keys it ``deleted``."""
+
+    status: TransactionStatus = frame(_STATUS)
+    term: int = frame(UINT, default=0)
+    deleted: int = frame(UINT, default=0)
+
+
+@attrs.frozen
+class Refused:
+    """The question cannot be answered, whoever is asked; ``reason`` says what is wrong with it."""
+
+    reason: str
+
+    def to_frames(self) -> list[bytes]:
+        """The frames after the request id."""
+        return [b"", TEXT.encode(self.reason)]
+
+
+ReadReply: TypeAlias = Page | Outrun | NotYet | Refused
+
+
+def decode_read_reply(frames: Sequence[bytes]) -> ReadReply:
+    """Raises ProtocolError."""
+    if refused := _refusal(frames):
+        return refused
+    number = FrameReader(frames).uint()
+    kind: type[Page | Outrun | NotYet] | None = {_PAGE: Page, _OUTRUN: Outrun, _NOT_YET: NotYet}.get(number)
+    if kind is None:
+        raise ProtocolError(f"an unknown answer about keys: {number}", frame=0)
+    return kind.from_frames(frames)
+
+
+def decode_outcome_reply(frames: Sequence[bytes]) -> OutcomeReply | Refused:
+    """Raises ProtocolError."""
+    return _refusal(frames) or OutcomeReply.from_frames(frames)
+
+
+def _refusal(frames: Sequence[bytes]) -> Refused | None:
+    reader = FrameReader(frames)
+    return None if reader.raw() else Refused(reader.read(TEXT))

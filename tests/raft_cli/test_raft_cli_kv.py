@@ -1,0 +1,70 @@
+"""``zmqraft kv``, with a cluster of peers of this package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from raft_client import new_request_id
+from raft_client.server import EmbeddedCluster
+
+Run = Any  # conftest.py has it
+
+
+@pytest.fixture
+def kv(bare_run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run ``zmqraft kv`` against one peer."""
+    with EmbeddedCluster(1) as cluster:
+        monkeypatch.setenv("ZMQRAFT_URL", cluster.url)
+        yield lambda *arguments: bare_run("kv", *arguments)
+
+
+def test_keys_are_written_read_and_deleted(kv: Run) -> None:
+    """Commands print values, indexes and outcomes, and the exit code says whether there was such a key."""
+    index = int(kv("put", "a", "1").out)
+    assert int(kv("put", "b", "2").out) == index + 1
+    assert kv("get", "a", "b").out == b"1\n2\n"
+    assert kv("get", "--raw", "--stale", "a").out == b"1"
+    missing = kv("get", "a", "x")
+    assert (missing.code, missing.out, "no key x" in missing.err) == (1, b"1\n", True)
+    assert json.loads(kv("get", "--json", "a").out) | {"position": ""} == {
+        "key": "a", "value": "1", "index": index + 1, "position": ""
+    }  # fmt: skip
+    assert json.loads(kv("get", "--json", "x").out)["value"] is None
+    assert kv("range").out == b"a 1\nb 2\n"
+    assert kv("range", "--start", "b", "--keys-only").out == b"b\n"
+    assert kv("range", "--end", "b", "--stale").out == b"a 1\n"
+    (record,) = map(json.loads, kv("range", "--limit", "1", "--json").out.splitlines())
+    assert (record["key"], record["value"], record["index"]) == ("a", "1", index + 1)
+    deleted = kv("delete", "a", "x")
+    assert (deleted.code, deleted.out) == (0, b"%d 1\n" % (index + 2))
+    deleted = kv("delete", "a", "--json")
+    assert (deleted.code, json.loads(deleted.out)["deleted"]) == (1, 0)
+    assert json.loads(kv("put", "c", "3", "--json").out)["index"] == index + 4
+
+
+def test_transactions(kv: Run) -> None:
+    """``txn`` says which branch was done, once for each request id."""
+    first = ("txn", "--if-absent", "a", "--set", "a=1=1", "--else-set", "b=2", "--else-delete", "a")
+    done = kv(*first)
+    assert (done.code, done.out.split()[1]) == (0, b"done")
+    assert kv("range").out == b"a 1=1\n"
+    other = kv(*first, "--json")
+    assert other.code == 1
+    assert json.loads(other.out) | {"index": 0, "position": ""} == {
+        "index": 0, "position": "", "done": False, "deleted": 1
+    }  # fmt: skip
+    assert kv("txn", "--if", "b=2", "--delete", "b").code == 0
+    identified = ("txn", "--if-absent", "c", "--set", "c=1", "--request-id", str(new_request_id()))
+    assert kv(*identified).out == kv(*identified).out  # the second would find the key, were it made again
+    for wrong in (("txn", "--set", "a"), ("txn",), ("get", "--raw", "--json", "a"), ("range", "a", "--start", "b")):
+        assert kv(*wrong).code == 2
+
+
+def test_keys_are_watched(kv: Run) -> None:
+    """``kv watch`` is ``watch``."""
+    index = int(kv("put", "a", "1").out)
+    assert kv("watch", "--after", str(index - 1), "--count", "1").out == b"set %d a 1\n" % index

@@ -168,6 +168,7 @@ def test_a_disk_that_fills_up(disk: _FileSystem, tmp_path: Path) -> None:
     data = tmp_path / "disk" / "data"
     acknowledged, log = _fill(*_serve(data, *disk.inside))
     assert b"is full. Make room, and start again" in log
+    assert b"have as much free as the directory takes" in log
     disk.remount("size=64m")
     _expect(*_serve(data, *disk.inside), acknowledged)
 

@@ -10,6 +10,7 @@ from statestore_client.server.broker.application import (
     Drop,
     Effect,
     InOrder,
+    ReportClock,
     ReportDenial,
     Route,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "PendingAuth",
     "Permissions",
     "Refusal",
+    "ReportClock",
     "ReportDenial",
     "Route",
     "SessionView",

@@ -77,6 +77,14 @@ class Drop:
     why: str
 
 
+@attrs.frozen
+class ReportClock:
+    """A client's clock is ahead of the server's by so many seconds, as its request tells: a line for the log."""
+
+    client_id: str
+    ahead_s: float
+
+
 @hot_value
 class InOrder:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
@@ -88,7 +96,7 @@ class InOrder:
     effects: Iterable[Effect]
 
 
-Effect: TypeAlias = "Route | Deliver | ReportDenial | Drop | DisconnectClient | InOrder"
+Effect: TypeAlias = "Route | Deliver | ReportDenial | ReportClock | Drop | DisconnectClient | InOrder"
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

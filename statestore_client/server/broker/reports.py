@@ -225,6 +225,16 @@ class Denial:
     more: int = 0
 
 
+@attrs.frozen(eq=False)
+class WrongClock:
+    """For the log: this client's clock was ahead of the server's by so much. ``peer`` is None while it is away."""
+
+    peer: str | None
+    client_id: str
+    user: str | None
+    ahead_s: float
+
+
 @attrs.define(eq=False)
 class Reports:
     """Take what there is after each call into the broker."""
@@ -234,11 +244,12 @@ class Reports:
     _denials: list[Denial] = attrs.Factory(list)
     _faults: list[Exception] = attrs.Factory(list)
     _verifications: list[PendingAuth] = attrs.Factory(list)
+    _clocks: list[WrongClock] = attrs.Factory(list)
     #: All that there is to be taken; to be looked at only.
     news: tuple[Sequence[object], ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.news = (self._denials, self._faults, self._verifications, self._dropped_messages.overflows)
+        self.news = (self._denials, self._faults, self._verifications, self._clocks, self._dropped_messages.overflows)
 
     def note_denial(self, session: Session, reason_code: int, action: str, what: str) -> None:
         """A client did not get something."""
@@ -257,6 +268,12 @@ class Reports:
         """The gatekeeper cannot decide at once."""
         self._verifications.append(verification)
 
+    def note_clock(self, session: Session, ahead_s: float) -> None:
+        """A client's clock is wrong."""
+        if len(self._clocks) < _MOST:
+            peer = None if session.connection is None else session.connection.peer
+            self._clocks.append(WrongClock(peer, session.client_id, session.user, ahead_s))
+
     def take_denials(self) -> list[Denial]:
         """What clients did not get since the last call: they may not have it, or there was no room."""
         return _taken(self._denials)
@@ -264,6 +281,10 @@ class Reports:
     def take_overflows(self) -> list[QueueOverflow]:
         """Sessions that lose messages because their queue is full, each one now and then."""
         return _taken(self._dropped_messages.overflows)
+
+    def take_clocks(self) -> list[WrongClock]:
+        """Clients whose clocks are ahead, once for each request that told."""
+        return _taken(self._clocks)
 
     def take_faults(self) -> list[Exception]:
         """Exceptions that escaped the application."""

@@ -23,6 +23,7 @@ from statestore_client.server.broker.application import (
     Drop,
     Effect,
     InOrder,
+    ReportClock,
     ReportDenial,
     Route,
 )
@@ -542,6 +543,8 @@ class EffectRunner:
                     self._begin(effect, now, cause)
                 elif isinstance(effect, ReportDenial):
                     self._deny(effect.client_id, effect.reason_code, effect.action, effect.what)
+                elif isinstance(effect, ReportClock):
+                    self._note_clock(effect)
                 elif isinstance(effect, Drop):
                     self._deny(effect.client_id, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "publish", effect.why)
                 else:
@@ -614,6 +617,11 @@ class EffectRunner:
         session = self._state.sessions.get(client_id)
         if session is not None:
             self._state.reports.note_denial(session, reason_code, action, what)
+
+    def _note_clock(self, effect: ReportClock) -> None:
+        session = self._state.sessions.get(effect.client_id)
+        if session is not None:
+            self._state.reports.note_clock(session, effect.ahead_s)
 
     def _kick(self, effect: DisconnectClient) -> None:
         encode(Disconnect(effect.reason_code))  # raises now for a code that DISCONNECT has not, not in the middle of it

@@ -29,7 +29,15 @@ import attrs
 
 from statestore_client.errors import ServerError, TimestampError
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
-from statestore_client.server.broker.application import Deliver, DisconnectClient, Drop, InOrder, ReportDenial, Route
+from statestore_client.server.broker.application import (
+    Deliver,
+    DisconnectClient,
+    Drop,
+    InOrder,
+    ReportClock,
+    ReportDenial,
+    Route,
+)
 from statestore_client.server.host.askers import asker_of
 from statestore_client.server.host.registrations import REGISTRATION_S, Observation, Observers, Registrations
 from statestore_client.wire.commands import KeyNotify, decode_command
@@ -167,7 +175,7 @@ class Host:
         #: What the runtime is to carry out; it empties it.
         self.outbox: list[Output] = []
         #: Lines for the log: what was refused, and exceptions of the service.
-        self.reports: list[ReportDenial | Drop | DisconnectClient | Exception] = []
+        self.reports: list[ReportDenial | ReportClock | Drop | DisconnectClient | Exception] = []
         self._connection = 0
         self._lost_before = 0  # requests of earlier connections do not come again: the broker has lost the session
         self._window = 0  # that the broker takes unacknowledged

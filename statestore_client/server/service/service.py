@@ -61,6 +61,7 @@ from statestore_client.server.broker.application import (
     DisconnectClient,
     Drop,
     InOrder,
+    ReportClock,
     ReportDenial,
     Route,
     refuse_response_topic,
@@ -381,6 +382,10 @@ class StateStoreService:
         """How many requests were refused, by the name of the quota."""
         return self._store.quota_refusals
 
+    def clock_ahead_s(self, now: float) -> float:
+        """How far the clocks of clients are ahead of the store's: see :class:`.ClientClocks`."""
+        return self._store.clocks.furthest_s(now)
+
     @property
     def counters(self) -> Mapping[str, int]:
         """Since the start: ``requests.Set``, ``refusals.QuotaExceededError``, ``dropped.expired``, ``redelivered``."""
@@ -474,7 +479,7 @@ class StateStoreService:
             self._tokens.write()
         timestamp, token, is_marked = request_properties(message.properties.user_properties)
         command: Command | None = None
-        denials: tuple[ReportDenial, ...] = ()
+        denials: tuple[ReportDenial | ReportClock, ...] = ()
         fingerprint: int | None = None  # of what is remembered
         if len(correlation_data) > _LONG_CORRELATION_DATA:
             correlation_data = sha256(correlation_data).digest()
@@ -520,8 +525,16 @@ class StateStoreService:
             self._counters["refusals.AnswerTooLarge"] += 1
             payload = self._encoded(ErrorReply(UnknownServerError(problem)), message.payload)
             response = self._response(message.properties, payload, None, is_kept=False)
+        if self._store.clocks.news:
+            denials = (*denials, *self._clock_reports())
         changes = outcome.changes
         return (response, *self._notifications(changes), *denials) if changes or denials else (response,)
+
+    def _clock_reports(self) -> list[ReportClock]:
+        news = self._store.clocks.news
+        reports = [ReportClock(each.client_id, each.ahead_ms / 1000) for each in news]
+        news.clear()
+        return reports
 
     def _check_rights(self, client_id: str, command: Command) -> None:
         """Before anything is done, and before anything that was done is told again."""

@@ -38,6 +38,7 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
+from statestore_client.server.store.client_clocks import NOTED_AHEAD_MS, ClientClocks
 from statestore_client.server.store.durability import (
     KEEP_ALL,
     Fence,
@@ -164,6 +165,7 @@ class StateStore:
         "_quota_refusals",
         "_recovery",
         "_survival",
+        "clocks",
         "next_deadline",
     )
 
@@ -181,6 +183,8 @@ class StateStore:
         self._observer = observer
         self._clock = clock
         self._local_clock = LocalClock()
+        #: Of clients, against the local clock.
+        self.clocks: Final = ClientClocks()
         self._survival = StoreJournal(journal, clock, self._local_clock, persistence)
         self._limits = limits
         self._dialect = dialect
@@ -383,15 +387,20 @@ class StateStore:
 
     def _check(self, command: Command, request: RequestContext) -> None:
         """Checks 1 to 4: what needs no look at the keyspace. ("-ERR responses", "Clock skew")"""
-        latest_ms = self._local_clock.read(request.now) + MAX_SKEW_MS
+        local_ms = self._local_clock.read(request.now)
+        latest_ms = local_ms + MAX_SKEW_MS
         if not isinstance(command, Scan) and not command.key:
             raise EmptyKeyError
         timestamp, token = request.timestamp, request.fencing_token
         if timestamp is None:
             if isinstance(command, Set):
                 raise MissingTimestampError
-        elif timestamp.wall_ms > latest_ms and timestamp > self._clock.last:
-            raise RequestClockSkewError
+        elif timestamp.wall_ms > local_ms + NOTED_AHEAD_MS:
+            last = self._clock.last
+            if timestamp.wall_ms > last.wall_ms:
+                self.clocks.note(request.client_id, timestamp.wall_ms - local_ms, request.now.monotonic)
+            if timestamp.wall_ms > latest_ms and timestamp > last:
+                raise RequestClockSkewError
         if token is not None and token.wall_ms > latest_ms and token > self._clock.last:
             raise FencingTokenClockSkewError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.broker.application import Effect, InOrder, ReportDenial, Route
+from statestore_client.server.broker.application import Effect, InOrder, ReportClock, ReportDenial, Route
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
@@ -109,7 +109,7 @@ class Server:
     ) -> Publish:
         """The response of a request that causes nothing else."""
         effects = self.request(payload, ts=ts, ft=ft, client=client)
-        (effect,) = (effect for effect in effects if not isinstance(effect, ReportDenial))
+        (effect,) = (effect for effect in effects if not isinstance(effect, ReportClock | ReportDenial))
         return routed(effect)
 
 

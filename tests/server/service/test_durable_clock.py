@@ -16,7 +16,7 @@ from support.schedules import scaled
 
 from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewError
 from statestore_client.mqtt.packets import Publish, PublishProperties
-from statestore_client.server.broker import Route
+from statestore_client.server.broker import ReportClock, Route
 from statestore_client.server.journal import Journal
 from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
 from statestore_client.server.store import Outcome, RequestContext, StateStore
@@ -232,7 +232,8 @@ class ClockMachine(RuleBasedStateMachine):
             response_topic="clients/c/r", correlation_data=correlation, user_properties=(("__ts", "1:0:c"),)
         )
         request = Publish(COMMAND_TOPIC, command.encode(), 1, packet_id=1, properties=properties)
-        (effect,) = self.service.handle("c", request, self.now)
+        effect, *reports = self.service.handle("c", request, self.now)
+        assert all(isinstance(report, ReportClock) for report in reports)
         self.commit()
         assert isinstance(effect, Route)
         version = dict(effect.message.properties.user_properties).get("__ts")

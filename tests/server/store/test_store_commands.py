@@ -212,6 +212,23 @@ def test_timestamps_may_be_a_minute_ahead_and_no_more(driver: Driver) -> None:
     assert {refusal(outcome) for outcome in outcomes} == {errors.RequestClockSkewError}
 
 
+def test_a_client_whose_clock_is_ahead_is_noted(driver: Driver) -> None:
+    """From more than 10 s on, also if it is refused; one that repeats the time of a version is not; and nobody is
+    after ten minutes.
+    """
+    clocks = driver.store.clocks
+    driver.set(b"k", b"v", ts=driver.stamp(10_000))
+    assert clocks.furthest_s(driver.monotonic) == 0
+    driver.set(b"k", b"v", ts=driver.stamp(30_000), client="fast")
+    driver.set(b"k", b"v", ts=driver.stamp(30_000, counter=9), client="right")
+    assert refusal(driver.set(b"k", b"v", ts=driver.stamp(80_000), client="faster")) is errors.RequestClockSkewError
+    assert [(each.client_id, each.ahead_ms) for each in clocks.news] == [("fast", 30_000), ("faster", 80_000)]
+    driver.advance(301)
+    assert clocks.furthest_s(driver.monotonic) == 80
+    driver.advance(300)
+    assert clocks.furthest_s(driver.monotonic) == 0
+
+
 def test_timestamps_may_be_arbitrarily_old(driver: Driver) -> None:
     """A timestamp may be arbitrarily old ("The state store accepts a __ts that is behind the state store local
     clock.")."""

@@ -19,7 +19,7 @@ from raft_client._common.http_server import HttpEndpoint
 from statestore_client.errors import ConnectionLostError, DataDirectoryError, StateStoreError
 from statestore_client.mqtt.packets.types import Publish
 from statestore_client.mqtt.service_connection import ServiceConnector, ServiceDriver
-from statestore_client.server.broker.application import ReportDenial
+from statestore_client.server.broker.application import ReportClock, ReportDenial
 from statestore_client.server.broker.quotas import network_of
 from statestore_client.server.host.askers import NO_ID, is_nobody
 from statestore_client.server.host.host import Acknowledge, Host
@@ -103,6 +103,11 @@ class HostedStore:
         self._broker_takes = MAX_PACKET_SIZE
         self._refusals = RefusalLog(lambda: clock().monotonic)
         self._started_at = clock().monotonic
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds of the clock that the store goes by."""
+        return self._clock().monotonic
 
     # -- the beginning -------------------------------------------------------------------------------------------------
 
@@ -321,6 +326,8 @@ class HostedStore:
             elif isinstance(report, ReportDenial):
                 event = "no room" if report.reason_code == 0x97 else "not authorized"
                 self._refusals.line(event, None, client=report.client_id, action=report.action, what=report.what)
+            elif isinstance(report, ReportClock):
+                self._refusals.clock_ahead(None, report.client_id, report.ahead_s)
             else:
                 why = report.reason if hasattr(report, "reason") else report.why
                 self._refusals.seldom("request dropped", None, report.client_id, reason=why)
@@ -382,7 +389,7 @@ class HostMetrics:
 
     def render(self) -> bytes:
         """All of them, now."""
-        lines = (*self._host(), *store_figures(self.store.service), *process_figures(), "")
+        lines = (*self._host(), *store_figures(self.store.service, self.store.now), *process_figures(), "")
         return "\n".join(lines).encode()
 
     def _host(self) -> Iterable[str]:

@@ -203,10 +203,17 @@ class RefusalLog:
         who = "" if peer is None else network_of(peer) or "unknown"
         self._line(self._peers, who, event, peer, level, error, more, fields)
 
-    def seldom(self, event: str, peer: str | None, client: str, *, more: int = 0, **fields: object) -> None:
-        """The same about a mistake of a client that harms nobody else: at INFO, one line in a minute."""
+    def seldom(
+        self, event: str, peer: str | None, client: str, *, level: int = logging.INFO, more: int = 0, **fields: object
+    ) -> None:
+        """The same about a mistake of a client that harms nobody else: one line in a minute."""
         who = f"client {client[:LONGEST]}"
-        self._line(self._clients, who, event, peer, logging.INFO, None, more, {"client": client, **fields})
+        self._line(self._clients, who, event, peer, level, None, more, {"client": client, **fields})
+
+    def clock_ahead(self, peer: str | None, client: str, ahead_s: float, user: str | None = None) -> None:
+        """A client's clock is ahead of the store's: from a minute on its requests are refused."""
+        event, ahead_s = "a client's clock is ahead", round(ahead_s, 1)
+        self.seldom(event, peer, client, level=logging.WARNING, user=user, ahead_s=ahead_s)
 
     def _line(
         self,
@@ -282,5 +289,7 @@ def log_reports(reports: Reports, refusals: RefusalLog, *, when_full: str) -> No
             since=overflow.since,
             when_full=when_full,
         )
+    for clock in reports.take_clocks():
+        refusals.clock_ahead(clock.peer, clock.client_id, clock.ahead_s, user=clock.user)
     for fault in reports.take_faults():
         refusals.line("the application failed", None, level=logging.ERROR, error=fault)

@@ -81,7 +81,7 @@ class Metrics:
             (
                 *self._broker(),
                 *self._counters(),
-                *store_figures(self.service()),
+                *store_figures(self.service(), self.driver.now),
                 *self._quotas(),
                 *self._site(),
                 *self._bridge(),
@@ -223,6 +223,7 @@ class Metrics:
             ("index", "Of the last entry that was read.", lives.index),
             ("silence_seconds", "How long clients have waited for the log to answer.", lives.silent_s),
             ("leaderless_seconds", "How long the log has had no leader; 0 up to 1.5.", lives.leaderless_s),
+            ("clock_ahead_seconds", "Of this server's wall clock against the active one's.", lives.skew.ahead_s),
             (
                 "passed_on_clients",
                 "Clients here that another server serves, or that wait.",
@@ -239,8 +240,8 @@ class Metrics:
             yield from metric("certificate_not_after_seconds", "When they expire, in seconds since 1970.", ends)
 
 
-def store_figures(service: StateStoreService) -> Iterable[str]:
-    """Of the store, wherever it is."""
+def store_figures(service: StateStoreService, now: float) -> Iterable[str]:
+    """Of the store, wherever it is. ``now`` in monotonic seconds of the clock that its requests have."""
     usage, counters = service.usage, service.counters
     yield from metric("store_keys", "Keys in the state store.", usage.keys)
     text = "Of those, the ones that are not UTF-8: no listing has them."
@@ -249,6 +250,8 @@ def store_figures(service: StateStoreService) -> Iterable[str]:
     yield from metric("store_max_keys", "As many keys are allowed.", usage.limits.max_keys)
     yield from metric("store_max_bytes", "As many bytes are allowed.", usage.limits.max_bytes)
     yield from metric("store_observations", "Keys that clients watch.", usage.observations)
+    text = "How far the clocks of clients were ahead lately; 0 up to 10."
+    yield from metric("store_client_clock_ahead_seconds", text, service.clock_ahead_s(now))
     for group, label in (("requests", "command"), ("refusals", "error"), ("dropped", "reason")):
         values = {
             f'{label}="{name.partition(".")[2].lower()}"': count

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from raft_client import AsyncSubscriber
+    from statestore_client.server.cluster.clock_skew import ClockSkew
     from statestore_client.server.cluster.entries import Life, LogEntry
     from statestore_client.server.cluster.interface import Append
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
@@ -211,8 +212,10 @@ class LogReader(Protocol):
 class LogLink:
     """Of one life. Belongs to the event loop."""
 
-    def __init__(self, settings: ReplicaSettings) -> None:
+    def __init__(self, settings: ReplicaSettings, skew: ClockSkew) -> None:
+        """``skew`` is told of the clocks of those that write."""
         self._settings = settings
+        self._skew = skew
         self._client = AsyncRaftClient(settings.raft)
         #: What to put right about the peers that this server was told of.
         self.warning: str = ""
@@ -310,19 +313,22 @@ class LogLink:
             if isinstance(batch, SnapshotChunk):
                 reader.log_trimmed()
                 return
-            await self._hand_on(reader, batch)
+            await self._hand_on(reader, batch, is_new=not is_behind)
             if is_behind and batch and batch[-1].index >= end:
                 is_behind = False
                 reader.caught_up()
 
-    async def _hand_on(self, reader: LogReader, batch: Sequence[RaftEntry]) -> None:
-        """Never for longer than a turn at once."""
+    async def _hand_on(self, reader: LogReader, batch: Sequence[RaftEntry], *, is_new: bool) -> None:
+        """Never for longer than a turn at once. ``is_new``: they were made a moment ago."""
         entries: list[tuple[int, bytes]] = []
         ends = monotonic() + SLICE_S
         for entry in batch:
             if entry.is_state:
                 entries.append((entry.index, entry.data))
-                self._request_clock.observe(entry.request_id.seconds, system_clock())
+                now = system_clock()
+                self._request_clock.observe(entry.request_id.seconds, now)
+                if is_new:
+                    self._skew.observe(entry.request_id.seconds, now)
             if len(entries) >= 64:
                 reader.read(entries)
                 entries = []

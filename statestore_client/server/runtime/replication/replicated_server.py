@@ -9,8 +9,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from statestore_client.clocks import monotonic
 from statestore_client.errors import ReplicatedLogError, StateStoreError
 from statestore_client.server.cluster import entries
+from statestore_client.server.cluster.clock_skew import ClockSkew
 from statestore_client.server.cluster.entries import Life
 from statestore_client.server.cluster.interface import Role
 from statestore_client.server.cluster.patience import ClientPatience, LogOutage
@@ -75,6 +77,8 @@ class ReplicatedServer:
         self._elapsed = ElapsedClock()
         self._patience = ClientPatience(self._elapsed().monotonic)
         self._outage = LogOutage(self._elapsed().monotonic)
+        #: Of the wall clocks of this server and of the one that writes into the log.
+        self.skew: ClockSkew = ClockSkew()
         self._is_hindered = False
         self._standbys: dict[str, float] = {}  # those that listen to this server, and when each was seen last
         self._secret = ClusterSecret(settings.key)
@@ -224,6 +228,7 @@ class ReplicatedServer:
             return
         self._note_outage(replica, now)
         self._note_standbys(now)
+        self._note_clocks()
         if self._patience.is_over(replica.silent_s, now, is_heard=replica.is_log_heard):
             _log_change(logging.WARNING, "the replicated log does not answer", clients=len(driver))
             driver.dismiss("the replicated log cannot be reached", awaits=True)
@@ -256,6 +261,17 @@ class ReplicatedServer:
                 del self._standbys[server_id]
                 _log_change(logging.WARNING, "a standby is gone", id=server_id, others=len(self._standbys))
 
+    def _note_clocks(self) -> None:
+        news = self.skew.look(monotonic())
+        if news is None:
+            return
+        if news.ahead_s:
+            direction = "ahead_s" if news.ahead_s > 0 else "behind_s"
+            off: dict[str, Any] = {direction: round(abs(news.ahead_s), 1)}
+            _log_change(logging.WARNING, "the clock differs from the active server's", active=self.active[1], **off)
+        else:
+            _log_change(logging.INFO, "the clock agrees with the active server's")
+
     def _state_bytes(self) -> int:
         """Roughly, what all rows come to."""
         if self._machines is None:
@@ -285,7 +301,7 @@ class ReplicatedServer:
         self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     async def _begin(self) -> None:
-        link = LogLink(self._settings)
+        link = LogLink(self._settings, self.skew)
         try:
             base = await link.find_base()
             self._journal = Journal()

@@ -152,6 +152,12 @@ def erase_data(directory: str | os.PathLike[str]) -> None:
             (path / name).unlink(missing_ok=True)
 
 
+_WHAT_FREES_ROOM: Final = (
+    "To delete keys takes some room and gives none back before the files are written anew, beside the old ones: "
+    "have as much free as the directory takes."
+)
+
+
 @contextmanager
 def refusals(path: Path) -> Iterator[None]:
     """Whatever the system says, and damage, as our errors."""
@@ -161,7 +167,7 @@ def refusals(path: Path) -> Iterator[None]:
         raise DataDamagedError(f"the data in {path} is damaged: {error}. {_WHAT_TO_DO}") from error
     except OSError as error:
         if is_full(error):
-            problem = f"the disk with the data directory {path} is full. Make room, and start again."
+            problem = f"the disk with the data directory {path} is full. Make room, and start again. {_WHAT_FREES_ROOM}"
             raise DataDirectoryError(problem) from error
         problem = f"the data directory {path} cannot be used: {error.strerror or error}{_whose(path, error)}"
         raise DataDirectoryError(problem) from error

@@ -203,7 +203,8 @@ class DiskStorage:
         if self._store.lacks_room and not lacked_room:
             LOGGER.warning(
                 "the disk with the data directory %s has no room to write the database anew, which would clear away "
-                "what is over: its log grows until there is. Make room.",
+                "what is over: its log grows until there is. Have as much free as the directory takes, and start "
+                "again.",
                 self._path,
             )
 

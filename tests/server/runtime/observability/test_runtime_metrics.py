@@ -15,6 +15,7 @@ from support.server_clients import Wire
 from support.waiting import eventually
 
 from statestore_client import StateStoreClient
+from statestore_client.clocks import wall_ns
 from statestore_client.mqtt.packets import (
     Connack,
     ConnectProperties,
@@ -226,6 +227,25 @@ def test_a_request_without_a_response_topic_is_told(
     lines = [record.fields for record in caplog.records if getattr(record, "event", "") == "request dropped"]
     assert [(line["client"], "response topic" in line["reason"]) for line in lines] == [("one", True), ("two", True)]
     assert all(record.levelno == logging.INFO for record in caplog.records)
+
+
+def test_a_client_whose_clock_is_ahead_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A line of the log for each client and minute, and how far it was is on the page."""
+    set_ = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"
+    with EmbeddedServer(metrics_port=0) as server, Wire(server) as wire:
+        wire.connect("pump-7")
+        for ahead_s in (30, 40):
+            stamp = f"{wall_ns() // 10**6 + ahead_s * 1000}:0:pump-7"
+            properties = PublishProperties(
+                response_topic="answers", correlation_data=stamp.encode(), user_properties=(("__ts", stamp),)
+            )
+            wire.send(Publish(COMMAND_TOPIC, set_, 1, packet_id=1, properties=properties))
+            assert isinstance(wire.receive(), Puback)
+        ahead = scrape(server)["statestore_store_client_clock_ahead_seconds"]
+    lines = [record.fields for record in caplog.records if getattr(record, "event", "") == "a client's clock is ahead"]
+    assert [line["client"] for line in lines] == ["pump-7"]
+    assert 29 < lines[0]["ahead_s"] < 31
+    assert 38 < ahead < 41
 
 
 def test_all_counters_of_the_store_are_on_the_page(server: EmbeddedServer) -> None:

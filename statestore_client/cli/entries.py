@@ -1,7 +1,7 @@
 """All that a state store tells of its keys: value, version, expiry, fence, and keys that are no text.
 
 This package's server tells it, wherever it runs; see "SCAN" in the protocol's reference. Others list names that are
-text, and have values: :func:`plain_entries` makes do with that.
+text, and have values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from statestore_client.wire.commands import Scan
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Entries, KeyEntry
 
-#: Keys whose values are asked for at once.
-_AT_ONCE: Final = 1024
 #: A pattern may be twice as long.
 _LONGEST_PREFIX: Final = 1024
 #: The version of what has come without one.
@@ -45,21 +43,6 @@ def entries(store: StateStoreClient, pattern: bytes) -> Iterator[KeyEntry]:
         token = page.token
         if token is None:
             return
-
-
-def plain_entries(store: StateStoreClient, pattern: bytes) -> Iterator[KeyEntry]:
-    """The same of any state store: keys that are text, as if none of them expired or were fenced."""
-    found = sorted(store.scan(pattern))
-    for start in range(0, len(found), _AT_ONCE):
-        keys = found[start : start + _AT_ONCE]
-        for key, item in zip(keys, store.get_many(keys), strict=True):
-            if item is not None:
-                yield KeyEntry(key, item.value, item.version or UNKNOWN)
-
-
-def entries_below(store: StateStoreClient, prefix: bytes) -> Iterator[KeyEntry]:
-    """The entries of all keys that begin with these bytes, whatever they are. Raises :class:`KeysOnlyError`."""
-    return (entry for entry in entries(store, prefix_pattern(prefix)) if entry.key.startswith(prefix))
 
 
 def prefix_pattern(prefix: bytes) -> bytes:

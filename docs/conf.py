@@ -92,6 +92,11 @@ nitpick_ignore_regex = [
     (r"py:class", r"statestore_client\.kvstore\.(aio|sync)\.client\.[ST]"),
     # What Lease.ended is: an event of threading or asyncio.
     (r"py:class", r"statestore_client\.(aio|sync)\.primitives\.Flag"),
+    # What client.kv is made with, by the client alone, and how it asks for a page.
+    (
+        r"py:class",
+        r"raft_client\.((aio|sync)\.engine\.Engine|core\.key_value_calls\..*|wire\.key_value_messages\.Page)",
+    ),
     # A tuple of Peer, and pathlib.Path.
     (r"py:class", r"Peers|Path"),
     # What only the server's own rooms handle.

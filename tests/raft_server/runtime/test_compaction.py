@@ -270,18 +270,35 @@ async def append(client: AsyncRaftClient, count: int) -> int:
     return max(await client.append_many([b"x"] * count))
 
 
-async def append_until(client: AsyncRaftClient, cluster: AsyncEmbeddedCluster, condition: Callable[[int], bool]) -> int:
-    """Append, as the list of members has to follow the snapshot, until the first index of each log is so. Returns the
-    last one.
-    """
+async def append_in_segments(client: AsyncRaftClient, cluster: AsyncEmbeddedCluster, count: int) -> int:
+    """Append so that each log begins a segment at least every 70 entries: what comes at once stays in one."""
     last = 0
-    firsts: set[int] = set()
+    for _ in range(0, count, 20):
+        last = await append(client, 20)
+        await until(lambda last=last: all(peer._storage.last_index >= last for peer in cluster._running.values()))
+    return last
+
+
+def is_trimmed(peer: RaftPeer, index: int) -> bool:
+    """Whether the log begins with the segment that has the entry after ``index``. How long a segment is depends on how
+    many entries came at once.
+    """
+    oldest = peer._storage._segments.segments[0]
+    return oldest.first <= index + 1 <= oldest.last
+
+
+async def append_until_trimmed(client: AsyncRaftClient, cluster: AsyncEmbeddedCluster, index: int) -> int:
+    """Append, as the list of members has to follow the snapshot, until all logs are trimmed up to there. Returns the
+    last index.
+    """
+    last = await append(client, 20)
     try:
         async with asyncio.timeout(100):
-            while not all(map(condition, firsts := await first_indexes(client, cluster))) or not last:
+            while not all(is_trimmed(peer, index) for peer in cluster._running.values()):
                 last = await append(client, 20)
                 await asyncio.sleep(0.01)  # the peers need the processor for what is awaited
     except TimeoutError:
+        firsts = await first_indexes(client, cluster)
         raise AssertionError(f"the logs begin at {firsts}, and end at {last}") from None
     return last
 
@@ -300,10 +317,10 @@ def bytes_of(cluster: AsyncEmbeddedCluster, peer_id: str) -> int:
 async def test_all_peers_drop_what_nobody_needs_and_no_more() -> None:
     """A log is trimmed on all peers up to the index that was told, in whole segments; readers get an index instead."""
     async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
-        last = await append(client, 400)
+        last = await append_in_segments(client, cluster, 400)
         assert await client.trim(220) == 220
         assert await client.trim(100) == 220  # what was said is not taken back
-        last = await append_until(client, cluster, lambda first: 150 < first <= 221)
+        last = await append_until_trimmed(client, cluster, 220)
         found = [item async for item in client.entries()]
         assert isinstance(found[0], SnapshotChunk)
         assert 150 < found[0].index <= 220
@@ -325,14 +342,14 @@ async def move_leadership(client: AsyncRaftClient, to: str) -> None:
 async def test_a_peer_that_was_away_hears_it_when_it_is_back() -> None:
     """A peer that was killed while the log was trimmed hears of it later, from another leader too."""
     async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
-        await append(client, 400)
+        await append_in_segments(client, cluster, 400)
         leader = await cluster.leader()
         away = next(peer.id for peer in cluster.peers if peer.id != leader)
         await cluster.kill(away)
         await client.trim(220)
         await move_leadership(client, next(each for each in cluster.running if each != leader))
         await cluster.restart(away)
-        await append_until(client, cluster, lambda first: first > 150)
+        await append_until_trimmed(client, cluster, 220)
 
 
 @pytest.mark.usefixtures("hours_pass")
@@ -340,11 +357,11 @@ async def test_a_peer_that_was_away_hears_it_when_it_is_back() -> None:
 async def test_a_leader_that_was_not_reached_hears_it_from_who_follows_it() -> None:
     """One peer knows the index, of a leader that is gone: the next leader does not, and tells the others then."""
     async with cluster_of() as cluster, AsyncRaftClient(cluster.url) as client:
-        await append(client, 400)
+        await append_in_segments(client, cluster, 400)
         told, untold = sorted({peer.id for peer in cluster.peers} - {await cluster.leader()})
         cluster._running[told]._trimming.index = 220
         await move_leadership(client, untold)
-        await append_until(client, cluster, lambda first: 150 < first <= 221)
+        await append_until_trimmed(client, cluster, 220)
 
 
 async def test_a_log_keeps_what_may_be_repeated() -> None:
@@ -366,13 +383,10 @@ async def test_ids_that_need_not_be_known_keep_nothing() -> None:
     async with cluster_of(trim_forgets_ids=True) as cluster, AsyncRaftClient(cluster.url) as client:
         ids = [new_request_id() for _ in range(2)]
         await client.append(b"first", request_id=ids[0])
-        await append(client, 200)
+        await append_in_segments(client, cluster, 200)
         index = await client.trim(await append(client, 1))
         kept = await client.append(b"kept", request_id=ids[1])
-        last = kept
-        while not all(index - 51 < first <= index + 1 for first in await first_indexes(client, cluster)):
-            last = await append(client, 20)  # whole segments go
-            assert last < 50_000
+        last = await append_until_trimmed(client, cluster, index)
         assert await client.append(b"kept", request_id=ids[1]) == kept
         assert await client.append(b"first", request_id=ids[0]) > last
 

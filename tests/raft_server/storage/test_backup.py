@@ -258,7 +258,7 @@ def test_a_peer_that_runs_is_backed_up(tmp_path: Path) -> None:
         for number in range(10):
             while jobs.acquire(blocking=False):
                 pass
-            jobs.release(500)  # six compactions at most, less than the attempts of a backup
+            jobs.release(500)  # six compactions at most: a backup has time for a sound copy
             before = synced[0]
             found = back_up(tmp_path / "1", tmp_path / f"backup {number}")
             assert (found.problems, (found.last_index or 0) >= before) == ((), True)

@@ -274,7 +274,7 @@ async def test_connecting_in_the_background(shell: Shell) -> None:
     store = shell.client(f"mqtt://127.0.0.1:{port}", **FAST)
     began = time.monotonic()
     assert await store.open(wait=False) is store
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 5
     assert store.state is ConnectionState.CONNECTING
     await until(lambda: "connection refused" in store.trouble)
     with pytest.raises(RequestTimeoutError, match=r"not connected .*connection refused"):

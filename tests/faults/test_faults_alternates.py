@@ -58,9 +58,9 @@ async def test_an_address_that_swallows_packets_costs_a_tenth_of_a_second(
             url = f"{scheme}://127.0.0.1:{hole},127.0.0.1:{reserved_port()},127.0.0.1:{port}"
             began = time.monotonic()
             options = {"tls_ca_file": certificates.ca_file} if tls else {}
-            async with shell.client(url, connect_timeout=8.0, **options) as store:
+            async with shell.client(url, connect_timeout=60.0, **options) as store:
                 assert (await store.set("k", b"1")).applied
-            assert 0.09 < time.monotonic() - began < 2.0
+            assert 0.09 < time.monotonic() - began < 8.0
     gc.collect()  # no socket of an attempt is left: that would be a ResourceWarning
 
 

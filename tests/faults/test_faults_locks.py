@@ -285,7 +285,7 @@ async def test_a_crashed_holder_is_succeeded_in_time(shell: Shell, server: Embed
         server.clock.advance(20)
         over = time.monotonic()
         await waiting
-        assert time.monotonic() - over < 1
+        assert time.monotonic() - over < 5
 
 
 async def test_a_stopped_holder_harms_nothing_when_it_wakes(shell: Shell, server: EmbeddedServer) -> None:

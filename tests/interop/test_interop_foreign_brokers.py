@@ -66,7 +66,7 @@ def test_without_a_store_the_client_says_so(broker: Running) -> None:
         if broker.kind.tells:
             with pytest.raises(NoStateStoreError):
                 store.get("k", timeout=20)
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
         else:
             with pytest.raises(RequestTimeoutError, match="no state store answered"):
                 store.get("k", timeout=0.5)

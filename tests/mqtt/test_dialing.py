@@ -46,9 +46,9 @@ async def test_an_address_that_swallows_packets_costs_a_tenth_of_a_second(
     with black_hole() as hole, black_hole() as other:
         ports += [hole, reserved_port(), other, server.port]
         began = time.monotonic()
-        async with Shell(*names, executor).client("mqtt://plant", connect_timeout=8.0) as store:
+        async with Shell(*names, executor).client("mqtt://plant", connect_timeout=60.0) as store:
             assert (await store.set("k", b"1")).applied
-        assert 0.19 < time.monotonic() - began < 2.0
+        assert 0.19 < time.monotonic() - began < 8.0
     gc.collect()  # no socket of an attempt is left: that would be a ResourceWarning
 
 
@@ -76,9 +76,9 @@ async def test_a_server_that_refuses_does_not_end_the_attempt(
             ports += [busy, hole, server.port]
             url = "mqtt://plant" if of == "name" else "mqtt://" + ",".join(f"127.0.0.1:{port}" for port in ports)
             began = time.monotonic()
-            async with Shell(*names, executor).client(url, connect_timeout=8.0) as store:
+            async with Shell(*names, executor).client(url, connect_timeout=60.0) as store:
                 assert (await store.set("k", b"1")).applied
-            assert 0.09 < time.monotonic() - began < 2.0
+            assert 0.09 < time.monotonic() - began < 8.0
     gc.collect()
 
 
@@ -92,7 +92,7 @@ async def test_a_first_attempt_waits_for_those_that_are_late(names: tuple[str, s
             ConnectionLostError, match=f"cannot connect to mqtt://127.0.0.1:{hole}: no answer within 0.6 s"
         ):
             await Shell(*names, executor).client(url, connect_timeout=0.6).open()
-        assert 0.59 < time.monotonic() - began < 2.0
+        assert 0.59 < time.monotonic() - began < 8.0
     gc.collect()
 
 
@@ -126,5 +126,5 @@ async def test_the_last_failure_is_told_and_the_time_is_kept(
         began = time.monotonic()
         with pytest.raises(ConnectionLostError):
             await shell.client("mqtt://plant", connect_timeout=0.3).open()
-        assert 0.25 < time.monotonic() - began < 2.0
+        assert 0.25 < time.monotonic() - began < 8.0
     gc.collect()

@@ -100,9 +100,9 @@ def test_one_session_too_many_costs_no_look_at_those_of_others() -> None:
         client.send(Connect(f"b{number}", username="bob", properties=ConnectProperties(session_expiry=100)))
         client.send(Disconnect())
     sessions, attempts = world.broker._state.sessions, 3000
-    began = time.perf_counter()
+    began = time.thread_time()
     found = [sessions.dispensable("ann", "sessions-per-user") for _ in range(attempts)]
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.1
     assert found == [None] * attempts
     first = sessions.dispensable("bob", "sessions-per-user")
     assert first is not None

@@ -12,7 +12,6 @@ decision 39.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -192,10 +191,9 @@ def _check_snapshot(name: str, file: File) -> None:
 #: Added to the term when a backup is restored: more elections than the old cluster has had since the backup.
 TERM_STEP: Final = 1 << 20
 _PIECE: Final = 1024 * 1024
-#: How often at least, and how many seconds, copying begins again when a running peer removes files meanwhile: to remove
-#: them takes the peer a while, in which several attempts fail that copy little.
-_ATTEMPTS: Final = 10
-_PATIENCE_S: Final = 10.0
+#: How often copying begins again when a running peer removes files meanwhile. One compaction can spoil several
+#: attempts, each of which copies only what is new.
+_ATTEMPTS: Final = 100
 
 
 def back_up(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> Inspection:
@@ -274,9 +272,7 @@ def _copy_whole(source: SystemFolder, target: SystemFolder) -> Inspection:
     Raises StorageDamagedError and OSError.
     """
     complete: set[str] = set()
-    attempts, deadline = 0, time.monotonic() + _PATIENCE_S
-    while attempts < _ATTEMPTS or time.monotonic() < deadline:
-        attempts += 1
+    for _ in range(_ATTEMPTS):
         names = source.names()
         try:
             _copy_files(source, target, complete)

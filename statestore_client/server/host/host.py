@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from statestore_client.server.broker.application import Application, Effect
-    from statestore_client.server.journal import StoredRecords
+    from statestore_client.server.journal import Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.instant import Instant
 
 # -- outputs: what the runtime carries out, in this order -------------------------------------------------------------
@@ -193,10 +193,17 @@ class Host:
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def restore(self, storage: StoredRecords | None, now: Instant) -> None:
+    def restore(self, storage: StoredRecords | None, now: Instant, *, is_warm: bool = False) -> None:
         """The store has all that there was, or there is nothing: connect."""
-        del storage, now
+        del storage, now, is_warm
         self.is_restored = True
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """Another host on the same log wrote this. It has nothing of hosts."""
+
+    def rows(self) -> Iterator[Row]:
+        """None."""
+        return iter(())
 
     def connected(self, now: Instant, *, session_present: bool, receive_maximum: int) -> None:
         """A connection stands, on which the broker takes ``receive_maximum`` messages at a time."""

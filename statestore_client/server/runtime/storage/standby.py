@@ -8,7 +8,7 @@ message, and mean something only together, so they become deliveries when this s
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from statestore_client.server.journal import ALL_STREAMS, Changes, Stream, StreamTables, WriteBatch, seal
 from statestore_client.wire.instant import Instant
@@ -16,9 +16,22 @@ from statestore_client.wire.instant import Instant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from statestore_client.server.broker import Broker
-    from statestore_client.server.journal import Journal, Subject, Timeline
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Subject, Timeline
     from statestore_client.server.service.service import StateStoreService
+
+
+class Machine(Protocol):
+    """What has records of its own beside those of the state store: a broker, or the host of a store on another one."""
+
+    def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
+        """Follow another one, which wrote this. Raises DamagedRecordError."""
+
+    def rows(self) -> Iterator[Row]:
+        """What is written of it, but for what comes from the records that it is restored from."""
+
+    def restore(self, storage: StoredRecords, now: Instant, *, is_warm: bool = False) -> None:
+        """Take what was written in an earlier life, or was not absorbed. Raises DamagedRecordError."""
+
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 #
@@ -46,7 +59,7 @@ class StateRows:
     says which batch it has :meth:`appended` to the log, one at a time, and when it is :meth:`written`.
     """
 
-    def __init__(self, journal: Journal, service: StateStoreService, broker: Broker) -> None:
+    def __init__(self, journal: Journal, service: StateStoreService, broker: Machine) -> None:
         self._journal = journal
         self._service = service
         self._broker = broker
@@ -114,7 +127,7 @@ class Standby:
     of no use.
     """
 
-    def __init__(self, journal: Journal, service: StateStoreService, broker: Broker, now: Instant) -> None:
+    def __init__(self, journal: Journal, service: StateStoreService, broker: Machine, now: Instant) -> None:
         """The machines write into the ``journal``."""
         journal.follow(now)
         self._journal = journal

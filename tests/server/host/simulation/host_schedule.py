@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from functools import partial
 from random import Random
 
 import attrs
@@ -17,6 +18,7 @@ from statestore_client.server.host import host
 _CLIENTS = ("one", "two", "three")
 #: Steps without failures after which everything must be answered.
 _CALM = 4_000
+_IDLE = 10
 
 
 @attrs.frozen
@@ -62,9 +64,10 @@ class Schedule:
 
     def calm(self) -> None:
         """Nothing fails any more."""
-        world = self.world
+        world, idle = self.world, 0
         for _ in range(_CALM):
-            if world.violations or not self.step():
+            idle = 0 if self.step() else idle + 1
+            if world.violations or idle > _IDLE * world.has_log:  # a lease has to end
                 break
         waiting = [each.parts for each in world.requests.values() if each.answer is None]
         if waiting and not world.violations:
@@ -75,10 +78,11 @@ class Schedule:
         world = self.world
         world.steps += 1
         able = []
-        if world.unloaded:
-            able.append(world.load)
-        if world.host.is_restored and not world.is_connected:
-            able.append(world.connect)
+        for life in world.lives:
+            if life.unloaded:
+                able.append(life.load)
+            if life.may_connect:
+                able.append(partial(world.connect, life))
         if world.may_deliver:
             able.append(world.deliver)
         if world.to_host:
@@ -89,10 +93,11 @@ class Schedule:
             able.append(self._return)
         if world.decided:
             able.append(world.puback)
-        if world.loop.soon or world.loop.later:
-            able.append(world.loop_step)
+        able += [life.loop_step for life in world.lives if life.loop.soon or life.loop.later]
         if world.disk.waiting:
             able.append(world.disk_step)
+        if world.has_log:
+            able += world.log_steps()
         if not able or world.random.random() < 0.05:
             world.tick()
         if able:
@@ -108,7 +113,10 @@ class Schedule:
         fault = random.choice(["crash", "connection", "connection", "session", "resend", "leave"])
         if world.to_broker and random.random() < 0.3:
             fault = "connection"  # what is on its way is lost
-        if fault == "crash":
+        if world.has_log and random.random() < 0.3 and world.may_claim and not world.is_vacant:
+            world.faults["claim"] += 1
+            world.claim()
+        elif fault == "crash":
             world.crash()
         elif fault == "connection":
             world.lose_connection()
@@ -204,7 +212,7 @@ class Schedule:
             is_there = world.tells or world.lifetime_s > world.now
             if (
                 is_there
-                and observed.life == world.life
+                and observed.life == world.active.number
                 and not is_known
                 and (observed.heard is None or observed.heard < last)
             ):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from host_schedule import run_schedule
+from host_world import Life
 from support.schedules import Mutants, seeds_near
 
 from statestore_client.mqtt.packets.types import Publish
@@ -85,6 +86,23 @@ def what_was_in_flight_is_forgotten(disconnected: Any, machine: Host) -> None:
 def acknowledges_on_a_later_connection(disconnected: Any, machine: Host) -> None:
     disconnected(machine)
     machine._connection -= 1
+
+
+# -- two hosts on one log ----------------------------------------------------------------------------------------------
+
+
+@MUTANTS.instead(ResponseCache, "absorb", ("took effect", 3))
+def a_new_host_has_not_the_answers_of_the_old_one(absorb: Any, cache: ResponseCache, *batch: Any) -> None:
+    del absorb, cache, batch
+
+
+MUTANTS.replace("subscribes_before_it_has_read_the_log", Life, "is_caught_up", True, ("took effect", 47))
+
+
+@MUTANTS.instead(Life, "holds_lease", ("", 147))
+def an_old_host_speaks_without_its_lease(holds_lease: Any, life: Life, since: int) -> bool:
+    del holds_lease, life, since
+    return True
 
 
 MUTANTS.replace("a_request_without_a_timestamp_is_never_the_same", host, "_ANY_ID", 0, ("", 0))

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from statestore_client.server.runtime.storage.inspection import CheckedFile, Finding
+    from statestore_client.server.runtime.storage.salvage import Salvage
     from statestore_client.settings import ConnectionSettings
 
 #: The most names in one request, and the most characters of them together.
@@ -502,8 +503,8 @@ def _message_as_json(message: RetainedInfo) -> dict[str, Any]:
 #: Kinds of records whose names say little to others.
 _KINDS: Final = {"responses": "remembered answers"}
 _WHAT_TO_DO: Final = (
-    "what to do: a server refuses this directory. Restore it from a backup, or move it away and start with an empty "
-    "one. Nothing was changed here"
+    "what to do: a server refuses this directory. Restore it from a backup; or write what can be read into a new one, "
+    "with --salvage OUT; or move it away and start with an empty one. Nothing was changed here"
 )
 
 
@@ -515,8 +516,14 @@ _WHAT_TO_DO: Final = (
     help="Say instead whether a state store can be hosted on this broker: mqtts://USER@HOST:PORT?NAME=VALUE&…, with "
     "the settings of a client, such as password_file, tls_ca_file and client_id.",
 )
+@click.option(
+    "--salvage",
+    metavar="OUT",
+    type=click.Path(),
+    help="Of DIR: write what can be read into the new data directory OUT, and list what cannot.",
+)
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
-def check_data(directory: str | None, *, broker: str | None, json_output: bool) -> int:
+def check_data(directory: str | None, *, broker: str | None, salvage: str | None, json_output: bool) -> int:
     """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do. With
     --broker, say what a broker lacks for a state store.
 
@@ -524,13 +531,21 @@ def check_data(directory: str | None, *, broker: str | None, json_output: bool) 
     as a server does that starts. Changes nothing. The server must not be running. Exit code 0 when a server can start
     with it, 6 when it refuses.
 
+    With --salvage a server can start with OUT. DIR stays as it is, and there is a whole OUT in the end, or none. Exit
+    code 0 when OUT has all of it, 8 when some of it cannot be read: values may be older ones then, and keys that were
+    deleted may be back. 6 when nothing can be read.
+
     Of a broker, what a store and its clients need is tried with messages to topics below statestore/check/, and
     nothing is left there. Exit code 0 when it has what is needed, 1 when something is lacking.
     """
     if (directory is None) == (broker is None):
         raise click.UsageError("give either a data directory or --broker")
+    if broker is not None and salvage is not None:
+        raise click.UsageError("--salvage is of a data directory")
     if broker is not None:
         return _check_broker(broker, json_output=json_output)
+    if salvage is not None:
+        return _salvage(str(directory), salvage, json_output=json_output)
     from statestore_client.server.runtime.storage.inspection import check  # the server's: a client does without
 
     finding = check(str(directory))
@@ -551,20 +566,58 @@ def _check_broker(url: str, *, json_output: bool) -> int:
     return exits.NEGATIVE if lacking(checks) else exits.DONE
 
 
-def _print_finding(directory: str, finding: Finding) -> None:
+def _salvage(directory: str, out: str, *, json_output: bool) -> int:
+    from statestore_client.server.runtime.storage.salvage import salvage
+
+    found = salvage(directory, out)
+    if json_output:
+        print_json(attrs.asdict(found))
+    else:
+        _print_finding(directory, found.finding, with_advice=False)
+        _print_missing(found)
+        print_line(f"{out} holds {_counts(found.records)}")
+    return exits.DONE if found.is_whole else exits.PARTLY
+
+
+#: Names of broken records that are listed for people; all of them are in the JSON.
+_LISTED: Final = 50
+
+
+def _print_missing(found: Salvage) -> None:
+    for stream, name in found.broken[:_LISTED]:
+        print_line(f"cannot be read: {name!r} of {_KINDS.get(stream, stream)}")
+    if (more := len(found.broken) - _LISTED) > 0:
+        print_line(f"and {more} more: --json lists all of them")
+    if found.left_out:
+        print_line(f"left out, because they do not fit together any more: {_counts(found.left_out)}")
+    if not found.is_whole:
+        print_line(
+            "what was written in the bytes that cannot be read is missing: values may be older ones, and keys that "
+            "were deleted may be back, locks among them"
+        )
+
+
+def _counts(records: dict[str, int]) -> str:
+    known = {_KINDS.get(name, name): count for name, count in records.items() if name != "clock"}
+    return ", ".join(counted(count, name) for name, count in known.items()) or "no records"
+
+
+def _print_finding(directory: str, finding: Finding, *, with_advice: bool = True) -> None:
     is_sound = finding.problem is None
     verdict = "sound: a server can start with it" if is_sound else f"damaged: {finding.problem}"
+    from statestore_client.server.runtime.storage.files import FIRST_VERSIONS
+
     print_line(f"{directory} is {verdict}")
+    if finding.format is not None:
+        print_line(f"format {finding.format}: versions from {FIRST_VERSIONS[finding.format]} on read it")
     print_line("checked: each frame of the files against its checksum, and whether the records fit together")
     for file in finding.files:
         print_line(f"{file.name}: {_described(file)}")
     if finding.broken_records:
         verb = "is" if finding.broken_records == 1 else "are"
         print_line(f"{counted(finding.broken_records, 'records')} {verb} not what was written")
-    records = {_KINDS.get(name, name): count for name, count in finding.records.items() if name != "clock"}
-    counts = ", ".join(counted(count, name) for name, count in records.items())
-    print_line(f"{'it holds' if is_sound else 'can be read:'} {counts or 'no records'}")
-    if not is_sound:
+    print_line(f"{'it holds' if is_sound else 'can be read:'} {_counts(finding.records)}")
+    if with_advice and not is_sound:
         print_line(_WHAT_TO_DO)
 
 

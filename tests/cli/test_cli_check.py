@@ -56,7 +56,8 @@ def test_a_sound_directory(data: Path) -> None:
     before = _files(data)
     code, text = _check(data)
     assert code == 0
-    verdict, checked, *files, held = text.splitlines()
+    verdict, formats, checked, *files, held = text.splitlines()
+    assert formats == "format 3: versions from 0.2.0 on read it"
     assert verdict == f"{data} is sound: a server can start with it"
     assert checked == "checked: each frame of the files against its checksum, and whether the records fit together"
     assert [line.partition(":")[0] for line in files] == ["statestore.db", "statestore-1.log"]

@@ -33,26 +33,24 @@ from statestore_client.server.cluster.entries import (
     pieces,
 )
 from statestore_client.server.cluster.fence import Fence
-from statestore_client.server.journal import ALL_STREAMS, TIME, Changes, Stream, Timeline, TimeRecord, WriteBatch
+from statestore_client.server.journal import TIME, Stream, Timeline, TimeRecord
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
 from statestore_client.server.runtime.replication.log_link import entries_of_servers
+from statestore_client.server.runtime.storage.copying import batches_of
 from statestore_client.server.runtime.storage.directory import refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.server.runtime.storage.inspection import check
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     from raft_client import RaftSettings
     from statestore_client.server.cluster.entries import Body
-    from statestore_client.server.journal import StoredRecords, Subject
+    from statestore_client.server.journal import StoredRecords
 
 _INCARNATION_BITS: Final = 64
 #: Of one entry, and until the log has a leader.
 _TIMEOUT_S: Final = 30.0
-#: Bytes of the records of a batch: an entry of the log, and nobody who appends beside it waits for long.
-_BATCH_BYTES: Final = 256 * 1024
 _BEGIN_ANEW: Final = "stop the peers, give them empty directories, and import again"
 
 
@@ -92,22 +90,6 @@ def _timeline(storage: StoredRecords) -> Timeline:
     return Timeline.begin(now) if last is None else Timeline.after(last, monotonic_origin(), now)
 
 
-def _batches(storage: StoredRecords) -> Iterator[WriteBatch]:
-    """All records, those of sessions before what belongs to these; not the time of the directory's own clock."""
-    for stream in ALL_STREAMS:
-        rows: list[tuple[Subject, bytes]] = []
-        size = 0
-        for subject, record in storage.load(stream):
-            if (stream, subject) != (Stream.CLOCK, TIME):
-                rows.append((subject, record))
-                size += len(record)
-            if size >= _BATCH_BYTES:
-                yield WriteBatch((Changes(stream, tuple(rows), ()),))
-                rows, size = [], 0
-        if rows:
-            yield WriteBatch((Changes(stream, tuple(rows), ()),))
-
-
 class _LogWriter:
     """The life that owns the epoch of the copy."""
 
@@ -134,7 +116,7 @@ class _LogWriter:
 
     async def _go_on(self, storage: StoredRecords) -> int:
         seq = index = 0
-        for batch in _batches(storage):
+        for batch in batches_of(storage, but=((Stream.CLOCK, TIME),)):  # which is that of the directory's own clock
             for data, is_last in pieces(pack_batch(batch)):
                 seq += 1
                 index = await self._append(seq, BatchPiece(data, is_last))

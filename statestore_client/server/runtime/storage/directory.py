@@ -30,6 +30,9 @@ from statestore_client.server.runtime.storage.files import DATABASE_NAME, TEMPOR
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: The end of the name of a copy that is being made: it may be a part.
+UNFINISHED: Final = ".unfinished"
+
 _LOCK_NAME: Final = "statestore.lock"
 _HAS_DATA: Final = b"statestore lock\n"
 
@@ -98,6 +101,12 @@ def check_ours(path: Path) -> None:
             f"{path} was written by a development version before 0.1.0, in a format that no release reads. "
             "Move the directory away and start with an empty one, or use that version."
         )
+
+
+def check_finished(path: Path) -> None:
+    """Raises DataDirectoryError for a copy that has not come to its end."""
+    if path.absolute().name.endswith(UNFINISHED):
+        raise DataDirectoryError(f"{path} is a copy that did not come to its end: remove it, and make it again")
 
 
 class DirectoryLock:

@@ -15,7 +15,13 @@ from statestore_client.errors import DataDirectoryError
 from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import monotonic_origin
 from statestore_client.server.runtime.observability.logs import LOGGER
-from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, open_folder, refusals
+from statestore_client.server.runtime.storage.directory import (
+    DirectoryLock,
+    check_finished,
+    check_ours,
+    open_folder,
+    refusals,
+)
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.log_store import LogStore
 
@@ -55,6 +61,7 @@ class Disk:
 
     def open(self, broker: Restored, service: StateStoreService, loop: asyncio.AbstractEventLoop) -> GroupCommit:
         """Read everything. Raises DataDirectoryError and its kinds."""
+        check_finished(Path(self._directory))
         self._storage = storage = DiskStorage(self._directory)
         try:
             now = self._clock()

@@ -301,6 +301,8 @@ class Contents:
 #: Of the files and of the records in them. A release that changes either adds one, and reads the older ones. (1 and 2
 #: were sqlite databases of development versions.)
 FORMAT_VERSION: Final = 3
+#: The release that began to read a format.
+FIRST_VERSIONS: Final = {3: "0.2.0"}
 
 #: Content of a frame with records, roughly: what is done at a time when the file is written anew.
 FRAME_BYTES: Final = 64 * 1024

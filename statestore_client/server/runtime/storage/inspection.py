@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,7 @@ from statestore_client.server.journal import (
     DamagedRecordError,
     Journal,
     Stream,
+    StreamTables,
     Timeline,
     TimeRecord,
     WriteBatch,
@@ -34,12 +35,13 @@ from statestore_client.server.journal import (
     unseal,
 )
 from statestore_client.server.runtime.clock import monotonic_origin, system_clock
-from statestore_client.server.runtime.storage.directory import DirectoryLock, check_ours, refusals
+from statestore_client.server.runtime.storage.directory import DirectoryLock, check_finished, check_ours, refusals
 from statestore_client.server.runtime.storage.disk_storage import DiskStorage
 from statestore_client.server.runtime.storage.files import (
     DATABASE_MAGIC,
     DATABASE_NAME,
     DATABASE_START,
+    FORMAT_VERSION,
     LOG_MAGIC,
     Contents,
     Head,
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from statestore_client.server.journal import Done, StreamStorage, Subject
+    from statestore_client.server.journal import StoredRecords, Subject
 
 # -- integrity check ---------------------------------------------------------------------------------------------------
 #
@@ -93,18 +95,26 @@ class CheckedFile:
 class Finding:
     """``problem`` is what a server says that refuses the directory; None if it does not. ``records`` are those that
     can be read, by stream, with the state after the last batch that can be read; ``broken_records`` are not what was
-    written.
+    written. ``format`` is that of the files, None if none of them says it.
     """
 
     problem: str | None
     files: tuple[CheckedFile, ...]
     records: dict[str, int]
     broken_records: int
+    format: int | None
 
 
 def check(directory: str | os.PathLike[str]) -> Finding:
     """Raises DataInUseError while a server has it; DataDirectoryError if it is none, DataFormatError."""
-    path = Path(directory)
+    check_finished(Path(directory))
+    with surveyed(Path(directory)) as (finding, _):
+        return finding
+
+
+@contextmanager
+def surveyed(path: Path) -> Iterator[tuple[Finding, Survey]]:
+    """What :func:`check` finds, and what can be read. No server can have the directory meanwhile."""
     with refusals(path):
         if not path.is_dir():
             raise DataDirectoryError(f"{path} is not a data directory")
@@ -121,23 +131,24 @@ def check(directory: str | os.PathLike[str]) -> Finding:
             raise DataDirectoryError(f"{path} is not a data directory: {text}")
         lock = DirectoryLock.existing(path, folder)
         try:
-            return _find(folder)
-        finally:
+            survey = Survey(folder)
+            problem = _verdict(folder)
+        except BaseException:
             if lock is not None:
                 lock.close()
-
-
-def _find(folder: SystemFolder) -> Finding:
-    survey = _Survey(folder)
-    counts = survey.counts()
-    return Finding(_verdict(folder), tuple(survey.files), counts, survey.broken_records)
+            raise
+    try:
+        yield survey.finding(problem), survey
+    finally:
+        if lock is not None:
+            lock.close()
 
 
 def _verdict(folder: SystemFolder) -> str | None:
     try:
         contents = Contents(folder)
         try:
-            _fill_machines(_Stored(contents))
+            fill_machines(_Stored(contents))
         finally:
             contents.close()
     except DamagedRecordError as error:
@@ -146,7 +157,7 @@ def _verdict(folder: SystemFolder) -> str | None:
 
 
 class _Stored:
-    """A StreamStorage to read from."""
+    """StoredRecords of a sound directory."""
 
     def __init__(self, contents: Contents) -> None:
         self._database = contents.database
@@ -155,15 +166,8 @@ class _Stored:
     def load(self, stream: Stream) -> Iterator[tuple[Subject, bytes]]:
         return records_of(self._database, self._latest, stream)
 
-    def append(self, batch: WriteBatch, done: Done) -> None:
-        """Never called: a check changes nothing, and machines that are being filled append nothing."""
-        raise NotImplementedError
 
-    def close(self) -> None:
-        """The files are somebody else's."""
-
-
-def _fill_machines(storage: StreamStorage) -> None:
+def fill_machines(storage: StoredRecords) -> None:
     """As a server does at its start. Raises DamagedRecordError: records do not fit together."""
     journal, now = Journal(monotonic_origin()), system_clock()
     service = StateStoreService(
@@ -176,29 +180,37 @@ def _fill_machines(storage: StreamStorage) -> None:
     Broker(random=SystemRandom(), applications=(service,), journal=journal).restore(storage, now)
 
 
-class _Survey:
-    """Reads whatever can be read."""
+class Survey:
+    """Reads whatever can be read. ``broken`` are records that are not what was written."""
 
     def __init__(self, folder: SystemFolder) -> None:
         self.files: list[CheckedFile] = []
-        self.broken_records = 0
+        self.broken: list[tuple[Stream, Subject]] = []
         self._folder = folder
         self._latest: dict[Stream, dict[Subject, bytes | None]] = {stream: {} for stream in Stream}
         self._names = folder.names()
         generations = logs_in(self._names)
         self._first = generations[0] if generations else 1
+        self._has_database_head = False
         self._identity = self._find_identity(generations)
         if DATABASE_NAME in self._names:
             self._read(DATABASE_NAME, is_database=True)
         for generation in generations:
-            self._read(log_name(generation), is_database=False, generation=generation)
+            if not self._is_in_database(generation):
+                self._read(log_name(generation), is_database=False, generation=generation)
+        self.sound: StreamTables = self._sound()
+
+    def _is_in_database(self, generation: int) -> bool:
+        """Whether a log of this generation is one that a crash has left: what is in it is older than the database."""
+        return self._has_database_head and generation < self._first
 
     def _find_identity(self, generations: list[int]) -> bytes:
         """Of the directory, from any head that can be read."""
         for name in (DATABASE_NAME, *map(log_name, generations)):
             head = self._head(name) if name in self._names else None
             if head is not None:
-                self._first = head.generation if name == DATABASE_NAME else self._first
+                if name == DATABASE_NAME:
+                    self._first, self._has_database_head = head.generation, True
                 return head.identity
         return b""
 
@@ -239,24 +251,26 @@ class _Survey:
             else:
                 note(self._latest, Stream(name), *rest)
 
-    def counts(self) -> dict[str, int]:
-        """Of records that are what was written."""
-        found = Counter(stream.value for stream, _ in self._records())
-        return {stream.value: found[stream.value] for stream in Stream if found[stream.value]}
-
-    def _records(self) -> Iterator[tuple[Stream, Subject]]:
+    def _sound(self) -> StreamTables:
+        """What can be read, and is what was written."""
+        tables = StreamTables()
         for stream, records in self._latest.items():
             for subject, data in records.items():
-                if data is not None and self._is_sound(stream, subject, data):
-                    yield stream, subject
+                if data is None:
+                    continue
+                try:
+                    unseal(stream, subject, data)
+                except DamagedRecordError:
+                    self.broken.append((stream, subject))
+                else:
+                    tables.streams[stream][subject] = data
+        return tables
 
-    def _is_sound(self, stream: Stream, subject: Subject, data: bytes) -> bool:
-        try:
-            unseal(stream, subject, data)
-        except DamagedRecordError:
-            self.broken_records += 1
-            return False
-        return True
+    def finding(self, problem: str | None) -> Finding:
+        """``problem`` is what a server says."""
+        counts = {stream.value: len(records) for stream, records in self.sound.streams.items() if records}
+        number = FORMAT_VERSION if self._identity else None
+        return Finding(problem, tuple(self.files), counts, len(self.broken), number)
 
 
 # -- inspection --------------------------------------------------------------------------------------------------------

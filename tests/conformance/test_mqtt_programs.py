@@ -6,6 +6,7 @@ from random import Random
 from typing import TypeAlias
 
 import attrs
+import pytest
 from handmade import Seen, Will, ack, connect, disconnect, publish, subscribe, unsubscribe
 from handmade_peer import Peer
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from naive_broker import Copy, Naive
 from support.broker_driver import World
 from support.broker_invariants import audit
 from support.durable_broker import DurableWorld
+from support.schedules import scaled
 
 NAMES = ["a", "b", "c"]
 TOPICS = ["t", "t/u", "t/u/v", "u", "$s/u"]
@@ -178,7 +180,12 @@ class Run:
         assert audit(self.world.broker) == ()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.scaled
+@settings(
+    max_examples=max(40, scaled(150, 1500)),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(st.lists(steps, min_size=40, max_size=100))
 def test_random_programs(program: list[Step]) -> None:
     """In a random program every client gets the right packets in the right order, as by a broker too simple to be
@@ -189,7 +196,12 @@ def test_random_programs(program: list[Step]) -> None:
     run.end()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.scaled
+@settings(
+    max_examples=max(30, scaled(100, 1000)),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(st.lists(steps | st.tuples(st.just("crash"), names, st.just(0)), min_size=40, max_size=100))
 def test_random_programs_and_crashes(program: list[Step]) -> None:
     """A random program gives the same on a broker that keeps its state on a disk and is killed in between. It has no

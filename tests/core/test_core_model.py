@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 from machine_driver import Acknowledge, MachineDriver, Notify, Publish, Seen
+from support.schedules import scaled
 
 from statestore_client.core.actions import ConnectionState, Open, Subscribe
 from statestore_client.core.results import Item
@@ -235,5 +237,5 @@ def _answer(request: bytes) -> bytes:
     return b":1\r\n" if words[2] == b"DEL" else b"+OK\r\n"
 
 
-TestMachineModel = MachineModel.TestCase
-TestMachineModel.settings = settings(max_examples=100, stateful_step_count=80)
+TestMachineModel = pytest.mark.scaled(MachineModel.TestCase)
+TestMachineModel.settings = settings(max_examples=max(40, scaled(150, 1500)), stateful_step_count=80)

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 from machine_driver import NOTIFICATIONS, RESPONSES, Acknowledge, MachineDriver, Publish, Seen
+from support.schedules import scaled
 
 from statestore_client.core.actions import Drop, EventKind, Open, Subscribe, WatchEvent
 from statestore_client.core.results import DeleteResult, Item, SetResult
@@ -370,5 +371,5 @@ class LossyLink(RuleBasedStateMachine):
 
 
 #: Making a failure small takes hypothesis a minute or two, which is worth waiting for.
-TestLossyLink = pytest.mark.timeout(600)(LossyLink.TestCase)
-TestLossyLink.settings = settings(max_examples=100, stateful_step_count=60)
+TestLossyLink = pytest.mark.scaled(pytest.mark.timeout(600)(LossyLink.TestCase))
+TestLossyLink.settings = settings(max_examples=max(40, scaled(150, 1500)), stateful_step_count=60)

@@ -114,7 +114,7 @@ def test_entries_that_an_election_turned_around_are_told_by_their_indexes() -> N
 
 
 EFFORT = settings(
-    max_examples=max(40, scaled(100, 1000)),
+    max_examples=max(20, scaled(60, 1000)),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -122,9 +122,9 @@ EFFORT = settings(
 Simulation.TestCase.settings = EFFORT
 Patient.TestCase.settings = EFFORT
 OneAtATime.TestCase.settings = EFFORT
-TestSimulation = Simulation.TestCase
-TestPatient = Patient.TestCase
-TestOneAtATime = OneAtATime.TestCase
+TestSimulation = pytest.mark.scaled(Simulation.TestCase)
+TestPatient = pytest.mark.scaled(Patient.TestCase)
+TestOneAtATime = pytest.mark.scaled(OneAtATime.TestCase)
 
 
 # -- the simulation is worth something: with any of these defects it fails ---------------------------------------------

@@ -514,9 +514,9 @@ class WatchesMachine(RuleBasedStateMachine):
 
 
 WatchesMachine.TestCase.settings = settings(
-    max_examples=max(60, scaled(150, 1500)), stateful_step_count=40, deadline=None
+    max_examples=max(30, scaled(150, 1500)), stateful_step_count=40, deadline=None
 )
-TestAnySchedule = WatchesMachine.TestCase
+TestAnySchedule = pytest.mark.scaled(WatchesMachine.TestCase)
 
 
 # -- what finds the watches of a key, and the entries in memory --------------------------------------------------------

@@ -94,7 +94,8 @@ _COMMANDS = [
 _FIELDS = ["at", "client_id", "client_ids", "force", "away_s", "filter", "payloads", "topic", "offset", "topics"]
 
 
-@settings(max_examples=max(100, scaled(300, 3000)), deadline=None)
+@pytest.mark.scaled
+@settings(max_examples=max(40, scaled(300, 3000)), deadline=None)
 @given(st.sampled_from(_COMMANDS), st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4))
 def test_any_request_is_answered(command: str, fields: dict[str, Any]) -> None:
     """Any request is answered, whatever is in it, and the server does not fail."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -263,7 +264,7 @@ def test_a_timestamp_that_is_not_later_than_the_last_version_is_never_too_far_ah
     machine.a_client_whose_clock_is_right_writes()
 
 
-TestClockMachine = ClockMachine.TestCase
+TestClockMachine = pytest.mark.scaled(ClockMachine.TestCase)
 TestClockMachine.settings = settings(
-    max_examples=max(100, scaled(300, 3000)), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=max(50, scaled(300, 3000)), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -344,7 +345,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.driver.store.next_deadline() == min(deadlines, default=None)
 
 
-TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine = pytest.mark.scaled(StoreMachine.TestCase)
 TestStoreMachine.settings = settings(
-    max_examples=max(80, scaled(200, 2000)), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=max(40, scaled(200, 2000)), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )

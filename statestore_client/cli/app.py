@@ -9,9 +9,10 @@ Exit codes, the same for all commands:
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
 4     no connection, or no answer in time: later it may be there
 5     the lease of ``statestore lock`` or ``elect`` was lost, or taken away, while the command ran
-6     the data directory of a server cannot be used or is damaged, or its disk failed
+6     the data directory of a server, or a file of ``export``, cannot be used or is damaged, or a server's disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
-8     done in part: some lines (``load``), keys (``unlock --fence``) or records (``check --salvage``) are left out
+8     done in part: some lines (``load``), keys (``import``, ``del --prefix``, ``unlock --fence``) or records (``check
+      --salvage``) are left out
 9     the broker does not admit this client (user, password, token, certificate, client id), or it is not trusted
 10    a server cannot listen: its address is taken, or not of this machine
 130   interrupted (Ctrl-C), which is also how ``watch`` is ended
@@ -46,8 +47,10 @@ _COMMANDS: Final = {
     "check": "data:check_data",
     "del": "keys:delete_key",
     "elect": "lock:elect",
+    "export": "transfer:export_keys",
     "get": "keys:get_key",
     "ha": "ha:ha",
+    "import": "transfer:import_keys",
     "info": "info:info",
     "kv": "kv:kv",
     "load": "load:load",
@@ -86,7 +89,7 @@ class _Commands(LazyGroup):
     errors=StateStoreError,
     reword=reword,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the state store, 4 no connection, 5 the lease "
-    "of lock was lost, 6 a data directory or a replicated log cannot be used, 7 no standard output, 8 done in "
+    "of lock was lost, 6 a data directory, a replicated log or a file cannot be used, 7 no standard output, 8 done in "
     "part, 9 not admitted by the broker, 10 an address is taken, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")

@@ -1,7 +1,7 @@
 """All that a state store tells of its keys: value, version, expiry, fence, and keys that are no text.
 
 This package's server tells it, wherever it runs; see "SCAN" in the protocol's reference. Others list names that are
-text, and have values.
+text, and have values: :func:`plain_entries` makes do with that.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from typing import Final
 
 import click
 
+from raft_client._common.command_line import warn
 from statestore_client.errors import UnexpectedReplyError
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.wire.commands import Scan
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import Entries, KeyEntry
 
+#: Keys whose values are asked for at once.
+_AT_ONCE: Final = 1024
 #: A pattern may be twice as long.
 _LONGEST_PREFIX: Final = 1024
+#: Keys that are named one by one.
+_NAMED: Final = 10
 #: The version of what has come without one.
 UNKNOWN: Final = HlcTimestamp(0, 0, "unknown")
 
@@ -45,6 +50,16 @@ def entries(store: StateStoreClient, pattern: bytes) -> Iterator[KeyEntry]:
             return
 
 
+def plain_entries(store: StateStoreClient, pattern: bytes) -> Iterator[KeyEntry]:
+    """The same of any state store: keys that are text, as if none of them expired or were fenced."""
+    found = sorted(set(store.scan(pattern)))
+    for start in range(0, len(found), _AT_ONCE):
+        keys = found[start : start + _AT_ONCE]
+        for key, item in zip(keys, store.get_many(keys), strict=True):
+            if item is not None:
+                yield KeyEntry(key, item.value, item.version or UNKNOWN)
+
+
 def prefix_pattern(prefix: bytes) -> bytes:
     """A pattern that finds all keys that begin with ``prefix``. It may find others: it ends before the first byte that
     no pattern can have as it is.
@@ -63,6 +78,21 @@ def entry_of(store: StateStoreClient, key: bytes) -> KeyEntry | None:
         if entry.key >= key:
             return entry if entry.key == key else None
     return None
+
+
+class NamedKeys:
+    """Keys of which something has to be said on standard error: of each of the first ten, and of the others once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, key: bytes, text: str) -> None:
+        """Say ``text`` of this one."""
+        self.count += 1
+        if self.count <= _NAMED:
+            warn(f"{key.decode('utf-8', 'backslashreplace')} {text}")
+        elif self.count == _NAMED + 1:
+            warn("and so on: others are counted, and not named")
 
 
 def confirm(question: str, *, yes: bool) -> None:

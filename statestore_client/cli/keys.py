@@ -17,6 +17,7 @@ from statestore_client.cli.options import (
     open_client,
     value_argument,
 )
+from statestore_client.core.arguments import token_of
 from statestore_client.core.results import DeleteResult
 from statestore_client.errors import BatchError
 from statestore_client.settings import ConnectionSettings
@@ -107,17 +108,36 @@ def set_key(
 
 
 @click.command("del")
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option("--prefix", help="In place of KEY: all keys that begin with this, text or not.")
+@click.option("--dry-run", is_flag=True, help="With --prefix: print the keys, and delete nothing.")
+@click.option("--fenced", is_flag=True, help="With --prefix: also keys that a fencing token protects.")
+@click.option("--yes", is_flag=True, help="With --prefix: do not ask.")
 @fencing_token_option
 @_json
 @connection_options
 def delete_key(
-    keys: Sequence[str], *, fencing_token: str | None, json_output: bool, settings: ConnectionSettings
+    keys: Sequence[str],
+    *,
+    prefix: str | None,
+    dry_run: bool,
+    fenced: bool,
+    yes: bool,
+    fencing_token: str | None,
+    json_output: bool,
+    settings: ConnectionSettings,
 ) -> int:
     """Delete KEY, or several. Exit code 1 when there was no such key.
 
-    Of several, those that were not there are named on standard error, and the others are deleted.
+    Of several, those that were not there are named on standard error, and the others are deleted. With --prefix, keys
+    are counted and it asks first; those that stay are named (exit code 8).
     """
+    if prefix is not None:
+        if keys or (fenced and fencing_token is not None):
+            raise click.UsageError("give either KEY or --prefix, and either --fenced or --fencing-token")
+        return _delete_below(argument_bytes(prefix), dry_run, fenced, yes, fencing_token, json_output, settings)
+    if not keys or dry_run or fenced or yes:
+        raise click.UsageError("give KEY, or --prefix, which --dry-run, --fenced and --yes are for")
     names = [argument_bytes(key) for key in keys]
     with open_client(settings) as store:
         results = _first_failure(lambda: store.delete_many(names, fencing_token=fencing_token))
@@ -126,6 +146,30 @@ def delete_key(
             _say_missing(name)
     codes = [_report_deletion(name, done, json_output) for name, done in zip(names, results, strict=True)]
     return max(codes)
+
+
+def _delete_below(
+    prefix: bytes,
+    dry_run: bool,
+    fenced: bool,
+    yes: bool,
+    fencing_token: str | None,
+    json_output: bool,
+    settings: ConnectionSettings,
+) -> int:
+    from statestore_client.cli.delete_prefix import PrefixDeletion  # get and set do without
+
+    if not prefix:
+        raise click.UsageError("--prefix is empty, mostly a variable that is not set: that would be all keys")
+    token = token_of(fencing_token)
+    with open_client(settings) as store:
+        deletion = PrefixDeletion(store, prefix, token, fenced)
+        deletion.list_keys()
+        if dry_run:
+            deletion.print_keys(json_output=json_output)
+            return deletion.exit_code
+        deletion.delete_keys(yes=yes)
+    return deletion.report(json_output=json_output)
 
 
 @click.command("vdel")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import stat
@@ -18,7 +17,13 @@ import click
 from raft_client._common import exits
 from raft_client._common.command_line import Seconds, print_json, print_line, progress_bar, warn
 from raft_client._common.standard_streams import standard_input
-from statestore_client.cli.options import connection_options, counted, fencing_token_option, open_client
+from statestore_client.cli.options import (
+    bytes_from_json,
+    connection_options,
+    counted,
+    fencing_token_option,
+    open_client,
+)
 from statestore_client.core.arguments import SetItem
 from statestore_client.errors import BatchError, StateStoreError
 from statestore_client.settings import ConnectionSettings
@@ -139,20 +144,7 @@ def _item(line: bytes) -> SetItem:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
-    return SetItem(_bytes(found, "key"), _bytes(found, "value"), found.get("expiry"))
-
-
-def _bytes(found: dict[str, Any], name: str) -> bytes:
-    """Text, or Base64 where it is not text."""
-    encoded = f"{name}_base64"
-    try:
-        if isinstance(text := found.get(name), str):
-            return text.encode()
-        if isinstance(text := found.get(encoded), str):
-            return base64.b64decode(text, validate=True)
-    except ValueError as error:  # a lone surrogate is one, too
-        raise ValueError(f"{name}: {error}") from None
-    raise ValueError(f'the object has no text "{name}" or "{encoded}"')
+    return SetItem(bytes_from_json(found, "key"), bytes_from_json(found, "value"), found.get("expiry"))
 
 
 def _lines(name: str, stream: BinaryIO) -> Iterator[list[bytes]]:

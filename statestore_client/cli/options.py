@@ -5,10 +5,11 @@ The options that say which broker stand after a command, or before it.
 
 from __future__ import annotations
 
+import base64
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -62,6 +63,22 @@ def read_input() -> bytes:
         return standard_input().read()
     except OSError as error:
         raise click.UsageError(f"standard input cannot be read: {error.strerror}") from error
+
+
+def bytes_from_json(found: Mapping[str, Any], name: str) -> bytes:
+    """What :func:`~raft_client._common.command_line.as_json` has made of bytes: text, or Base64 where it is not text.
+
+    Raises ValueError that says what is wrong.
+    """
+    encoded = f"{name}_base64"
+    try:
+        if isinstance(text := found.get(name), str):
+            return text.encode()
+        if isinstance(text := found.get(encoded), str):
+            return base64.b64decode(text, validate=True)
+    except ValueError as error:  # a lone surrogate is one, too
+        raise ValueError(f"{name}: {error}") from None
+    raise ValueError(f'the object has no text "{name}" or "{encoded}"')
 
 
 def as_version(version: HlcTimestamp | None) -> dict[str, Any]:

@@ -87,8 +87,8 @@ EXEMPT: Final = (
 _PORT: Final = "1883"
 #: Of the peers that the tutorial starts.
 _PEER_PORTS: Final = ("8047", "8147", "8247")
-#: Of servers that replace each other, on one machine: for clients, and the first of three for each other.
-_SERVER_PORTS: Final = (("1885", "8050"), ("1886", "8060"), ("1887", "8070"))
+#: Of servers that replace each other, on one machine: for clients, the first of three for each other, and for figures.
+_SERVER_PORTS: Final = (("1885", "8050", "9101"), ("1886", "8060", "9102"), ("1887", "8070", "9103"))
 _COMMAND_TIMEOUT_S: Final = 180.0  # some start Java
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
 _REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
@@ -332,8 +332,8 @@ def _ports_of_servers() -> dict[str, str]:
     )
 
     found = {}
-    for client, internal in _SERVER_PORTS:
-        found[client] = str(reserved_port())
+    for client, internal, figures in _SERVER_PORTS:
+        found |= {client: str(reserved_port()), figures: str(reserved_port())}
         first = reserved_ports(3)
         found |= {str(int(internal) + n): str(first + n) for n in range(3)}
     return found

@@ -46,7 +46,13 @@ PAGES = [
 ]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
-DOCUMENTS = [p for p in PAGES if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, *RAFT)]
+#: Three servers are started, killed and replaced.
+RUNBOOK = DOCS / "operations" / "runbook.md"
+DOCUMENTS = [
+    pytest.param(p, marks=pytest.mark.slow) if p == RUNBOOK else p
+    for p in PAGES
+    if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, *RAFT)
+]
 
 
 #: Pages that break a connection, or have a client refused, to show what happens then.

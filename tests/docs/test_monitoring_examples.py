@@ -117,3 +117,15 @@ def test_the_examples_are_as_their_programs_want_them() -> None:
         count == len(set(re.findall(r"- alert: (\w+)", rules))) == len(re.findall(r"severity: (page|ticket)}", rules))
     )
     assert count == len(re.findall(r'^ +summary: ".+"$', rules, re.MULTILINE)) >= 10
+
+
+def test_the_page_has_each_rule_once_and_says_what_to_do() -> None:
+    """The table of alerts has the rules, each as urgent as it is, and leads to sections that the runbook has."""
+    pages = EXAMPLES.parents[1] / "operations"
+    rows = re.findall(
+        r"^\| `(\w+)` \| (page|ticket) \|.*\(runbook\.md#([\w-]+)\) \|$", (pages / "alerts.md").read_text(), re.M
+    )
+    rules = re.findall(r"- alert: (\w+)\n(?:.*\n)*? +labels: {severity: (\w+)}", (EXAMPLES / "alerts.yml").read_text())
+    assert sorted(row[:2] for row in rows) == sorted(rules)
+    headings = re.findall(r"^##+ (.+)$", (pages / "runbook.md").read_text(), re.M)
+    assert {anchor for *_, anchor in rows} <= {heading.lower().replace(" ", "-") for heading in headings}

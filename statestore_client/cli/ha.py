@@ -7,6 +7,7 @@ import json
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
 
 from raft_client._common import event_loops, exits
@@ -41,7 +42,7 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.group("ha")
 def ha() -> None:
-    """Look at the servers of a replicated log, let another one be active, and fill their log.
+    """Look at the servers of a replicated log, let another one be active, fill their log, and take their state out.
 
     ADDRESS is the internal address of a server, HOST:PORT: `statestore serve --log` prints it.
     """
@@ -134,9 +135,33 @@ def import_data(directory: str, **options: Any) -> int:
     from statestore_client.server.runtime.replication.importing import import_directory
 
     imported = event_loops.run(import_directory(directory, log_of(options)))
-    counts = ", ".join(counted(count, name) for name, count in imported.records.items())
-    print_line(f"{directory} is in the log up to entry {imported.index}: {counts or 'no records'}")
+    print_line(f"{directory} is in the log up to entry {imported.index}: {_counts(imported.records)}")
     return exits.DONE
+
+
+@ha.command("export")
+@click.argument("out", metavar="OUT", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on a line.")
+@log_options
+def export_data(out: str, *, as_json: bool, **options: Any) -> int:
+    """Write the state of the servers of a log into the new data directory OUT, with which `statestore serve --data`
+    goes on: keys, sessions with what waits for them, and retained messages, as of a moment after the beginning.
+
+    The servers may run, and are not disturbed. OUT must not be there, or be an empty directory; it is whole in the end,
+    or there is none.
+    """
+    from statestore_client.server.runtime.replication.exporting import export_directory
+
+    exported = event_loops.run(export_directory(out, log_of(options)))
+    if as_json:
+        print_line(json.dumps(attrs.asdict(exported)))
+    else:
+        print_line(f"{out} has the state as of entry {exported.index} of the log: {_counts(exported.records)}")
+    return exits.DONE
+
+
+def _counts(records: dict[str, int]) -> str:
+    return ", ".join(counted(count, name) for name, count in records.items()) or "no records"
 
 
 def _command(address: str, purpose: str, argument: str, key_file: str | None, *, as_json: bool) -> int:

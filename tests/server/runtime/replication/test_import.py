@@ -25,6 +25,7 @@ from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine
 from statestore_client import AsyncStateStoreClient, ReplicatedLogError, StateStoreClient
 from statestore_client.server import EmbeddedServer, ReplicaSettings
 from statestore_client.server.cluster.interface import Role
+from statestore_client.server.runtime.replication.exporting import export_directory
 from statestore_client.server.runtime.replication.importing import import_directory
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import ServerSettings
@@ -160,6 +161,8 @@ async def test_an_import_that_ends_early_leaves_nothing_to_go_on_from(
         code, output = await _import(tmp_path, "--log", cluster.url)
         assert code == exits.DATA
         assert "did not come to its end" in output
+        with pytest.raises(ReplicatedLogError, match="nothing to export"):
+            await export_directory(tmp_path / "out", RaftSettings(seeds=cluster.url))
         server = Server(ServerSettings(log=ReplicaSettings(log=cluster.seeds, id="a", key=KEY)))
         await server.start()
         try:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
-from replicated_servers import Servers, replication, servers
+from replicated_servers import Servers, replication, servers, value_of
 from support.server_processes import ReplicatedServer
 from support.waiting import until
 
-from raft_client import AsyncRaftClient
+from raft_client import AsyncRaftClient, RaftSettings
 from raft_client.server import StorageLimits
 from raft_client.server.runtime.peer import RequestHorizon
 from statestore_client import AsyncStateStoreClient
+from statestore_client.server.cluster.entries import LogEntry
 from statestore_client.server.cluster.interface import Role
+from statestore_client.server.runtime.replication import exporting
 from statestore_client.server.runtime.server import Server
+from statestore_client.server.runtime.settings import ServerSettings
 
 KEYS = {f"k{n}": b"%d" % n for n in range(300)}
 
@@ -128,6 +132,46 @@ async def test_the_log_is_kept_short_by_itself(monkeypatch: pytest.MonkeyPatch) 
             assert first > 20
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("hours_pass")
+@pytest.mark.ci
+async def test_an_export_begins_at_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the rows of the snapshot and what was written after it, also if the log is trimmed while it
+    begins to read.
+    """
+    async with servers("a", limits=StorageLimits(segment_entries=20)) as group:
+        active = await group.active()
+        async with group.client(active) as client:
+            await client.set("k1", "older")
+            for number in range(60):
+                await client.set("count", b"%d" % number)
+            writing = asyncio.ensure_future(_keep_writing(client))
+            await _snapshot(active)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await client.set("busy", "newer")
+            await _write(client)
+            first = await asyncio.wait_for(_trimmed(group), 20)
+            assert first > 20
+        find_base, looks = exporting.find_base, 0
+
+        async def too_early(log: AsyncRaftClient) -> tuple[int, LogEntry] | None:
+            nonlocal looks
+            looks += 1
+            return await find_base(log) if looks > 1 else None  # as if there had been no snapshot yet
+
+        monkeypatch.setattr(exporting, "find_base", too_early)
+        await exporting.export_directory(tmp_path / "out", RaftSettings(seeds=group.cluster.url))
+        assert looks == 2
+        single = Server(ServerSettings(data=tmp_path / "out"))
+        await single.start()
+        try:
+            async with AsyncStateStoreClient(single.urls[0]) as client:
+                await _check(client)
+                assert (await value_of(client, "busy"), await value_of(client, "count")) == (b"newer", b"59")
+        finally:
+            await single.stop()
 
 
 class _Behind(ReplicatedServer):

@@ -325,12 +325,12 @@ class Engine:
         self.check_process()
         return self._runners.watch_counts()
 
-    def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
-        """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
+    def use(self, runner: StreamRunner, action: Callable[..., T], *arguments: object) -> T:
+        """Do something with a machine that has a home here; the last argument is the time, in monotonic seconds."""
         self._check_loop()
         now = monotonic()
         runner.touch(now)
-        result = action(now)
+        result = action(*arguments, now)
         self._sockets.perform()
         return result
 

@@ -36,7 +36,10 @@ class ReadySignal:
         """Wait until ``ready``, at most for this many seconds."""
         if not self.ready:
             self._future = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._future], timeout=timeout)
+            if timeout is None:
+                await self._future
+            else:
+                await asyncio.wait([self._future], timeout=timeout)
 
 
 class Waiter:

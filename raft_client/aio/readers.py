@@ -203,7 +203,7 @@ class AsyncSubscriber:
         again and again.
         """
         expected = Position.of(index).index
-        self._engine.use(self._home(), lambda now: self._subscription.expect(expected, now))
+        self._engine.use(self._home(), self._subscription.expect, expected)
 
     async def start(self) -> Self:
         """Begin to listen; returns at once, but without ``after`` when it is known where the log ends.

@@ -138,6 +138,9 @@ class FollowUps:
     wake: bool = False
 
 
+#: The call has dealt with it.
+HEARD: Final = FollowUps()
+
 Verdict: TypeAlias = Accepted | Finished | Failed | NotLeader | Retry | FollowUps | Again
 
 

@@ -31,7 +31,7 @@ from raft_client.core.entries_stream import EntriesStream, EntryBatch, SnapshotP
 from raft_client.core.selectors import SelectorIndex
 from raft_client.core.stream_actions import Cancel, FollowUp, Restart, Submit
 from raft_client.core.subscription import Subscription
-from raft_client.core.watch_events import Phase, SnapshotEvent, WatchState
+from raft_client.core.watch_events import Phase, SnapshotEvent, WatchEvent, WatchState, bytes_of
 from raft_client.core.watch_table import WatchTable
 from raft_client.errors import HistoryOutrunError, ProtocolError, RaftError, TermMismatchError
 from raft_client.wire.client_requests import LogInfoReply
@@ -381,7 +381,7 @@ class LogWatches:
             self._table.end(watch, _unreadable(entry, error))
             return
         if selected := self._table.select(watch, changes, of_its_keys=False):
-            self._table.push_event(watch, watch.seen, selected, entry)
+            watch.push(WatchEvent(watch.id, watch.seen, tuple(selected), entry), bytes_of(selected))
 
 
 def _unreadable(entry: LogEntry, error: Exception) -> ProtocolError:

@@ -216,6 +216,8 @@ class RequestMachine:
         #: By the identity of the waiter, in the order of submission. Whoever hands an answer over takes it out.
         self.owed: dict[int, Request] = {}
         self._receiving: Request | None = None  # an answer to it is being read
+        #: When the last message came in, in monotonic seconds.
+        self.now: float = 0.0
         #: What :meth:`take_actions` has. To be looked at, not to be changed.
         self.actions: list[Action] = self._table.actions
 
@@ -368,6 +370,7 @@ class RequestMachine:
 
     def received(self, url: str, frames: list[bytes], now: float) -> None:
         """A message on the link to ``url``, or with that name."""
+        self.now = now
         url = self._table.renamed.get(url, url)
         routing = self._routing
         if url == routing.leader:
@@ -480,7 +483,11 @@ class RequestMachine:
         elif type(verdict) is FollowUps:
             request.heard(now)
             request.silence_factor = 1.0
-            self._carry_on(request, verdict)
+            if request.sent_to is not None:
+                for answer in verdict.frames:
+                    self.actions.append(Send(request.sent_to, [request.request_id, *answer]))
+            if verdict.wake:
+                self.actions.append(Wake(request.waiter))
         elif type(verdict) is NotLeader:
             self._routing.not_leader(request, verdict.leader_id, now)
         elif type(verdict) is Failed:
@@ -508,13 +515,6 @@ class RequestMachine:
     def _unreadable(self, request: Request, error: RaftError, now: float) -> None:
         """Nobody can tell what became of a change."""
         self._routing.reject(request, error, now)
-
-    def _carry_on(self, request: Request, verdict: FollowUps) -> None:
-        if request.sent_to is not None:
-            for frames in verdict.frames:
-                self.actions.append(Send(request.sent_to, [request.request_id, *frames]))
-        if verdict.wake:
-            self.actions.append(Wake(request.waiter))
 
     def _learn_from(self, call: Call, result: object) -> None:
         if isinstance(result, ClusterConfig):

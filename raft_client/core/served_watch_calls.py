@@ -5,20 +5,20 @@ question, so it notices a leader that is lost or silent, and finds the next one.
 the connection that was greeted; when that is gone, so is the watch.
 
 Invariant: nothing about watches is sent over a connection whose peer has not said that it serves them.
-Invariant: each reply is handed out with one wake, in the order in which they came, over all calls.
+Invariant: each reply is handed on while it is read, so in the order in which they came, over all calls. The end of a
+call comes after what was read with it; until then ``is_over`` says that nothing of the leader's concerns it any more.
 
 Source: ``docs/decisions/0031-the-wire-of-our-peers.md``, ``docs/decisions/0041-watches-of-the-peers.md``.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
 
-from raft_client.core.calls import Failed, Finished, FollowUps, NotLeader, Verdict
+from raft_client.core.calls import HEARD, Failed, Finished, NotLeader, Verdict
 from raft_client.core.selectors import Key, Prefix, Selector, Tree
 from raft_client.errors import ProtocolError
 from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
@@ -53,9 +53,12 @@ SessionReply: TypeAlias = Greeting | WatchProgress | NoSession
 
 
 class SessionCall:
-    """A hello to the leader, and then signs of life. It ends only if the leader does not serve watches."""
+    """A hello to the leader, and then signs of life. It ends only if the leader does not serve watches.
 
-    __slots__ = ("_ident", "_is_new", "_replies", "is_greeted", "paused", "request_id")
+    ``on_reply`` is called with each reply.
+    """
+
+    __slots__ = ("_ident", "_is_new", "_on_reply", "is_greeted", "paused", "request_id")
 
     repeatable = True
     changes = False
@@ -63,10 +66,10 @@ class SessionCall:
     keeps_slot = False
     has_new_id = True
 
-    def __init__(self, ident: bytes) -> None:
+    def __init__(self, ident: bytes, on_reply: Callable[[SessionCall, SessionReply], None]) -> None:
         self._ident = ident
+        self._on_reply = on_reply
         self._is_new = True
-        self._replies: deque[SessionReply] = deque()
         #: Whether the peer at the other end of the present connection has said that it serves watches.
         self.is_greeted: bool = False
         #: Whether the leader owes nothing.
@@ -87,10 +90,6 @@ class SessionCall:
         self.paused = False
         return Seen(self._ident, session, messages).to_frames()
 
-    def take(self) -> SessionReply | None:
-        """The next reply; call it once for each wake."""
-        return self._replies.popleft() if self._replies else None
-
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         self.paused = True
         if len(frames) >= _LOG_INFO_FRAMES:
@@ -110,17 +109,18 @@ class SessionCall:
         return self._hand_out(greeting) if self.is_greeted else Finished(greeting)
 
     def _hand_out(self, reply: SessionReply) -> Verdict:
-        self._replies.append(reply)
-        return FollowUps(wake=True)
+        self._on_reply(self, reply)
+        return HEARD
 
 
 class ServedWatch:
     """One watch at the leader. Result: why it ended; None when it was not even begun, for lack of a greeting.
 
     What is wanted of a condition is everything, and of a tree what begins with its path: the client looks again.
+    ``on_reply`` is called with each reply but the end.
     """
 
-    __slots__ = ("_ident", "_replies", "_request", "_session", "is_begun")
+    __slots__ = ("_ident", "_on_reply", "_request", "_session", "is_begun", "is_over")
 
     request_id: bytes | None = None
     repeatable = False
@@ -130,8 +130,16 @@ class ServedWatch:
     keeps_slot = False
     has_new_id = True
 
-    def __init__(self, ident: bytes, selector: Selector, after: Position | None, session: SessionCall) -> None:
+    def __init__(
+        self,
+        ident: bytes,
+        selector: Selector,
+        after: Position | None,
+        session: SessionCall,
+        on_reply: Callable[[ServedWatch, WatchReply], None],
+    ) -> None:
         self._ident = ident
+        self._on_reply = on_reply
         match selector:
             case Key(key=key):
                 self._request = BeginWatch(ident, key, after=after)
@@ -140,9 +148,10 @@ class ServedWatch:
             case _:
                 self._request = BeginWatch(ident, b"", is_prefix=True, after=after)
         self._session = session
-        self._replies: deque[WatchReply] = deque()
         #: Whether the leader has said that it has begun.
         self.is_begun: bool = False
+        #: Whether the leader has said that it is over, or what nobody can read.
+        self.is_over: bool = False
 
     def frames(self) -> list[bytes]:
         """A harmless question if the connection has become another one since it was to be begun."""
@@ -157,18 +166,16 @@ class ServedWatch:
         """The frames that end it. Its end is answered."""
         return CancelWatch(self._ident).to_frames()
 
-    def take(self) -> WatchReply | None:
-        """The next reply; call it once for each wake, and at the end."""
-        return self._replies.popleft() if self._replies else None
-
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         if len(frames) >= _LOG_INFO_FRAMES:
             return Finished(None)
         try:
             reply = decode_watch_reply(frames)
         except ProtocolError as error:
+            self.is_over = True
             return Failed(error, last=self.cancel())
         if isinstance(reply, WatchEnded):
+            self.is_over = True
             return Finished(reply)
-        self._replies.append(reply)
-        return FollowUps(wake=True)
+        self._on_reply(self, reply)
+        return HEARD

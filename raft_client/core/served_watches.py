@@ -18,19 +18,28 @@ Source: State Watch pattern, "Handling Connection Failures"; ``docs/decisions/00
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import attrs
 
 from raft_client.core.calls import Call
 from raft_client.core.log_watches import LogWatches
-from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall
+from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall, SessionReply
 from raft_client.core.stream_actions import Cancel, FollowUp, Submit
 from raft_client.core.watch_events import Phase, WatchState
 from raft_client.core.watch_table import WatchTable
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.wire.log_entry import Position
-from raft_client.wire.watch_messages import EndReason, Events, NoSession, WatchEnded, Watching, WatchProgress
+from raft_client.wire.watch_messages import (
+    EndReason,
+    Events,
+    NoSession,
+    WatchEnded,
+    Watching,
+    WatchProgress,
+    WatchReply,
+)
 
 #: So many are begun before the first of them is answered: a connection holds a thousand messages.
 _BEGINS_AT_ONCE: Final = 256
@@ -49,12 +58,18 @@ class WatchSession:
 
 
 class ServedWatches:
-    """All watches of a client that its leader serves, and those that wait for that."""
+    """All watches of a client that its leader serves, and those that wait for that.
 
-    def __init__(self, table: WatchTable, log: LogWatches, session: WatchSession, silence_s: float) -> None:
+    ``heard`` is called before each reply of the leader is dealt with; it returns the time, in monotonic seconds.
+    """
+
+    def __init__(
+        self, table: WatchTable, log: LogWatches, session: WatchSession, silence_s: float, heard: Callable[[], float]
+    ) -> None:
         self._table = table
         self._log = log
         self._session = session
+        self._heard = heard
         self._heartbeat_s = min(_MAX_HEARTBEAT_S, silence_s / 3.0)
         self._call: SessionCall | None = None
         self._is_greeted = False
@@ -79,7 +94,7 @@ class ServedWatches:
         if watch.served is None:
             self._to_begin[watch] = None
             if self._call is None:
-                self._call = SessionCall(self._table.ident)
+                self._call = SessionCall(self._table.ident, self._session_reply)
                 self._table.actions.append(Submit(self._call))
             self._begin_some()
             if watch in self._to_begin and watch.after is None and watch.started_after is None:
@@ -107,7 +122,7 @@ class ServedWatches:
             watch = next(iter(self._to_begin))
             del self._to_begin[watch]
             after = watch.after if watch.started_after is None else watch.seen
-            call = watch.served = ServedWatch(self._table.ident, watch.selector, after, self._call)
+            call = watch.served = ServedWatch(self._table.ident, watch.selector, after, self._call, self._watch_reply)
             self._watches[call] = watch
             self._asked[call] = None
             self._table.actions.append(Submit(call))
@@ -121,23 +136,19 @@ class ServedWatches:
 
     # -- what the leader says ------------------------------------------------------------------------------------------
 
-    def wake(self, call: Call, now: float) -> bool:
-        """A call has a reply; False if it is none of these."""
-        if isinstance(call, SessionCall) and call is self._call:
-            self._session_reply(call, now)
-        elif isinstance(call, ServedWatch) and call in self._watches:
-            match call.take():
-                case Watching() as reply:
-                    self._watching(call, reply)
-                case Events() as reply:
-                    self._events(call, reply)
-        else:
-            return False
-        return True
+    def _watch_reply(self, call: ServedWatch, reply: WatchReply) -> None:
+        if call not in self._watches:
+            return  # it was cancelled, and the request machine does not know yet
+        self._heard()
+        if type(reply) is Events:
+            self._events(call, reply)
+        elif type(reply) is Watching:
+            self._watching(call, reply)
 
-    def _session_reply(self, call: SessionCall, now: float) -> None:
-        self.heartbeat_at = now + self._heartbeat_s
-        reply = call.take()
+    def _session_reply(self, call: SessionCall, reply: SessionReply) -> None:
+        if call is not self._call:
+            return  # likewise
+        self.heartbeat_at = self._heard() + self._heartbeat_s
         match reply:
             case Greeting():
                 self._is_greeted = True
@@ -156,13 +167,16 @@ class ServedWatches:
     def _ask_again(self, calls: list[ServedWatch]) -> None:
         """These should have been answered: they were lost."""
         for call in calls:
-            if self._asked.pop(call, call) is None and (watch := self._watches[call]) is not None:
+            is_lost = self._asked.pop(call, call) is None and not call.is_over
+            if is_lost and (watch := self._watches[call]) is not None:
                 self.drop(watch)
                 self.begin(watch)
 
     def _progress(self, position: Position) -> None:
-        for watch in self._watches.values():
-            if watch is not None and watch.phase is Phase.SERVED and position.index > watch.seen.index:
+        for call, watch in self._watches.items():
+            if watch is None or call.is_over:  # what it lacks may come before this
+                continue
+            if watch.phase is Phase.SERVED and position.index > watch.seen.index:
                 watch.seen = position
 
     def _watching(self, call: ServedWatch, reply: Watching) -> None:

@@ -80,8 +80,9 @@ class StreamRunner:
 
     __slots__ = ("_ident", "_requests", "_submitted", "_url", "is_dirty", "is_over", "machine", "now")
 
-    def __init__(self, machine: StreamMachine, requests: RequestMachine, ident: bytes) -> None:
-        self.machine: StreamMachine = machine
+    machine: StreamMachine  # set by whoever makes the runner
+
+    def __init__(self, requests: RequestMachine, ident: bytes) -> None:
         self._requests = requests
         self._ident = ident
         self._submitted: dict[Call, Request] = {}
@@ -121,6 +122,12 @@ class StreamRunner:
         """Set the time and mark the machine as changed: called before each change."""
         self.now = now
         self.is_dirty = True
+
+    def reading(self) -> float:
+        """As :meth:`touch`, for what is being read from a message. Returns when it came in."""
+        self.now = now = self._requests.now
+        self.is_dirty = True
+        return now
 
     def settle(self, now: float) -> None:
         """Carry out what the machine wants."""
@@ -192,7 +199,10 @@ class StreamRunners:
 
     def add(self, machine: StreamMachine) -> StreamRunner:
         """Run a machine that has been started."""
-        runner = StreamRunner(machine, self._requests, self._ident)
+        return self._run(machine, StreamRunner(self._requests, self._ident))
+
+    def _run(self, machine: StreamMachine, runner: StreamRunner) -> StreamRunner:
+        runner.machine = machine
         self.members.append(runner)
         return runner
 
@@ -203,8 +213,9 @@ class StreamRunners:
         found = self._watches.get(key)
         if found is None:
             session = self._session if is_served else None
-            watches = Watches(self._ident, guarded(codec), session=session, **self._limits)
-            found = self._watches[key] = (codec, self.add(watches), watches)
+            runner = StreamRunner(self._requests, self._ident)
+            watches = Watches(self._ident, guarded(codec), session=session, touch=runner.reading, **self._limits)
+            found = self._watches[key] = (codec, self._run(watches, runner), watches)
         return found[1:]
 
     def watch_counts(self) -> WatchCounts:

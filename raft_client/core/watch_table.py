@@ -24,6 +24,7 @@ from raft_client.core.watch_events import (
     WatchCounts,
     WatchEvent,
     WatchState,
+    bytes_of,
 )
 from raft_client.errors import SubscriberOverflowError
 from raft_client.wire.key_changes import Change, EntryCodec
@@ -143,7 +144,7 @@ class WatchTable:
             return
         watch.seen = position
         if selected := self.select(watch, changes, of_its_keys=entry is not None):
-            self.push_event(watch, position, selected, entry)
+            watch.push(WatchEvent(watch.id, position, tuple(selected), entry), bytes_of(selected))
 
     def _overflow(self, watch: WatchState) -> SubscriberOverflowError:
         text = f"{watch.size} bytes of {watch.waiting} events wait for the reader of the watch, more than its"
@@ -152,14 +153,6 @@ class WatchTable:
         return SubscriberOverflowError(
             f"{text} share of the {self.total_bytes} bytes for the {len(self.watches)} watches of the client"
         )
-
-    def push_event(
-        self, watch: WatchState, position: Position, changes: Sequence[Change], entry: LogEntry | None = None
-    ) -> None:
-        size = 0
-        for change in changes:
-            size += len(change.key) + len(change.value or b"")
-        watch.push(WatchEvent(watch.id, position, tuple(changes), entry), size)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import get_args
 
@@ -53,14 +53,21 @@ class Watches:
         progress_s: float = 10.0,
         total_bytes: int = 64 * 1024 * 1024,
         session: WatchSession | None = None,
+        touch: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``session``: what the codec reads is what the leader may serve; None: it is not asked."""
+        """``session``: what the codec reads is what the leader may serve; None: it is not asked.
+
+        ``touch`` is called before what that leader says changes anything here; it returns the time.
+        """
         self._silence_s = silence_s
         self._progress_s = progress_s
         self._ids = count(1)
         self._table = WatchTable(ident, codec, total_bytes, on_empty=self._stop)
         self._log = LogWatches(self._table, silence_s)
-        self._served = None if session is None else ServedWatches(self._table, self._log, session, silence_s)
+        self._touch = touch
+        self._served = (
+            None if session is None else ServedWatches(self._table, self._log, session, silence_s, self._leader_said)
+        )
         self._table.sources = (self._log,) if self._served is None else (self._log, self._served)
         self._table.source = self._table.sources[-1]
         self._progress_at: float | None = None  # monotonic seconds
@@ -209,10 +216,7 @@ class Watches:
 
     def wake(self, call: Call, now: float) -> None:
         """A submitted call has something in its queue."""
-        if self._served is not None and self._served.wake(call, now):
-            self._heard(now)
-        else:
-            self._log.wake(call, now)
+        self._log.wake(call, now)
 
     def receive_broadcast(self, url: str, frames: Sequence[bytes], now: float) -> None:
         """A message on the SUB socket to ``url``."""
@@ -241,7 +245,7 @@ class Watches:
     def finished(self, call: Call, result: object, now: float) -> None:
         """A submitted call has its result."""
         if self._served is not None and self._served.finished(call, result):
-            self._heard(now)
+            self._leader_said_at(now)
             self._read_the_log_instead()
         else:
             self._log.finished(call, result, now)
@@ -276,8 +280,13 @@ class Watches:
 
     # -- who serves them -----------------------------------------------------------------------------------------------
 
-    def _heard(self, now: float) -> None:
-        """The leader that is to serve watches has said something."""
+    def _leader_said(self) -> float:
+        """The leader that is to serve watches says something, which is being read. Returns the time."""
+        now = self._touch()
+        self._leader_said_at(now)
+        return now
+
+    def _leader_said_at(self, now: float) -> None:
         if self._table.watches:
             self._silent_at = now + self._silence_s
             self._is_silent = False

@@ -236,14 +236,14 @@ class Engine:
         self.check_process()
         return self._sockets.run(self._runners.watch_counts)
 
-    def use(self, runner: StreamRunner, action: Callable[[float], T]) -> T:
-        """Do something with a machine that has a home here: called with the time, in monotonic seconds."""
+    def use(self, runner: StreamRunner, action: Callable[..., T], *arguments: object) -> T:
+        """Do something with a machine that has a home here; the last argument is the time, in monotonic seconds."""
         self.check_process()
 
         def act() -> T:
             now = monotonic()
             runner.touch(now)
-            return action(now)
+            return action(*arguments, now)
 
         return self._sockets.run(act)
 

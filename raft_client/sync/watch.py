@@ -113,7 +113,7 @@ class Watch:
 
     def _next(self) -> WatchItem | None:
         self._signal.ready = False
-        item = self._engine.use(self._runner, lambda now: self._watches.next_item(self._watch, now))
+        item = self._engine.use(self._runner, self._watches.next_item, self._watch)
         if item is None and self._watch.error is not None:
             raise self._watch.error
         return item

@@ -20,7 +20,14 @@ from raft_client.core.watch_events import Phase, Progress, Resumed, SnapshotEven
 from raft_client.errors import HistoryOutrunError, OutOfDateLogError, SubscriberOverflowError, TermMismatchError
 from raft_client.wire.key_changes import Previous
 from raft_client.wire.log_entry import Position
-from raft_client.wire.watch_messages import WATCH_TYPE, BeginWatch, decode_watch_request
+from raft_client.wire.watch_messages import (
+    WATCH_TYPE,
+    BeginWatch,
+    WatchEnded,
+    WatchProgress,
+    decode_watch_reply,
+    decode_watch_request,
+)
 
 
 @pytest.fixture(params=["served", "log"])
@@ -344,6 +351,44 @@ def test_what_the_leader_has_forgotten_is_read_from_the_log() -> None:
     cluster.write("k101")
     assert indexes(client, watch, 3) == list(range(1, 102))
     assert watch.phase is Phase.SERVED
+
+
+def test_progress_after_the_end_of_a_watch_is_not_that_watchs() -> None:
+    """What a leader says of all watches, after it has ended one that was too slow, hides nothing that this one lacks,
+    also if both come in together."""
+    cluster = ServedCluster(history_bytes=1_000)
+    client = WatchClient(cluster)
+    watch = client.watch(after=0)
+    cluster.write(*(f"k{n}" for n in range(1, 101)))
+    client.flush(url_of(1))  # the leader remembers the last of them only
+    client.time += 1.0
+    client.runners.tick(client.time)  # a sign of life
+    client.perform()
+    client.peer_works(url_of(1))
+    kinds = [type(decode_watch_reply(frames[1:])) for _, _, frames in client.to_client]
+    assert kinds == [WatchEnded, WatchProgress]
+    client.receive_one(len(kinds))
+    assert indexes(client, watch, 3) == list(range(1, 101))
+
+
+def test_a_watch_that_was_refused_is_not_taken_for_lost() -> None:
+    """A refusal that comes in with the answer to a sign of life is an answer: the watch is not begun once more."""
+    cluster = ServedCluster(history_bytes=1_000)
+    cluster.write(*(f"k{n}" for n in range(1, 101)))
+    client = WatchClient(cluster)
+    client.watch()
+    cluster.peers[url_of(1)].is_frozen = True
+    late = client.watch(after=0, settle=False)
+    client.time += 1.0
+    client.runners.tick(client.time)  # a sign of life
+    client.perform()
+    cluster.peers[url_of(1)].is_frozen = False
+    while client.peer_works(url_of(1)):
+        pass
+    client.receive_one(len(client.to_client))
+    assert late.phase is Phase.BEHIND
+    assert len(begins(client)) == 2
+    assert indexes(client, late, 3) == list(range(1, 101))
 
 
 def test_a_peer_that_started_anew_takes_no_old_session_for_its_own() -> None:

@@ -210,7 +210,9 @@ def begins_where_it_was_asked_to_at_first(patch: pytest.MonkeyPatch) -> None:
     """And not after the last event: with a new leader, what was told is told again or skipped."""
     init = ServedWatch.__init__
     patch.setattr(
-        ServedWatch, "__init__", lambda self, ident, wants, _after, call: init(self, ident, wants, None, call)
+        ServedWatch,
+        "__init__",
+        lambda self, ident, wants, _after, call, on_reply: init(self, ident, wants, None, call, on_reply),
     )
 
 

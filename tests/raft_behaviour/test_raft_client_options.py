@@ -181,7 +181,9 @@ async def test_the_limit_of_all_watches_is_a_setting(raft: RaftShell, peers: Scr
         assert (await watch.get(timeout=10)).index == 1
         while not watch.is_live:
             await watch.get(timeout=0.1)
-        await client.append_many(KeyValueCodec.set(f"{n}", bytes(100)) for n in range(40))
+        while watch.error is None:  # a reader that took all would keep up with broadcasts that come one by one
+            await client.append_many(KeyValueCodec.set(f"{n}", bytes(100)) for n in range(40))
+            await watch.get(timeout=10)
         with pytest.raises(SubscriberOverflowError, match="share of the 2000 bytes"):
             await take_all(watch)
 

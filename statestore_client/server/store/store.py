@@ -38,7 +38,6 @@ from statestore_client.errors import (
     RequestClockSkewError,
     ServerError,
 )
-from statestore_client.server.store.client_clocks import NOTED_AHEAD_MS, ClientClocks
 from statestore_client.server.store.durability import (
     KEEP_ALL,
     Fence,
@@ -63,6 +62,7 @@ from statestore_client.server.store.keyspace import (
 )
 from statestore_client.server.timer_heap import TimerHeap
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Scan, Set, VDel
+from statestore_client.wire.hot_value import hot_value
 from statestore_client.wire.protocol import Dialect
 from statestore_client.wire.replies import (
     COUNT_0,
@@ -115,6 +115,67 @@ def pass_fence(mark: HlcTimestamp | None, token: HlcTimestamp | None) -> HlcTime
     if token is not mark and token < mark:
         raise FencingTokenTooOldError
     return token
+
+
+# -- clocks of clients -------------------------------------------------------------------------------------------------
+#
+# How far the clocks of clients are ahead of the store's, as the timestamps of their requests tell.
+#
+# Only the future counts: a clock that is behind does no harm. And only a time that the store has given to nobody tells
+# of its sender's clock: clients go on from the versions that they hear, so one whose clock is right repeats the time of
+# another one's that is ahead.
+
+
+#: What is less is no news: requests are refused from a minute on.
+_NOTED_AHEAD_MS: Final = 10_000
+
+#: What was seen longer ago than twice this is forgotten.
+_SPAN_S: Final = 300.0
+
+#: Kept until they are taken.
+_MOST_NEWS: Final = 64
+
+
+@hot_value
+class ClockAhead:
+    """This client's clock was ahead of the store's by so much."""
+
+    client_id: str
+    ahead_ms: int
+
+
+class ClientClocks:
+    """``news`` is for whoever takes it: what was noted since.
+
+    Invariant: what :meth:`furthest_s` tells was seen within the last ``2 * _SPAN_S``, and all of the last ``_SPAN_S``
+    is in it.
+    """
+
+    __slots__ = ("_ahead_ms", "_former_ms", "_span_ends", "news")
+
+    def __init__(self) -> None:
+        self.news: list[ClockAhead] = []
+        self._ahead_ms = self._former_ms = 0
+        self._span_ends = -math.inf
+
+    def note(self, client_id: str, ahead_ms: int, now: float) -> None:
+        """``now`` in monotonic seconds."""
+        self._turn(now)
+        self._ahead_ms = max(self._ahead_ms, ahead_ms)
+        if len(self.news) < _MOST_NEWS:
+            self.news.append(ClockAhead(client_id, ahead_ms))
+
+    def furthest_s(self, now: float) -> float:
+        """Of all clients; 0 if none was noted."""
+        self._turn(now)
+        return max(self._ahead_ms, self._former_ms) / 1000
+
+    def _turn(self, now: float) -> None:
+        if now < self._span_ends:
+            return
+        self._former_ms = self._ahead_ms if now < self._span_ends + _SPAN_S else 0
+        self._ahead_ms = 0
+        self._span_ends = now + _SPAN_S
 
 
 # -- store -------------------------------------------------------------------------------------------------------------
@@ -395,7 +456,7 @@ class StateStore:
         if timestamp is None:
             if isinstance(command, Set):
                 raise MissingTimestampError
-        elif timestamp.wall_ms > local_ms + NOTED_AHEAD_MS:
+        elif timestamp.wall_ms > local_ms + _NOTED_AHEAD_MS:
             last = self._clock.last
             if timestamp.wall_ms > last.wall_ms:
                 self.clocks.note(request.client_id, timestamp.wall_ms - local_ms, request.now.monotonic)

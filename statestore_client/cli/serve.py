@@ -13,7 +13,7 @@ import logging
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 import click
@@ -28,9 +28,9 @@ from statestore_client.cli.host import host_of, host_options, run_host
 from statestore_client.cli.log_options import replica_of, replica_options
 from statestore_client.cli.options import nonempty_path
 from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.mqtt.packets.primitives import MAX_VARIABLE
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
+from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, JsonLines
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
@@ -50,10 +50,8 @@ if TYPE_CHECKING:
 
 _FILE: Final = click.Path(exists=True, dir_okay=False)
 _PORT: Final = click.IntRange(0, 65535)
-_COUNT: Final = click.IntRange(min=1)
 #: The size of a CONNECT with a short client identifier. Only tests of clients need so small a limit.
 _SHORTEST_LIMIT: Final = 20
-_FOR_EVER: Final = 0xFFFF_FFFF  # MQTT 5.0, 3.1.2.11.2
 
 
 def _host(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -73,42 +71,45 @@ def _origins(context: click.Context, parameter: click.Parameter, values: tuple[s
     return values
 
 
-#: Option, type, help, and the field of the limits that it sets.
-_BROKER_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
-    ("--max-packet-size", click.IntRange(_SHORTEST_LIMIT, MAX_VARIABLE), "Largest MQTT packet, bytes.", "packet_bytes"),
-    ("--max-connections", _COUNT, "Clients at the same time.", "connections"),
-    ("--max-connections-per-user", _COUNT, "Those of one user.", "connections_per_user"),
-    ("--max-connections-per-address", _COUNT, "Those from one address.", "connections_per_address"),
-    ("--max-bytes-per-second", _COUNT, "What one client may send; the rest is read later.", "received_bytes_per_s"),
-    ("--max-messages-per-second", _COUNT, "The same in messages.", "received_messages_per_s"),
-    ("--receive-maximum", click.IntRange(1, 65535), "QoS 2 messages from one client at a time.", "receive_maximum"),
-    ("--max-inflight", click.IntRange(1, 65535), "Unacknowledged messages to one client.", "in_flight"),
-    ("--max-inflight-bytes", _COUNT, "The same in bytes; one message always goes.", "in_flight_bytes"),
-    ("--max-queued-messages", _COUNT, "Messages that wait for one client.", "queued_messages"),
-    ("--max-queued-bytes", _COUNT, "The same in bytes.", "queued_bytes"),
-    ("--max-held-bytes", _COUNT, "The same of all clients together, with wills.", "held_bytes"),
+#: Option, its least number (or its type), help, and the field of the limits that it sets. The default is that of the
+#: field, and so is the largest number. The least one is not always: for "any number", which is 0 in a program, the
+#: option is left out.
+_Limits: TypeAlias = "tuple[tuple[str, int | click.ParamType[Any], str, str], ...]"
+_BROKER_LIMITS: Final[_Limits] = (
+    ("--max-packet-size", _SHORTEST_LIMIT, "Largest MQTT packet, bytes.", "packet_bytes"),
+    ("--max-connections", 1, "Clients at the same time.", "connections"),
+    ("--max-connections-per-user", 1, "Those of one user.", "connections_per_user"),
+    ("--max-connections-per-address", 1, "Those from one address.", "connections_per_address"),
+    ("--max-bytes-per-second", 1, "What one client may send; the rest is read later.", "received_bytes_per_s"),
+    ("--max-messages-per-second", 1, "The same in messages.", "received_messages_per_s"),
+    ("--receive-maximum", 1, "QoS 2 messages from one client at a time.", "receive_maximum"),
+    ("--max-inflight", 1, "Unacknowledged messages to one client.", "in_flight"),
+    ("--max-inflight-bytes", 1, "The same in bytes; one message always goes.", "in_flight_bytes"),
+    ("--max-queued-messages", 1, "Messages that wait for one client.", "queued_messages"),
+    ("--max-queued-bytes", 1, "The same in bytes.", "queued_bytes"),
+    ("--max-held-bytes", 1, "The same of all clients together, with wills.", "held_bytes"),
     ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
-    ("--max-sessions", _COUNT, "Sessions, of clients that are away as well.", "sessions"),
-    ("--max-sessions-per-user", _COUNT, "Those of one user.", "sessions_per_user"),
-    ("--max-session-expiry", click.IntRange(0, _FOR_EVER), "Seconds a client may be away.", "session_expiry_s"),
-    ("--max-subscriptions", _COUNT, "Subscriptions of one client.", "subscriptions_per_session"),
-    ("--max-retained-messages", _COUNT, "Retained messages.", "retained_messages"),
-    ("--max-retained-bytes", _COUNT, "The same in bytes.", "retained_bytes"),
-    ("--max-keep-alive", click.IntRange(0, 65535), "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
-    ("--max-qos", click.IntRange(0, 2), "Highest QoS that clients may use.", "maximum_qos"),
+    ("--max-sessions", 1, "Sessions, of clients that are away as well.", "sessions"),
+    ("--max-sessions-per-user", 1, "Those of one user.", "sessions_per_user"),
+    ("--max-session-expiry", 0, "Seconds a client may be away.", "session_expiry_s"),
+    ("--max-subscriptions", 1, "Subscriptions of one client.", "subscriptions_per_session"),
+    ("--max-retained-messages", 1, "Retained messages.", "retained_messages"),
+    ("--max-retained-bytes", 1, "The same in bytes.", "retained_bytes"),
+    ("--max-keep-alive", 0, "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
+    ("--max-qos", 0, "Highest QoS that clients may use.", "maximum_qos"),
     ("--sys-interval", Seconds(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
 )
-_STORE_LIMITS: Final[tuple[tuple[str, Any, str, str], ...]] = (
-    ("--max-keys", _COUNT, "Quota of the state store.", "max_keys"),
-    ("--max-bytes", _COUNT, "The same in bytes: keys, values and overhead.", "max_bytes"),
-    ("--max-keys-per-user", _COUNT, "Keys that one user wrote last.", "max_keys_per_user"),
-    ("--max-bytes-per-user", _COUNT, "The same in bytes.", "max_bytes_per_user"),
-    ("--max-observations", _COUNT, "Keys that are watched, each once for each client.", "max_observations"),
-    ("--max-observations-per-user", _COUNT, "Those of one user.", "max_observations_per_user"),
-    ("--max-observations-per-client", _COUNT, "Those of one client.", "max_observations_per_client"),
-    ("--max-observation-bytes-per-client", _COUNT, "Those of one client.", "max_observation_bytes_per_client"),
-    ("--max-observation-bytes", _COUNT, "Bytes of watched keys, and overhead.", "max_observation_bytes"),
-    ("--max-observation-bytes-per-user", _COUNT, "Those of one user.", "max_observation_bytes_per_user"),
+_STORE_LIMITS: Final[_Limits] = (
+    ("--max-keys", 1, "Quota of the state store.", "max_keys"),
+    ("--max-bytes", 1, "The same in bytes: keys, values and overhead.", "max_bytes"),
+    ("--max-keys-per-user", 1, "Keys that one user wrote last.", "max_keys_per_user"),
+    ("--max-bytes-per-user", 1, "The same in bytes.", "max_bytes_per_user"),
+    ("--max-observations", 1, "Keys that are watched, each once for each client.", "max_observations"),
+    ("--max-observations-per-user", 1, "Those of one user.", "max_observations_per_user"),
+    ("--max-observations-per-client", 1, "Those of one client.", "max_observations_per_client"),
+    ("--max-observation-bytes-per-client", 1, "Those of one client.", "max_observation_bytes_per_client"),
+    ("--max-observation-bytes", 1, "Bytes of watched keys, and overhead.", "max_observation_bytes"),
+    ("--max-observation-bytes-per-user", 1, "Those of one user.", "max_observation_bytes_per_user"),
 )
 #: What holds without these options, and what no number says that they take.
 _IN_WORDS: Final = {
@@ -217,7 +218,9 @@ def limit_options(command: Callable[..., int]) -> Callable[..., int]:
         for name, kind, text, field in reversed(table):
             words = _IN_WORDS.get(name)
             default = None if words else getattr(usual, field)
-            command = click.option(name, type=kind, default=default, show_default=words or True, help=text)(command)
+            check = getattr(attrs.fields(type(usual)), field).validator
+            taken = click.IntRange(kind, check.high) if isinstance(kind, int) else kind
+            command = click.option(name, type=taken, default=default, show_default=words or True, help=text)(command)
     return command
 
 
@@ -307,7 +310,7 @@ def store_limits_of(options: dict[str, Any]) -> StoreLimits:
     return attrs.evolve(StoreLimits(), **_given(_STORE_LIMITS, options))
 
 
-def _given(limits: tuple[tuple[str, Any, str, str], ...], options: dict[str, Any]) -> dict[str, Any]:
+def _given(limits: _Limits, options: dict[str, Any]) -> dict[str, Any]:
     values = {field: options[name.removeprefix("--").replace("-", "_")] for name, _, _, field in limits}
     return {field: value for field, value in values.items() if value is not None}
 
@@ -369,8 +372,9 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--site-key-ttl",
-        type=Seconds(min=2),
-        help="How long other sites have what this one has said after it died or was cut off. Default: 300.",
+        type=Seconds(min=LEAST_KEY_TTL_MS // 1000),
+        help="How long other sites have what this one has said after it died or was cut off. "
+        f"Default: {DEFAULT_KEY_TTL_MS // 1000}.",
     ),
     click.option(
         "--site-flood-rate",

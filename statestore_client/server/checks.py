@@ -90,9 +90,22 @@ def check_path(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a path, not {path!r}", argument=name)
 
 
-def number(low: int, high: int | None = None) -> Validator:
+class NumberCheck:
+    """See :func:`number`. The option that sets the field takes no more than ``high`` either."""
+
+    __slots__ = ("_low", "high")
+
+    def __init__(self, low: int, high: int | None) -> None:
+        self._low = low
+        self.high: int | None = high
+
+    def __call__(self, _instance: object, field: attrs.Attribute[Any], value: object) -> None:
+        check_number(field.name, value, self._low, self.high)
+
+
+def number(low: int, high: int | None = None) -> NumberCheck:
     """See :func:`check_number`."""
-    return lambda _instance, field, value: check_number(field.name, value, low, high)
+    return NumberCheck(low, high)
 
 
 def seconds(low: float = 0.0, high: float = LONGEST_S) -> Validator:

@@ -69,7 +69,7 @@ def export_keys(pattern: str, *, values_only: bool, settings: ConnectionSettings
     with open_client(settings) as store, progress_bar(has_count=False, shown=not stdout_is_terminal()) as bar:
         task = bar.add_task("exporting", total=None)
         lines = export_lines(_exported(store, name, values_only), name, values_only=values_only)
-        count = -1  # the first line is none of a key
+        count = -2  # the first line and the last one are none of a key
         while batch := list(islice(lines, _LINES)):
             write(shown(b"".join(batch), lines=True))
             count += len(batch)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from support.server_processes import ReplicatedServers
 from statestore_client import AsyncStateStoreClient, StateStoreClient
 from statestore_client.cli.entries import UNKNOWN, entries
 from statestore_client.cli.export_file import export_lines
+from statestore_client.server import EmbeddedServer
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.replies import KeyEntry
 
@@ -103,7 +106,7 @@ async def kill_active(servers: ReplicatedServers) -> None:
 
 
 async def began(*arguments: str | Path) -> asyncio.subprocess.Process:
-    """A command, with its output and errors."""
+    """A command, with its input, output and errors."""
     words = [str(each) for each in arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIO_")}
     return await asyncio.create_subprocess_exec(
@@ -111,7 +114,7 @@ async def began(*arguments: str | Path) -> asyncio.subprocess.Process:
         *words,
         "--timeout",
         "60",
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=environment,
@@ -177,6 +180,28 @@ async def test_transfers_that_are_killed_begin_again(
         lines = [json.loads(line) for line in out.splitlines()]
         assert lines[-1]["keys"] == len(KEYS)
         assert [line.get("fence") for line in lines[1:-1]] == [e.fence and str(e.fence) for e in KEYS]
+        piped = await began("import", "--url", url, "-")
+        told, complaint = await piped.communicate(out)
+        assert (piped.returncode, told) == (0, b"stored 4000 keys; 8000 unchanged; all are as in the file\n"), complaint
+
+
+def test_people_see_progress(statestore_server: EmbeddedServer, tmp_path: Path) -> None:
+    """On a terminal standard error shows how far an export and an import are; standard output has what it should."""
+    (tmp_path / "file").write_bytes(b"".join(export_lines(KEYS[:2000], b"*", values_only=False)))
+    for arguments, line in (("import", tmp_path / "file"), b"comparing"), (("export",), b"exporting, 2000 keys"):
+        terminal, inside = pty.openpty()
+        try:
+            command = [*STATESTORE, *arguments, "--url", statestore_server.url]
+            environment = {**os.environ, "TERM": "xterm"}
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=inside, env=environment) as process:
+                os.close(inside)
+                out, _ = process.communicate(timeout=60)
+            shown = os.read(terminal, 100_000)
+        finally:
+            os.close(terminal)
+        assert process.returncode == 0
+        assert line in shown
+        assert len(out.splitlines()) == (1 if "import" in arguments else 2002)
 
 
 def assert_all_are_there(url: str) -> None:

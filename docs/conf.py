@@ -97,6 +97,12 @@ nitpick_ignore_regex = [
         r"py:class",
         r"raft_client\.((aio|sync)\.engine\.Engine|core\.key_value_calls\..*|wire\.key_value_messages\.Page)",
     ),
+    # What a mirror is made with, by client.kv alone; and what a value of another type may be.
+    (
+        r"py:class",
+        r"raft_client\.(core\.mirrors\.(ChangeQueue|Mirror)|(aio|sync)\.primitives\.(ReadySignal|Whole)|(aio|sync)\.mirror\.D)",
+    ),
+    (r"py:class", r"Awaitable|ItemsView|KeysView|ValuesView"),
     # A tuple of Peer, and pathlib.Path.
     (r"py:class", r"Peers|Path"),
     # What only the server's own rooms handle.

@@ -12,6 +12,7 @@ from raft_client.errors import __all__ as _errors
 if TYPE_CHECKING:
     from raft_client.aio.client import AsyncRaftClient
     from raft_client.aio.key_values import AsyncKeyRange, AsyncKeyValues
+    from raft_client.aio.mirror import AsyncKeyMirror, AsyncMirrorChanges
     from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import Compare, KeyValueCodec, Transaction
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from raft_client.core.calls import ClusterConfig, LogInfo, TakenSnapshot
     from raft_client.core.entries_stream import SnapshotPolicy
     from raft_client.core.key_value_calls import KeyState, WriteOutcome
+    from raft_client.core.mirrors import MirrorEvent
     from raft_client.core.requests import ConnectionState, RequestStats
     from raft_client.core.selectors import Key, Prefix, Tree, Where
     from raft_client.core.stream_actions import Freshness, SubscriptionState
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
     from raft_client.sync.key_values import KeyRange, KeyValues
+    from raft_client.sync.mirror import KeyMirror, MirrorChanges
     from raft_client.sync.readers import Entries, Subscriber
     from raft_client.sync.watch import Watch
     from raft_client.wire.configuration import ConfigChange, Peer, decode_config
@@ -46,8 +49,10 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "AppendItem",
     "AsyncEntries",
+    "AsyncKeyMirror",
     "AsyncKeyRange",
     "AsyncKeyValues",
+    "AsyncMirrorChanges",
     "AsyncRaftClient",
     "AsyncSubscriber",
     "AsyncWatch",
@@ -63,12 +68,15 @@ __all__ = [
     "Freshness",
     "IdFreshness",
     "Key",
+    "KeyMirror",
     "KeyRange",
     "KeyState",
     "KeyValueCodec",
     "KeyValues",
     "LogEntry",
     "LogInfo",
+    "MirrorChanges",
+    "MirrorEvent",
     "Peer",
     "Position",
     "Prefix",
@@ -105,8 +113,10 @@ _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
     "AppendItem": "core.arguments",
     "AsyncEntries": "aio.readers",
+    "AsyncKeyMirror": "aio.mirror",
     "AsyncKeyRange": "aio.key_values",
     "AsyncKeyValues": "aio.key_values",
+    "AsyncMirrorChanges": "aio.mirror",
     "AsyncRaftClient": "aio.client",
     "AsyncSubscriber": "aio.readers",
     "AsyncWatch": "aio.watch",
@@ -122,12 +132,15 @@ _HOMES = {
     "Freshness": "core.stream_actions",
     "IdFreshness": "wire.request_id",
     "Key": "core.selectors",
+    "KeyMirror": "sync.mirror",
     "KeyRange": "sync.key_values",
     "KeyState": "core.key_value_calls",
     "KeyValueCodec": "codecs",
     "KeyValues": "sync.key_values",
     "LogEntry": "wire.log_entry",
     "LogInfo": "core.calls",
+    "MirrorChanges": "sync.mirror",
+    "MirrorEvent": "core.mirrors",
     "Peer": "wire.configuration",
     "Position": "wire.log_entry",
     "Prefix": "core.selectors",

@@ -38,7 +38,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
-    "raft_client": ("client", "key_values", "readers", "watch"),
+    "raft_client": ("client", "key_values", "mirror", "readers", "watch"),
     "statestore_client": ("client", "leases", "locks", "watch"),
     "statestore_client/kvstore": ("client",),
 }
@@ -64,11 +64,13 @@ NAMES: Final = {
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
     "AsyncGuardedStore": "GuardedStore",
+    "AsyncKeyMirror": "KeyMirror",
     "AsyncKeyRange": "KeyRange",
     "AsyncKeyValues": "KeyValues",
     "AsyncLease": "Lease",
     "AsyncLock": "Lock",
     "AsyncLockObservation": "LockObservation",
+    "AsyncMirrorChanges": "MirrorChanges",
     "AsyncRaftClient": "RaftClient",
     "AsyncSiteClient": "SiteClient",
     "AsyncSiteStream": "SiteStream",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
 from raft_client.aio.engine import Engine
-from raft_client.aio.primitives import OneReader
+from raft_client.aio.mirror import AsyncKeyMirror
+from raft_client.aio.primitives import OneReader, check_callback
 from raft_client.clocks import monotonic
 from raft_client.codecs import Changes, Compares, KeyValueCodec, transaction_of
 from raft_client.core import arguments, key_value_calls
 from raft_client.core.arguments import DEFAULT_TIMEOUT, Data, Id, Timeout
 from raft_client.core.calls import Append
+from raft_client.core.entries_stream import check_buffer
 from raft_client.core.key_value_calls import (
     AnyPeer,
     GetOutcome,
@@ -20,6 +22,8 @@ from raft_client.core.key_value_calls import (
     ReadPage,
     WriteOutcome,
 )
+from raft_client.core.mirrors import Mirror, MirrorEvent
+from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES
 from raft_client.errors import BusyError, OutOfDateLogError, RaftError, RequestTimeoutError, TransportError
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftSettings
@@ -87,6 +91,32 @@ class AsyncKeyValues:
             stale=stale,
         )
         return AsyncKeyRange(self, wanted, self._seconds(timeout))
+
+    def mirror(
+        self,
+        prefix: Data = b"",
+        *,
+        callback: Callable[[MirrorEvent], object] | None = None,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> AsyncKeyMirror:
+        """The keys that start with ``prefix`` as a mapping that is complete once it is entered, and follows changes.
+
+        It reads the keys at one position, within ``timeout``, and watches them from there: see :class:`KeyMirror`.
+        ``callback`` is called with each change after that, a :class:`MirrorEvent`, by a worker of its own: it may be
+        slow, may fail (that is logged) and may use the client. In the asyncio client it may be a coroutine function.
+        ``queue_bytes`` may wait for it, and for each reader of ``changes()``.
+        """
+        check_callback(callback)
+        return AsyncKeyMirror(
+            self._engine,
+            Mirror(self._settings.ident, key_value_calls.bytes_of(prefix, "a prefix")),
+            lambda call, seconds: self.ask_page(call, stale=False, seconds=seconds),
+            timeout=self._seconds(timeout),
+            retry_timeout=self._settings.request_timeout,
+            queue_bytes=check_buffer(queue_bytes),
+            callback=callback,
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

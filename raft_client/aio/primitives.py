@@ -97,6 +97,18 @@ class OneReader:
         self._is_held = False
 
 
+class Whole:
+    """Held while something is changed that nobody may see half changed; nothing waits meanwhile."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nobody else runs between two awaits."""
+
+    def __exit__(self, *_exception: object) -> None:
+        """As above."""
+
+
 class BatchWaiter(ReadySignal):
     """Many outcomes for one calling task, which is woken when there is room for more requests."""
 

@@ -27,7 +27,7 @@ from raft_client.core.calls import Call
 from raft_client.core.log_watches import LogWatches
 from raft_client.core.served_watch_calls import Greeting, ServedWatch, SessionCall, SessionReply
 from raft_client.core.stream_actions import Cancel, FollowUp, Submit
-from raft_client.core.watch_events import Phase, WatchState
+from raft_client.core.watch_events import Phase, Progress, WatchState
 from raft_client.core.watch_table import WatchTable
 from raft_client.errors import ProtocolError, RaftError
 from raft_client.wire.log_entry import Position
@@ -178,6 +178,8 @@ class ServedWatches:
                 continue
             if watch.phase is Phase.SERVED and position.index > watch.seen.index:
                 watch.seen = position
+                if watch.tells_progress and watch.idle:
+                    watch.push(Progress(watch.id, position), 0)
 
     def _watching(self, call: ServedWatch, reply: Watching) -> None:
         self._asked.pop(call, None)

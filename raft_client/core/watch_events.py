@@ -151,6 +151,7 @@ class WatchState:
     relist: bool
     connection_events: bool = False
     queue_bytes: int = DEFAULT_QUEUE_BYTES
+    tells_progress: bool = False  # at once, each time that the leader tells any
     #: The last value of each key, None of one that was deleted; None: they are not wanted.
     values: dict[bytes, bytes | None] | None = None
     #: Whether the values are of the whole log, so that a key without one never existed.

@@ -143,13 +143,15 @@ class Watches:
         previous: bool = False,
         connection_events: bool = False,
         queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        tells_progress: bool = False,
     ) -> WatchState:
         """Hand out what ``selector`` matches in the entries after ``after``; None: from the log's end on.
 
         When the entries after ``after`` were compacted the watch ends with HistoryOutrunError, or, with ``relist``,
         hands out the snapshot and goes on after it; with TermMismatchError when it is another log. ``previous`` keeps
-        the last value of every key that the selector looks at, ``connection_events`` hands out Suspended and Resumed.
-        Raises ClientClosedError, and InvalidArgumentError.
+        the last value of every key that the selector looks at, ``connection_events`` hands out Suspended and Resumed,
+        ``tells_progress`` hands out Progress as often as the leader tells of any. Raises ClientClosedError, and
+        InvalidArgumentError.
         """
         if self._closed:
             raise ClientClosedError
@@ -159,6 +161,7 @@ class Watches:
         watch = WatchState(
             next(self._ids), selector, start, overflow, relist, connection_events, check_buffer(queue_bytes)
         )
+        watch.tells_progress = tells_progress
         if previous:
             watch.values, watch.knows_all = {}, start is not None and start.index == 0
         self._table.watches[watch.id] = watch

@@ -2,7 +2,8 @@
 
 from raft_client.sync.client import RaftClient
 from raft_client.sync.key_values import KeyRange, KeyValues
+from raft_client.sync.mirror import KeyMirror, MirrorChanges
 from raft_client.sync.readers import Entries, Subscriber
 from raft_client.sync.watch import Watch
 
-__all__ = ["Entries", "KeyRange", "KeyValues", "RaftClient", "Subscriber", "Watch"]
+__all__ = ["Entries", "KeyMirror", "KeyRange", "KeyValues", "MirrorChanges", "RaftClient", "Subscriber", "Watch"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from raft_client.clocks import monotonic
@@ -11,6 +11,7 @@ from raft_client.codecs import Changes, Compares, KeyValueCodec, transaction_of
 from raft_client.core import arguments, key_value_calls
 from raft_client.core.arguments import DEFAULT_TIMEOUT, Data, Id, Timeout
 from raft_client.core.calls import Append
+from raft_client.core.entries_stream import check_buffer
 from raft_client.core.key_value_calls import (
     AnyPeer,
     GetOutcome,
@@ -19,11 +20,14 @@ from raft_client.core.key_value_calls import (
     ReadPage,
     WriteOutcome,
 )
+from raft_client.core.mirrors import Mirror, MirrorEvent
+from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES
 from raft_client.errors import BusyError, OutOfDateLogError, RaftError, RequestTimeoutError, TransportError
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftSettings
 from raft_client.sync.engine import Engine
-from raft_client.sync.primitives import OneReader
+from raft_client.sync.mirror import KeyMirror
+from raft_client.sync.primitives import OneReader, check_callback
 from raft_client.wire.key_value_messages import Page
 from raft_client.wire.log_entry import Position
 from raft_client.wire.request_id import RequestId
@@ -88,6 +92,32 @@ class KeyValues:
             stale=stale,
         )
         return KeyRange(self, wanted, self._seconds(timeout))
+
+    def mirror(
+        self,
+        prefix: Data = b"",
+        *,
+        callback: Callable[[MirrorEvent], object] | None = None,
+        queue_bytes: int = DEFAULT_QUEUE_BYTES,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> KeyMirror:
+        """The keys that start with ``prefix`` as a mapping that is complete once it is entered, and follows changes.
+
+        It reads the keys at one position, within ``timeout``, and watches them from there: see :class:`KeyMirror`.
+        ``callback`` is called with each change after that, a :class:`MirrorEvent`, by a worker of its own: it may be
+        slow, may fail (that is logged) and may use the client. In the asyncio client it may be a coroutine function.
+        ``queue_bytes`` may wait for it, and for each reader of ``changes()``.
+        """
+        check_callback(callback)
+        return KeyMirror(
+            self._engine,
+            Mirror(self._settings.ident, key_value_calls.bytes_of(prefix, "a prefix")),
+            lambda call, seconds: self.ask_page(call, stale=False, seconds=seconds),
+            timeout=self._seconds(timeout),
+            retry_timeout=self._settings.request_timeout,
+            queue_bytes=check_buffer(queue_bytes),
+            callback=callback,
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

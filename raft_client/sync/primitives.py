@@ -9,6 +9,7 @@ Invariant: an outcome may be handed in again, if an exception came in the middle
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from raft_client import thread_locks
+from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.errors import BusyError, RaftError
@@ -52,6 +54,13 @@ class ReadySignal:
         """Say that there is something, and wake the thread."""
         self.ready = True
         self.wake()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until ``ready``, at most for this many seconds: for what another thread of the client does."""
+        self.prepare_sleep()
+        deadline = math.inf if timeout is None else monotonic() + timeout
+        while not self.ready and (left := deadline - monotonic()) > 0.0:
+            self.sleep(left)
 
     def sleep(self, timeout: float | None) -> None:
         """Sleep until somebody wakes this thread, or has since it last slept, or time is over; perhaps less."""
@@ -111,6 +120,12 @@ class OneReader(Within):
     def __init__(self) -> None:
         text = "another thread reads here at this moment; give each reader one of its own"
         super().__init__(Mutex(), 0.0, lambda: BusyError(text))
+
+
+class Whole(Mutex):
+    """Held while something is changed that nobody may see half changed; nothing waits meanwhile."""
+
+    __slots__ = ()
 
 
 _PENDING: Final = object()

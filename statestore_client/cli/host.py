@@ -12,6 +12,8 @@ from click.core import ParameterSource
 from raft_client._common.command_line import AddressError, option_group, print_line
 from raft_client._common.process import handle_signals
 from raft_client._common.standard_streams import OutputError
+from statestore_client.cli.log_options import replica_of
+from statestore_client.cli.options import is_not_to_be_had
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.settings import ConnectionSettings
@@ -32,7 +34,8 @@ SESSION_EXPIRY_S: Final = 3600.0
 _OF_HOSTS: Final = frozenset(
     {
         "broker", "broker_id_property", "data", "persist", "dialect", "max_packet_size", "metrics_host",
-        "metrics_port", "verbose", "log_json",
+        "metrics_port", "verbose", "log_json", "log", "cluster", "cluster_bind", "id", "log_cluster",
+        "log_curve_keys", "log_settings", "internal", "internal_address", "await_import", "cluster_key_file",
     }
 )  # fmt: skip
 
@@ -71,9 +74,8 @@ def host_of(
         is_given = context.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
         if is_given and name not in _OF_HOSTS and name not in limit_options:
             option = f"--{name.replace('_', '-')}"
-            if name in ("log", "cluster"):
-                raise click.UsageError(f"{option} and --broker do not go together yet: a hosted store is alone")
             raise click.UsageError(f"{option} is of a broker, and with --broker clients come to another one")
+    log = replica_of(options, data)
     given: dict[str, Any] = {} if options["max_packet_size"] is None else {"packet_bytes": options["max_packet_size"]}
     try:
         settings = ConnectionSettings.from_url(options["broker"])
@@ -87,8 +89,9 @@ def host_of(
             id_property=options["broker_id_property"],
             dialect=Dialect(dialect),
             store_limits=limits,
-            data=data,
+            data=data if log is None else None,
             persist=persist or "all",
+            log=log,
             metrics_host=options["metrics_host"],
             metrics_port=options["metrics_port"],
             **given,
@@ -105,6 +108,12 @@ async def run_host(store: HostedStore) -> None:
         await store.start()
     except OSError as error:
         raise AddressError(f"cannot listen: {error.strerror or error}") from error
+    except SettingsError as error:
+        raise (AddressError if is_not_to_be_had(error) else click.UsageError)(str(error)) from error
+    pages = [] if store.metrics_url is None else [f"figures at {store.metrics_url}"]
+    if store.replication is not None:
+        _print(f"listening for servers on {store.replication.url}", *pages)
+        pages = []
     loop = asyncio.get_running_loop()
     ready, failing, stopping = (
         asyncio.ensure_future(each()) for each in (store.wait_until_ready, store.wait_for_failure, stop.wait)
@@ -113,10 +122,7 @@ async def run_host(store: HostedStore) -> None:
         try:
             await asyncio.wait((ready, failing, stopping), return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                with contextlib.suppress(OutputError):  # a closed pipe does not end the store
-                    print_line(f"hosting the state store on {store.url}")
-                    if store.metrics_url is not None:
-                        print_line(f"figures at {store.metrics_url}")
+                _print(f"hosting the state store on {store.url}", *pages)
             await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in (ready, failing, stopping):
@@ -124,3 +130,9 @@ async def run_host(store: HostedStore) -> None:
             await store.stop()
     if store.failure is not None:
         raise store.failure
+
+
+def _print(*lines: str) -> None:
+    with contextlib.suppress(OutputError):  # a closed pipe does not end the store
+        for line in lines:
+            print_line(line)

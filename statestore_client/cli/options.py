@@ -6,9 +6,11 @@ The options that say which broker stand after a command, or before it.
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,25 @@ if TYPE_CHECKING:
     from statestore_client.wire.hlc import HlcTimestamp
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+#: Another process has the address, this machine has not, or this user may not.
+_NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
+
+
+def is_not_to_be_had(error: BaseException | None) -> bool:
+    """Whether it is an address, now, that an endpoint, sites or the own peer of a log cannot have. Names, too, may be
+    unknown for a while, when a machine starts.
+    """
+    while error is not None:
+        if isinstance(error, socket.gaierror):
+            return error.errno == socket.EAI_AGAIN
+        if getattr(error, "errno", None) in _NOT_TO_BE_HAD:
+            return True
+        error = error.__cause__
+    return False
+
 
 # -- values ------------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -26,7 +24,7 @@ from raft_client._common.process import handle_signals, raise_file_limit
 from raft_client._common.standard_streams import OutputError
 from statestore_client.cli.host import host_of, host_options, run_host
 from statestore_client.cli.log_options import replica_of, replica_options
-from statestore_client.cli.options import nonempty_path
+from statestore_client.cli.options import is_not_to_be_had, nonempty_path
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
@@ -241,8 +239,10 @@ def data_option(command: Callable[..., int]) -> Callable[..., int]:
     )(command)
 
 
-def check_persist(data: str | None, words: tuple[str, ...]) -> None:
-    """Raises click's UsageError for words without a directory, and for what is not a pattern."""
+def check_persist(data: str | None, words: tuple[str, ...], *, has_log: bool) -> None:
+    """Raises click's UsageError for words without a directory of its own, and for what is not a pattern."""
+    if words and has_log:
+        raise click.UsageError("--persist is of a server that is alone: servers of a log keep all keys")
     if words and data is None:
         raise click.UsageError("--persist says which keys are kept in --data DIR; give both")
     try:
@@ -449,9 +449,6 @@ def _is_local(url: str) -> bool:
 #: would be longer than the commit itself.
 _SWITCH_S: Final = 0.0005
 
-#: Another process has the address, this machine has not, or this user may not.
-_NOT_TO_BE_HAD: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES})
-
 
 @click.command("serve")
 @option_group(*_ENDPOINTS)
@@ -496,9 +493,7 @@ def serve(
     check_anonymous(options)
     raise_file_limit()
     log = replica_of(options, data)
-    if log is not None and persist:
-        raise click.UsageError("--persist is of a server that is alone: servers of a log keep all keys")
-    check_persist(data, persist)
+    check_persist(data, persist, has_log=log is not None)
     server = Server(
         ServerSettings(
             endpoints=endpoints_of(options),
@@ -525,10 +520,11 @@ def serve(
 def _host_store(options: dict[str, Any], *, dialect: str, data: str | None, persist: tuple[str, ...]) -> int:
     from statestore_client.server.runtime.host.hosted_store import HostedStore  # most servers are brokers
 
-    check_persist(data, persist)
+    has_log = options["log"] is not None or options["cluster"] is not None
+    check_persist(data, persist, has_log=has_log)
     names = [name.removeprefix("--").replace("-", "_") for name, *_ in _STORE_LIMITS]
     settings = host_of(options, store_limits_of(options), names, dialect=dialect, data=data, persist=persist)
-    if data is not None:
+    if data is not None or has_log:
         sys.setswitchinterval(_SWITCH_S)
     event_loops.run(run_host(HostedStore(settings)))
     return exits.DONE
@@ -550,19 +546,6 @@ def _cannot_listen(server: Server, error: OSError) -> str:
     return f"cannot listen{address}: {text}"
 
 
-def _is_not_to_be_had(error: BaseException | None) -> bool:
-    """Whether it is an address, now, that an endpoint, sites or the own peer of a log cannot have. Names, too, may be
-    unknown for a while, when a machine starts.
-    """
-    while error is not None:
-        if isinstance(error, socket.gaierror):
-            return error.errno == socket.EAI_AGAIN
-        if getattr(error, "errno", None) in _NOT_TO_BE_HAD:
-            return True
-        error = error.__cause__
-    return False
-
-
 async def _serve(server: Server) -> None:
     stop = asyncio.Event()
     handle_signals({"SIGTERM": stop.set, "SIGINT": stop.set, "SIGHUP": server.reload})
@@ -577,9 +560,9 @@ async def _serve(server: Server) -> None:
         await starting
     except OSError as error:
         text = _cannot_listen(server, error)
-        raise (AddressError if _is_not_to_be_had(error) else click.UsageError)(text) from error
+        raise (AddressError if is_not_to_be_had(error) else click.UsageError)(text) from error
     except SettingsError as error:
-        raise (AddressError if _is_not_to_be_had(error) else click.UsageError)(str(error)) from error
+        raise (AddressError if is_not_to_be_had(error) else click.UsageError)(str(error)) from error
     with contextlib.suppress(OutputError):  # nobody reads it; the server still runs
         for url in server.urls:
             print_line(f"listening on {url}")

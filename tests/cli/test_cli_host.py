@@ -14,8 +14,12 @@ from statestore_client.cli.serve import serve
         (["--port", "1884"], "--port is of a broker"),
         (["--max-connections", "3"], "--max-connections is of a broker"),
         (["--acl-file", __file__], "--acl-file is of a broker"),
-        (["--cluster", "a=x,b=y,c=z"], "--cluster and --broker do not go together yet"),
         (["--persist", "none"], "--persist"),
+        (["--persist", "none", "--cluster", "a=x,b=y,c=z"], "--persist is of a server that is alone"),
+        (["--cluster", "a=x,b=y,c=z"], "--cluster needs --id NAME"),
+        (["--cluster", "a=x,b=y,c=z", "--id", "a"], "--cluster needs --data DIR"),
+        (["--log", "tcp://x:1", "--id", "a", "--data", "d"], "leave out --data"),
+        (["--id", "a"], "--id needs --log URLS or --cluster NODES"),
     ],
 )
 def test_options_of_a_broker_are_refused(options: list[str], why: str) -> None:

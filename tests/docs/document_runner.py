@@ -80,7 +80,7 @@ EXEMPT: Final = (
     r"export ZMQRAFT_(URL|CURVE_PEER_KEYS)='?tcp://10\.0\.0\.1:8047\S*",
     r"zmqraft config --curve-secret-key-file dashboard\.key_secret",
     r"statestore serve( --port \d+)? --site \w+ --site-listen \S+( --curve-keys \S+)?( --peer \S+)?( &)?",
-    r"statestore serve --broker \S+( --data \S+)?",
+    r"statestore serve --broker \S+( --cluster \S+ --id \w+)?( --data \S+)?( --cluster-key-file \S+)?",
     r"export (STATESTORE_SITE_URL|ROME)=tcp://127\.0\.0\.1:730[12]",
 )
 

@@ -149,6 +149,12 @@ class Broker:
         return self._state.usage
 
     @property
+    def state_bytes(self) -> int:
+        """Roughly, what its rows come to."""
+        usage = self.usage
+        return usage.held_bytes + usage.retained_bytes
+
+    @property
     def shares(self) -> tuple[Shares, ...]:
         """Whose connections and sessions there are; to be looked at only."""
         return self._state.connection_quotas.shares, self._state.sessions.shares

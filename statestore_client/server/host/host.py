@@ -205,6 +205,11 @@ class Host:
         """None."""
         return iter(())
 
+    @property
+    def state_bytes(self) -> int:
+        """So there are none."""
+        return 0
+
     def connected(self, now: Instant, *, session_present: bool, receive_maximum: int) -> None:
         """A connection stands, on which the broker takes ``receive_maximum`` messages at a time."""
         self._connection += 1

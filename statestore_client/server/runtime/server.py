@@ -72,7 +72,7 @@ class Server:
         settings = self._settings = settings or ServerSettings()
         self._endpoints = settings.endpoints
         self._endpoints.check(has_tls=settings.tls is not None)
-        self.replication: ReplicatedServer | None = None if settings.log is None else _lives(settings.log, self)
+        self.replication: ReplicatedServer[Broker] | None = None if settings.log is None else _lives(settings.log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
         # Keys and names that are made of it must not repeat from one process to the next, or be guessed.
         self._random = random or SystemRandom()
@@ -386,7 +386,7 @@ class Server:
             self._disk.close()
 
 
-def _lives(log: ReplicaSettings, server: Server) -> ReplicatedServer:
+def _lives(log: ReplicaSettings, server: Server) -> ReplicatedServer[Broker]:
     # The client of the log takes a while to import, and most servers do without.
     from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 

@@ -223,7 +223,8 @@ def _rules(_settings: object, field: attrs.Attribute[Any], value: object) -> Non
     check_kind(field.name, value, str, os.PathLike, AccessRules, wanted="a path or AccessRules")
 
 
-def _log(_settings: object, field: attrs.Attribute[Any], value: object) -> None:
+def replica_settings(_settings: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Of a field that has ReplicaSettings or None."""
     if value is not None:  # the client of the log takes a while to import, and most servers do without
         from statestore_client.server.runtime.replication.settings import ReplicaSettings
 
@@ -255,7 +256,7 @@ class ServerSettings:
     data: str | os.PathLike[str] | None = attrs.field(default=None, validator=path)
     persist: str | Collection[str] = "all"
     site: SiteEndpoints | None = attrs.field(default=None, validator=kind(SiteEndpoints))
-    log: ReplicaSettings | None = attrs.field(default=None, validator=_log)
+    log: ReplicaSettings | None = attrs.field(default=None, validator=replica_settings)
     monitor_actions: bool = attrs.field(default=False, validator=flag)
     #: What ``persist`` says.
     persistence: Persistence = attrs.field(init=False)

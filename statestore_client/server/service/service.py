@@ -421,11 +421,18 @@ class StateStoreService:
         self._responses.settle()
         self._store.go_on(storage, timeline)
 
-    def _name_store(self) -> None:
-        """Answers say which store this is, and that is another one after each start if what is written does not survive
-        them all.
+    @property
+    def store_id(self) -> str:
+        """The name of the store, in its answers; empty where the dialect has no place for it. It is another one after
+        each start if what is written does not survive them all.
         """
-        store_id = self._tokens.store_id if self._keeps_all else self._life_id
+        if self._dialect is not _SERVICE:
+            return ""
+        return self._tokens.store_id if self._keeps_all else self._life_id
+
+    def _name_store(self) -> None:
+        """Answers say which store this is."""
+        store_id = self.store_id
         # The document knows __ts alone; the official SDKs insist on the status and the version of the protocol.
         self._status: UserProperties = (*_STATUS_OK, (STORE_ID, store_id)) if self._dialect is _SERVICE else ()
         # By message expiry: that of a client's requests is always the same.

@@ -1,7 +1,8 @@
 """Is there a store on this broker already? Asked before a host subscribes: two stores would both carry out requests.
 
 A request is published as a client does, under another client identifier, and whoever answers it within a second is a
-store. A host of before that was killed, or that stands still, answers nothing, and is replaced.
+store. A host of before that was killed, or that stands still, answers nothing, and is replaced. Of hosts that share a
+log the active one answers the others: by the name of its store they know that it is theirs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from statestore_client.mqtt.packets.types import Publish, PublishProperties, Rea
 from statestore_client.mqtt.service_connection import ServiceConnector, ServiceDriver
 from statestore_client.wire.commands import Get
 from statestore_client.wire.messages import Closed, Connected, Published, Subscribed
-from statestore_client.wire.protocol import COMMAND_TOPIC, QOS, SOURCE_ID, response_topic
+from statestore_client.wire.protocol import COMMAND_TOPIC, QOS, SOURCE_ID, STORE_ID, response_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from statestore_client.mqtt.driver import AioDriver
     from statestore_client.settings import ConnectionSettings
@@ -30,9 +31,13 @@ _ANSWER_S: Final = 1.0
 _PACKET_BYTES: Final = 65_536
 
 
-async def has_store(settings: ConnectionSettings, client_id: str, correlation_data: bytes) -> bool | Closed:
-    """Whether a store answers on the broker, or why the broker cannot be asked. ``client_id`` is the host's own."""
-    look = _Look(f"{client_id}-look", correlation_data)
+async def has_store(
+    settings: ConnectionSettings, name: str, correlation_data: bytes, is_own: Callable[[str], bool]
+) -> bool | Closed:
+    """Whether another store answers on the broker, or why the broker cannot be asked. ``name`` is the host's own;
+    ``is_own`` knows its store by the name that is in the answer.
+    """
+    look = _Look(f"{name}-look", correlation_data, is_own)
     short = settings.evolve(client_id=None, session_expiry=0)
     connector = ServiceConnector(short, client_id=look.client_id, maximum_packet_size=_PACKET_BYTES)
     look.driver = driver = connector.open(clean_start=True, on_events=look.on_events)
@@ -50,6 +55,7 @@ async def has_store(settings: ConnectionSettings, client_id: str, correlation_da
 class _Look:
     client_id: str
     correlation_data: bytes
+    is_own: Callable[[str], bool]
     found: asyncio.Future[bool | Closed] = attrs.field(
         init=False, factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -65,7 +71,7 @@ class _Look:
             elif isinstance(event, Published) and event.reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
                 self._end(is_there=False)
             elif isinstance(event, Publish):
-                self._end(is_there=event.properties.correlation_data == self.correlation_data)
+                self._end(is_there=self._is_other_store(event.properties))
             elif isinstance(event, Closed) and not self.found.done():
                 self.found.set_result(event)
         driver.flush()
@@ -80,6 +86,10 @@ class _Look:
         if self.driver is not None:
             self.driver.publish_packet(1, Publish(COMMAND_TOPIC, Get(b"?").encode(), QOS, properties=properties))
         self.timer = asyncio.get_running_loop().call_later(_ANSWER_S, lambda: self._end(is_there=False))
+
+    def _is_other_store(self, answer: PublishProperties) -> bool:
+        store_id = next((value for name, value in answer.user_properties if name == STORE_ID), "")
+        return answer.correlation_data == self.correlation_data and not self.is_own(store_id)
 
     def _end(self, *, is_there: bool) -> None:
         if not self.found.done():

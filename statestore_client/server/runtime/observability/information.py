@@ -66,18 +66,22 @@ def information(
 
 
 def server_information(
-    settings: ServerSettings, replication: ReplicatedServer | None, urls: Collection[str], uptime_s: float
+    settings: ServerSettings, replication: ReplicatedServer[Any] | None, urls: Collection[str], uptime_s: float
 ) -> dict[str, Any]:
     """Of a server with a broker of its own, alone or with others."""
     if replication is None:
         kind, role, log, directory = "in memory" if settings.data is None else "durable", "alone", None, settings.data
     else:
-        status = replication.commands.status()
-        kind, role = "replicated", replication.role.value
-        log = {name: status[name] for name in _OF_LOG}
+        kind, role, log = "replicated", replication.role.value, log_information(replication)
         peer = None if settings.log is None else settings.log.peer
         directory = None if peer is None else peer.data
     return information(settings, kind=kind, role=role, directory=directory, urls=urls, uptime_s=uptime_s, log=log)
+
+
+def log_information(replication: ReplicatedServer[Any]) -> dict[str, Any]:
+    """What it is among those of its log."""
+    status = replication.commands.status()
+    return {name: status[name] for name in _OF_LOG}
 
 
 def _settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:

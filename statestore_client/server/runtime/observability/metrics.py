@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from raft_client._common.http_server import HttpRequest
+    from statestore_client.server.broker import Broker
     from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.sites import SiteBridge, SitePeering
@@ -72,7 +73,7 @@ class Metrics:
     version: Callable[[], str]
     site: Callable[[], SitePeering | None]
     bridge: Callable[[], SiteBridge | None]
-    replication: ReplicatedServer | None = None
+    replication: ReplicatedServer[Broker] | None = None
     tls: TlsFiles | None = None
 
     def render(self) -> bytes:
@@ -85,7 +86,7 @@ class Metrics:
                 *self._quotas(),
                 *self._site(),
                 *self._bridge(),
-                *self._log(),
+                *([] if self.replication is None else log_figures(self.replication)),
                 *self._tls(),
                 *process_figures(),
                 "",
@@ -208,31 +209,6 @@ class Metrics:
             "site_bridge_unexported_keys", "Chosen keys that do not cross, by what does not fit.", refused
         )
 
-    def _log(self) -> Iterable[str]:
-        """Nothing for a server that shares no log."""
-        lives = self.replication
-        if lives is None:
-            return
-        roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
-        yield from metric("log_role", "What this server is among those of its log.", roles)
-        active = lives.active[1]
-        label = {f'id="{_quoted(active)}"': 1} if active else {}
-        yield from metric("log_active", "The server that is active, as far as this one knows.", label)
-        for name, text, value in (
-            ("epoch", "How often another server has become the active one.", lives.epoch),
-            ("index", "Of the last entry that was read.", lives.index),
-            ("silence_seconds", "How long clients have waited for the log to answer.", lives.silent_s),
-            ("leaderless_seconds", "How long the log has had no leader; 0 up to 1.5.", lives.leaderless_s),
-            ("clock_ahead_seconds", "Of this server's wall clock against the active one's.", lives.skew.ahead_s),
-            (
-                "passed_on_clients",
-                "Clients here that another server serves, or that wait.",
-                lives.router.proxied,
-            ),
-            ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
-        ):
-            yield from metric(f"log_{name}", text, value)
-
     def _tls(self) -> Iterable[str]:
         """Nothing for a server without TLS, or whose context the program has made."""
         if self.tls is not None and self.tls.ends:
@@ -261,6 +237,29 @@ def store_figures(service: StateStoreService, now: float) -> Iterable[str]:
         yield from metric(f"store_{group}_total", _STORE_HELP[group], values, kind="counter")
     for name in ("notifications", "bad_requests", "kicked", "redelivered"):
         yield from metric(f"store_{name}_total", _STORE_HELP[name], counters.get(name, 0), kind="counter")
+
+
+def log_figures(lives: ReplicatedServer[Any]) -> Iterable[str]:
+    """Of a server that shares a log."""
+    roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
+    yield from metric("log_role", "What this server is among those of its log.", roles)
+    active = lives.active[1]
+    label = {f'id="{_quoted(active)}"': 1} if active else {}
+    yield from metric("log_active", "The server that is active, as far as this one knows.", label)
+    for name, text, value in (
+        ("epoch", "How often another server has become the active one.", lives.epoch),
+        ("index", "Of the last entry that was read.", lives.index),
+        ("silence_seconds", "How long clients have waited for the log to answer.", lives.silent_s),
+        ("leaderless_seconds", "How long the log has had no leader; 0 up to 1.5.", lives.leaderless_s),
+        ("clock_ahead_seconds", "Of this server's wall clock against the active one's.", lives.skew.ahead_s),
+        (
+            "passed_on_clients",
+            "Clients here that another server serves, or that wait.",
+            lives.router.proxied,
+        ),
+        ("listening_servers", "Other servers that listen whether this one lives.", len(lives.listeners)),
+    ):
+        yield from metric(f"log_{name}", text, value)
 
 
 def _quoted(label: str) -> str:

@@ -32,8 +32,7 @@ from statestore_client.server.runtime.transport.sockets import set_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from statestore_client.server.runtime.broker_driver import BrokerDriver
-    from statestore_client.server.runtime.replication.internal import ClusterSecret
+    from statestore_client.server.runtime.replication.internal import ClusterSecret, Sockets
     from statestore_client.server.runtime.transport.peers import Peer
 
 # -- refusal -----------------------------------------------------------------------------------------------------------
@@ -351,18 +350,18 @@ class ClientRouter:
         self._clients: dict[ProxiedClient, None] = {}  # in the order of their arrival
         self._to_place: dict[ProxiedClient, None] = {}  # those of them for whom something has changed
         self._is_queued = False  # for another turn of that
-        self._driver: BrokerDriver | None = None
+        self._driver: Sockets | None = None
         self._is_open = False
         self._address: str | None = None
         self._obstacle = ""  # why nobody can be active
         self.is_closing: bool = False
 
-    def bind(self, driver: BrokerDriver) -> None:
+    def bind(self, driver: Sockets) -> None:
         """It counts the sockets."""
         self._driver = driver
 
     @property
-    def driver(self) -> BrokerDriver:
+    def driver(self) -> Sockets:
         if self._driver is None:
             raise RuntimeError("the router does not belong to a server yet")
         return self._driver

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable
 
-    from statestore_client.server.runtime.broker_driver import BrokerDriver
+    from statestore_client.server.runtime.fairness import RoundRobin
+    from statestore_client.server.runtime.observability.logs import RefusalLog
+    from statestore_client.server.runtime.transport.peers import Peers
 
 _SALT: Final = b"statestore internal 2"
 #: It is the same in each server and each of its lives: made from the secret alone.
@@ -455,11 +457,23 @@ _HELLO_S: Final = 2.0
 _MOST_STRANGERS: Final = 256
 
 
+class Sockets(Protocol):
+    """All that this server has: the driver of a broker, or a hosted store, which has those of other servers only."""
+
+    peers: Peers
+    turns: RoundRobin
+    refusals: RefusalLog
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+
 class Router(Protocol):
     """Takes clients that another server passes on: the :mod:`.client_router`, which stands on this module."""
 
     @property
-    def driver(self) -> BrokerDriver:
+    def driver(self) -> Sockets:
         """Of the broker that they come to."""
 
     def protocol(self, scheme: str) -> asyncio.Protocol | None:

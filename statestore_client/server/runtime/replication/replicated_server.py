@@ -7,7 +7,7 @@ import logging
 import secrets
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ReplicatedLogError, StateStoreError
@@ -20,20 +20,18 @@ from statestore_client.server.journal import Journal
 from statestore_client.server.runtime.clock import ElapsedClock
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, log_event
 from statestore_client.server.runtime.replication.client_router import ClientRouter
-from statestore_client.server.runtime.replication.internal import ClusterSecret, InternalListener
+from statestore_client.server.runtime.replication.internal import ClusterSecret, InternalListener, Sockets
 from statestore_client.server.runtime.replication.liveness import HeartbeatListener, HeartbeatThread
 from statestore_client.server.runtime.replication.log_link import LogLink
 from statestore_client.server.runtime.replication.own_peer import LogPeers, OwnPeer
 from statestore_client.server.runtime.replication.replica import LogReplica
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
-from statestore_client.server.runtime.storage.standby import Standby
+from statestore_client.server.runtime.storage.standby import Machine, Standby
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from statestore_client.server.broker import Broker
     from statestore_client.server.journal import Timeline, WriteBatch
-    from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.storage.standby import StateRows
     from statestore_client.server.service.service import StateStoreService
@@ -50,13 +48,41 @@ _LEADERLESS: Final = "the replicated log has no leader"
 _log_change = partial(log_event, logger=CLUSTER_LOGGER)
 
 
-class ReplicatedServerOwner(Protocol):
-    """The server around it, which has the broker and the sockets."""
+class ReplicatedMachine(Machine, Protocol):
+    """Stands between the store and its clients: a broker, or the host of a store on another one."""
 
-    def build_state(self, journal: Journal | None) -> tuple[StateStoreService, Broker]:
+    @property
+    def state_bytes(self) -> int:
+        """Roughly, what its rows come to."""
+
+
+M = TypeVar("M", bound=ReplicatedMachine)
+M_contra = TypeVar("M_contra", bound=ReplicatedMachine, contravariant=True)
+
+
+class ReplicatedDriver(Sockets, Protocol[M_contra]):
+    """Between the network and the machine."""
+
+    def __len__(self) -> int:
+        """How many clients are connected."""
+
+    def replace_broker(self, broker: M_contra, group_commit: GroupCommit | None = None) -> None:
+        """Go on with another machine, which knows nobody."""
+
+    def dismiss(self, reason: str, *, awaits: bool = False) -> None:
+        """End all connections; what waits to be said never is. ``awaits``: this server goes on."""
+
+    def flush(self) -> None:
+        """Say what may be said."""
+
+
+class ReplicatedServerOwner(Protocol[M]):
+    """The server around it, which has the machine and the sockets."""
+
+    def build_state(self, journal: Journal | None) -> tuple[StateStoreService, M]:
         """Empty ones, which write into the journal."""
 
-    def on_active(self, service: StateStoreService, broker: Broker) -> None:
+    def on_active(self, service: StateStoreService, broker: M) -> None:
         """This server is active, with these."""
 
     def on_inactive(self) -> None:
@@ -66,10 +92,10 @@ class ReplicatedServerOwner(Protocol):
         """The owner of the server is to stop it."""
 
 
-class ReplicatedServer:
+class ReplicatedServer(Generic[M]):
     """Of one replicated server. Belongs to the event loop."""
 
-    def __init__(self, settings: ReplicaSettings, owner: ReplicatedServerOwner) -> None:
+    def __init__(self, settings: ReplicaSettings, owner: ReplicatedServerOwner[M]) -> None:
         self._settings = settings
         self._owner = owner
         #: What the machines go by. It is put right when this server takes over.
@@ -93,11 +119,11 @@ class ReplicatedServer:
         self.peer: OwnPeer | None = (
             None if settings.peer is None else OwnPeer(settings.peer, settings.cluster, self.failed)
         )
-        self._driver: BrokerDriver | None = None
+        self._driver: ReplicatedDriver[M] | None = None
         self._url = ""
         self._replica: LogReplica | None = None
         self._journal = Journal()
-        self._machines: tuple[StateStoreService, Broker] | None = None  # of this life
+        self._machines: tuple[StateStoreService, M] | None = None  # of this life
         self._standby: Standby | None = None
         self._rows: StateRows | None = None
         self._wants_snapshot = False
@@ -111,7 +137,7 @@ class ReplicatedServer:
         self._failure: StateStoreError | None = None
         self._is_over = False
 
-    async def open(self, driver: BrokerDriver) -> None:
+    async def open(self, driver: ReplicatedDriver[M]) -> None:
         """Let the others in, and begin to follow. Raises OSError, and what the own peer raises."""
         settings = self._settings
         if self.peer is not None:
@@ -216,6 +242,19 @@ class ReplicatedServer:
         """Whether it is active, and known to be."""
         return self._replica is not None and self._replica.holds_lease(self._replica.sent())
 
+    def confirm_lease(self) -> bool:
+        """The same. If that is not known, the log is asked, and the driver is called when it has answered."""
+        replica = self._replica
+        if replica is None or self.holds_lease:
+            return replica is not None
+        replica.renew_lease(replica.sent())
+        return False
+
+    @property
+    def store_id(self) -> str:
+        """The name of the store that is in the log, as far as it is read."""
+        return "" if self._machines is None else self._machines[0].store_id
+
     def promote(self) -> bool:
         """Be the active server, whatever the present one does. Returns False if this one is not ready, or active."""
         return self._replica is not None and self._replica.promote()
@@ -277,7 +316,7 @@ class ReplicatedServer:
         if self._machines is None:
             return 0
         service, broker = self._machines
-        return service.usage.bytes + broker.usage.held_bytes + broker.usage.retained_bytes
+        return service.usage.bytes + broker.state_bytes
 
     def _begin_snapshot(self) -> None:
         """Now, or as soon as no batch is on its way."""
@@ -496,7 +535,7 @@ _NO_LEADER: Final = (
 class OperatorCommands:
     """Each is carried out, or answered with the reason why not."""
 
-    def __init__(self, lives: ReplicatedServer) -> None:
+    def __init__(self, lives: ReplicatedServer[Any]) -> None:
         self._lives = lives
         self._actions: dict[str, Callable[[str], Awaitable[str]]] = {
             "promote": self._promote,

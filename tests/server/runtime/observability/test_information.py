@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import attrs
+import pytest
 
+from statestore_client.errors import InvalidArgumentError
 from statestore_client.server import AccessRules, BrokerLimits, ReplicaSettings
 from statestore_client.server.runtime.host.hosted_store import HostedStore
 from statestore_client.server.runtime.host.settings import HostSettings
@@ -68,3 +70,19 @@ def test_a_hosted_store(tmp_path: Path) -> None:
     assert (found["kind"], found["directory"], found["urls"]) == ("hosted", str(tmp_path), ["mqtt://broker:1883"])
     assert found["settings"]["connection.username"] == "store"
     assert "hunter2" not in json.dumps(found)
+
+
+def test_a_hosted_store_with_others(tmp_path: Path) -> None:
+    """It says what it is among those of its log, and where its part of that is."""
+    nodes = "a=127.0.0.1:8047,b=127.0.0.1:8050,c=127.0.0.1:8053"
+    log = ReplicaSettings.in_cluster(nodes, id="a", data=tmp_path)
+    found = HostedStore(HostSettings(connection=ConnectionSettings(host="broker"), log=log))._information()
+    assert (found["kind"], found["role"], found["directory"]) == ("hosted", "standby", str(tmp_path))
+    assert found["log"]["id"] == "a"
+
+
+def test_a_hosted_store_has_its_data_in_one_place(tmp_path: Path) -> None:
+    """In the log or in a directory."""
+    log = ReplicaSettings(log=("tcp://127.0.0.1:8047",), id="a")
+    with pytest.raises(InvalidArgumentError, match="everything is in the log"):
+        HostSettings(connection=ConnectionSettings(host="broker"), log=log, data=tmp_path)

@@ -153,7 +153,7 @@ def _reference(
 
 #: Made by the clients; how does not matter to others.
 _NOT_FOR_CALLERS = re.compile(
-    r"statestore_client\.(Async)?(Election|GuardedStore|Lease|Lock|LockObservation|Watch)"
+    r"statestore_client\.(Async)?(Election|GuardedStore|LeaseStore|Lease|Lock|LockObservation|Watch)"
     r"|raft_client\.(Async)?(Entries|Subscriber|Watch)"
 )
 

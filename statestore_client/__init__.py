@@ -8,19 +8,19 @@ from statestore_client.errors import __all__ as _errors
 
 if TYPE_CHECKING:
     from statestore_client.aio.acquisition import Acquisition
-    from statestore_client.aio.client import AsyncGuardedStore, AsyncStateStoreClient
-    from statestore_client.aio.leases import AsyncLease
+    from statestore_client.aio.client import AsyncStateStoreClient
+    from statestore_client.aio.leases import AsyncGuardedStore, AsyncLease, AsyncLeaseStore
     from statestore_client.aio.locks import AsyncElection, AsyncLock, AsyncLockObservation
     from statestore_client.aio.watch import AsyncWatch
     from statestore_client.core.actions import ConnectionState, EventKind, WatchEvent
     from statestore_client.core.arguments import DEFAULT_TIMEOUT, SetItem
-    from statestore_client.core.leases import KEEP
+    from statestore_client.core.edits import KEEP
     from statestore_client.core.locks import LockState
     from statestore_client.core.request_table import ExchangeStats
     from statestore_client.core.results import DeleteResult, Item, SetResult
     from statestore_client.settings import ClientOptions, ConnectionOptions, ConnectionSettings, SharedOptions
-    from statestore_client.sync.client import GuardedStore, StateStoreClient
-    from statestore_client.sync.leases import Lease
+    from statestore_client.sync.client import StateStoreClient
+    from statestore_client.sync.leases import GuardedStore, Lease, LeaseStore
     from statestore_client.sync.locks import Election, Lock, LockObservation
     from statestore_client.sync.watch import Watch
     from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
@@ -33,6 +33,7 @@ __all__ = [
     "AsyncElection",
     "AsyncGuardedStore",
     "AsyncLease",
+    "AsyncLeaseStore",
     "AsyncLock",
     "AsyncLockObservation",
     "AsyncStateStoreClient",
@@ -51,6 +52,7 @@ __all__ = [
     "Instant",
     "Item",
     "Lease",
+    "LeaseStore",
     "Lock",
     "LockObservation",
     "LockState",
@@ -66,11 +68,12 @@ __all__ += _errors
 #: Everything but the errors loads when it is first used: Spark starts many short-lived processes that need very little.
 _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
-    "KEEP": "core.leases",
+    "KEEP": "core.edits",
     "Acquisition": "aio.acquisition",
     "AsyncElection": "aio.locks",
-    "AsyncGuardedStore": "aio.client",
+    "AsyncGuardedStore": "aio.leases",
     "AsyncLease": "aio.leases",
+    "AsyncLeaseStore": "aio.leases",
     "AsyncLock": "aio.locks",
     "AsyncLockObservation": "aio.locks",
     "AsyncStateStoreClient": "aio.client",
@@ -83,12 +86,13 @@ _HOMES = {
     "Election": "sync.locks",
     "EventKind": "core.actions",
     "ExchangeStats": "core.request_table",
-    "GuardedStore": "sync.client",
+    "GuardedStore": "sync.leases",
     "HlcTimestamp": "wire.hlc",
     "HybridLogicalClock": "wire.hlc",
     "Instant": "wire.instant",
     "Item": "core.results",
     "Lease": "sync.leases",
+    "LeaseStore": "sync.leases",
     "Lock": "sync.locks",
     "LockObservation": "sync.locks",
     "LockState": "core.locks",

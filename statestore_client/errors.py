@@ -38,7 +38,8 @@
     │   └── CounterOverflowError
     ├── LockError
     │   ├── LockNotAcquiredError (TimeoutError)
-    │   └── LeaseLostError                     somebody else may hold the lock now
+    │   ├── LeaseLostError                     somebody else may hold the lock now
+    │   └── KeyChangedError                    what was read under a lock is not there any more: read it again
     ├── WatchOverflowError                     a watch fell behind its bounded queue
     ├── NotMergedError                         a site of the KvStore did not take an entry
     ├── TooManyKeysError                       more keys have the prefix than the watch on it may watch
@@ -64,8 +65,8 @@ __all__ = [
     "BatchError", "BusyError", "CallbackReplacedError", "ClockDriftError", "ClosedError", "ConnectRefusedError",
     "ConnectionLostError", "CounterOverflowError", "DataDamagedError", "DataDirectoryError", "DataFormatError",
     "DataInUseError", "EmptyKeyError", "FencingError", "FencingTokenClockSkewError", "FencingTokenRequiredError",
-    "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "LeaseLostError", "LockError",
-    "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NoStateStoreError",
+    "FencingTokenTooOldError", "ForkedClientError", "InvalidArgumentError", "KeyChangedError", "LeaseLostError",
+    "LockError", "LockNotAcquiredError", "MalformedTimestampError", "MissingTimestampError", "NoStateStoreError",
     "NotAuthorizedError", "NotMergedError", "PacketError", "PickleRefusedError", "QuotaExceededError",
     "RemoteProtocolError", "ReplicatedLogError", "RequestClockSkewError", "RequestSyntaxError", "RequestTimeoutError",
     "Resp3Error", "ServerError", "SessionLostError", "SettingsError", "StateStoreError", "StoreReplacedError",
@@ -401,6 +402,17 @@ class LockNotAcquiredError(LockError, TimeoutError):
 
 class LeaseLostError(LockError):
     """The lease can no longer be proven to be ours. Stop the guarded work; another holder may have started."""
+
+
+class KeyChangedError(LockError):
+    """What was read under a lock is not there any more; nothing was written. Read ``key`` again, and decide anew.
+
+    A key that was missing is there now: an earlier holder's write came late, or somebody writes without the lock. Or a
+    key changed again and again between a read and its claim, which only a writer without the lock brings about."""
+
+    def __init__(self, message: str = "", *, key: bytes = b"") -> None:
+        super().__init__(message)
+        self.key: bytes = key
 
 
 class WatchOverflowError(StateStoreError):

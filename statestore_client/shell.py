@@ -177,6 +177,11 @@ class BaseEngine:
         return self._requests.stats
 
     @property
+    def url(self) -> str:
+        """Where the client connects to."""
+        return self._settings.url
+
+    @property
     def store_id(self) -> str | None:
         """The store that answered last; None if it does not say which it is."""
         return self._requests.store_id

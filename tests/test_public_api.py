@@ -150,7 +150,7 @@ async def test_what_clients_make_can_be_imported(shell: Shell, server: EmbeddedS
     async with shell.client(server.url) as store:
         lock, election = store.lock("job"), store.election("leader")
         lease = await lock.acquire()
-        made = [lock, election, lease, lock.observe(), store.watch("key"), store.guarded(lease)]
+        made = [lock, election, lease, lock.observe(), store.watch("key"), store.guarded(lease), lease.store]
         for each in (getattr(m, "target", m) for m in made):
             assert getattr(statestore_client, type(each).__name__) is type(each)
         assert isinstance(store.stats, statestore_client.ExchangeStats)

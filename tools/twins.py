@@ -39,7 +39,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
     "raft_client": ("client", "key_values", "mirror", "readers", "watch"),
-    "statestore_client": ("client", "leases", "locks", "watch"),
+    "statestore_client": ("client", "leases", "locks", "steps", "watch"),
     "statestore_client/kvstore": ("client",),
 }
 
@@ -68,6 +68,7 @@ NAMES: Final = {
     "AsyncKeyRange": "KeyRange",
     "AsyncKeyValues": "KeyValues",
     "AsyncLease": "Lease",
+    "AsyncLeaseStore": "LeaseStore",
     "AsyncLock": "Lock",
     "AsyncLockObservation": "LockObservation",
     "AsyncMirrorChanges": "MirrorChanges",

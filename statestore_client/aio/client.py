@@ -1,18 +1,15 @@
-"""The asyncio client.
-
-With it comes the store whose writes carry a lease's fencing token.
-"""
+"""The asyncio client."""
 
 from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, cast
 
 from statestore_client.aio.engine import Engine, Link
-from statestore_client.aio.leases import AsyncLease
+from statestore_client.aio.leases import AsyncGuardedStore, AsyncLease
 from statestore_client.aio.locks import AsyncElection, AsyncLock
 from statestore_client.aio.primitives import check_callback
 from statestore_client.aio.watch import AsyncWatch
@@ -21,32 +18,24 @@ from statestore_client.core import arguments
 from statestore_client.core.actions import ConnectionState, ErrorClasses, StateListener, WatchEvent, WatchOptions
 from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
-    BatchCommands,
     Bytes,
     ConditionName,
     SetItem,
     Timeout,
     Token,
-    check_batch,
     check_error_classes,
     check_function,
 )
 from statestore_client.core.event_queue import Overflow
-from statestore_client.core.leases import check_after
 from statestore_client.core.request_table import ExchangeStats
 from statestore_client.core.results import DeleteResult, Item, KeyPage, SetResult
 from statestore_client.errors import (
-    BatchError,
     ConnectionLostError,
-    InvalidArgumentError,
     PickleRefusedError,
-    TransportError,
 )
 from statestore_client.mqtt.connectors import aio_connector, share_aio
 from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
-from statestore_client.wire.commands import Command
-from statestore_client.wire.hlc import HlcTimestamp
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_driver import PahoClient
@@ -433,7 +422,7 @@ class AsyncStateStoreClient:
     def guarded(self, lease: AsyncLease) -> AsyncGuardedStore:
         """This store with the fencing token of ``lease`` on every write, and closed once the lease has ended."""
         arguments.check_kind("a store is guarded by", lease, AsyncLease)
-        return AsyncGuardedStore(self, lease)
+        return AsyncGuardedStore(self._engine, lease)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -448,127 +437,3 @@ def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: 
     check_function("clock", clock)
     if open_socket is not None:
         check_function("open_socket", open_socket)
-
-
-_T = TypeVar("_T")
-
-
-class AsyncGuardedStore:
-    """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
-
-    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
-    raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
-    sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
-    read after the loss is what the lease is to prevent.
-    """
-
-    def __init__(self, store: AsyncStateStoreClient, lease: AsyncLease) -> None:
-        self._store = store
-        self._engine = store._engine  # noqa: SLF001 - of the same module
-        self._lease = lease
-
-    @property
-    def lease(self) -> AsyncLease:
-        """The lease that guards it."""
-        return self._lease
-
-    async def set(
-        self,
-        key: Bytes,
-        value: Bytes,
-        *,
-        condition: ConditionName | None = None,
-        expected: Bytes | None = None,
-        expiry: float | None = None,
-        persist: bool = False,
-        timeout: Timeout = DEFAULT_TIMEOUT,
-    ) -> SetResult:
-        """As :meth:`StateStoreClient.set`, with the lease's token."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        command = arguments.set_command(key, value, condition, expiry, expected, persist)
-        return cast("SetResult", await self._call(command, wait, token))
-
-    async def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
-        """As :meth:`StateStoreClient.get`."""
-        wait = self._limit(timeout)
-        return cast("Item | None", await self._call(arguments.get_command(key), wait))
-
-    async def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
-        """As :meth:`StateStoreClient.delete`, with the lease's token."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        return cast("DeleteResult", await self._call(arguments.delete_command(key), wait, token))
-
-    async def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
-        """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        return cast("DeleteResult", await self._call(arguments.vdelete_command(key, value), wait, token))
-
-    async def set_many(
-        self,
-        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
-        *,
-        expiry: float | None = None,
-        persist: bool = False,
-        timeout: Timeout = DEFAULT_TIMEOUT,
-    ) -> list[SetResult]:
-        """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        commands = arguments.set_commands(self._while_held(pairs), expiry, persist)
-        return cast("list[SetResult]", await self._call_many(commands, wait, token))
-
-    async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
-        """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
-        wait = self._limit(timeout)
-        commands = arguments.get_commands(self._while_held(keys))
-        return cast("list[Item | None]", await self._call_many(commands, wait))
-
-    async def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
-        """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        commands = arguments.delete_commands(self._while_held(keys))
-        return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
-
-    async def vdelete_many(
-        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
-    ) -> list[DeleteResult]:
-        """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
-        wait, token = self._limit(timeout), self._lease.fencing_token
-        commands = arguments.vdelete_commands(self._while_held(pairs))
-        return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self._store.settings.url} under {self._lease!r}>"
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _limit(self, timeout: Timeout) -> float:
-        """The seconds that a request may take, or that are left of the lease. Raises once it is over."""
-        self._lease.check()
-        limit, remaining = self._engine.seconds(timeout), max(0.001, self._lease.remaining)
-        return remaining if limit is None else min(limit, remaining)
-
-    async def _call(self, command: Command, timeout: float, token: HlcTimestamp | None = None) -> object:
-        try:
-            return await self._engine.call(command, timeout, token)
-        except TransportError as error:
-            check_after(error, self._lease)
-            raise
-
-    async def _call_many(
-        self, commands: BatchCommands, timeout: float, token: HlcTimestamp | None = None
-    ) -> list[object]:
-        try:
-            return await self._engine.call_many(commands, timeout, token)
-        except (TransportError, BatchError) as error:
-            check_after(error, self._lease)
-            raise
-
-    def _while_held(self, items: Iterable[_T]) -> Iterator[_T]:
-        return self._checked(check_batch(items))
-
-    def _checked(self, items: Iterable[_T]) -> Iterator[_T]:
-        for item in items:
-            self._lease.check()
-            if isinstance(item, SetItem) and item.fencing_token is not None:
-                raise InvalidArgumentError("an item of a guarded store has the lease's fencing token, not its own")
-            yield item

@@ -11,15 +11,16 @@ from typing import Final, NoReturn, Self
 
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.engine import Engine
-from statestore_client.aio.leases import AsyncLease, elapsed, run_steps
+from statestore_client.aio.leases import AsyncLease
 from statestore_client.aio.primitives import ExclusiveUse, Mutex
+from statestore_client.aio.steps import elapsed, run_steps
 from statestore_client.aio.watch import AsyncWatch
 from statestore_client.clocks import monotonic
 from statestore_client.core import locks
 from statestore_client.core.actions import WatchOptions
 from statestore_client.core.arguments import Bytes, check_function, check_timeout, check_wait, set_command
+from statestore_client.core.edits import KEEP, Change, Edit, edit
 from statestore_client.core.event_queue import WatchTerms
-from statestore_client.core.leases import KEEP, Change, Edit, edit
 from statestore_client.core.locks import ElectionTerms, Grant, HolderView, LockState, LockTerms
 from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
@@ -192,12 +193,13 @@ class AsyncLock:
         """Change ``key`` under the lock; returns what is there afterwards, None when there is no such key.
 
         ``change`` gets the present value, or None, and returns the new one, None to delete the key, or ``Lock.KEEP``.
-        The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. When it is
-        lost before anything was written, all begins anew: ``change`` may be called several times. Edits by one object
+        The lock is acquired for that, in up to ``timeout`` seconds, unless this object holds it already. What is to be
+        changed is claimed first, as by :attr:`Lease.store`. When the lock is lost before anything was written, or the
+        key changes before it is claimed, all begins anew: ``change`` may be called several times. Edits by one object
         follow one another. ``persist`` marks the new value as in :meth:`StateStoreClient.set`. From then on the key
         takes no write without a fencing token: change it by ``edit``. Raises what :meth:`acquire` raises,
-        :class:`InvalidArgumentError` for the key of the lock itself, and :class:`FencingTokenTooOldError` when the key
-        has a newer token, of another lock.
+        :class:`InvalidArgumentError` for the key of the lock itself, :class:`FencingTokenTooOldError` when the key has
+        a newer token, of another lock, and :class:`KeyChangedError` when it changes again and again.
         """
         check_function("change", change)
         command = set_command(key, b"", None, expiry, persist=persist)

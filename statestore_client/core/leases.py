@@ -7,33 +7,23 @@ to somebody else in between.
 Invariant: ``lost`` is called no later than ``valid_until``, which is before the server can grant the lock to another.
 Invariant: the first reason of an end counts, and an ended lease is never valid again.
 Invariant: a listener is called once for a loss, and never for a release.
-
-To edit a key under a lock is to read it, to decide, and to write with the fencing token.
-
-Invariant: what is written was made from the value that was there, as far as all writers hold the lock. A writer that
-lost it is refused by the fence as soon as its successor has written the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from enum import Enum
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
-import attrs
-
-from statestore_client.core.arguments import refuse_awaitable, value_bytes
 from statestore_client.core.locks import Grant, LockTerms, pause_before_retry, set_result
-from statestore_client.core.results import Item, is_another_store
+from statestore_client.core.results import is_another_store
 from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, Step
 from statestore_client.errors import (
     BatchError,
-    FencingTokenTooOldError,
     LeaseLostError,
     TransportError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Command, Del, Get, Set
+from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HlcTimestamp
 
 LossListener = Callable[[LeaseLostError], object]
@@ -225,66 +215,7 @@ def check_after(error: TransportError | BatchError, lease: LeaseView) -> None:
         raise lost from error
 
 
-class Keep(Enum):
-    """The type of :data:`KEEP`."""
-
-    KEEP = "keep"
-
-    def __repr__(self) -> str:
-        return "KEEP"
-
-
-#: What a change returns to leave the key as it is.
-KEEP: Final = Keep.KEEP
-
-#: Gets the present value (None: there is no such key), returns the new one, None to delete the key, or KEEP.
-Change: TypeAlias = Callable[[bytes | None], bytes | str | Literal[Keep.KEEP] | None]
-
-
-@attrs.frozen
-class Edit:
-    """What is to be changed, and how. ``timeout`` (seconds) is for each request."""
-
-    key: bytes
-    change: Change
-    expiry_ms: int | None
-    timeout: float
-    persist: bool = False
-
-
-def edit(terms: LockTerms, lease: LeaseView, work: Edit) -> Generator[Step, Answer, Item | None]:
-    """Edit once, under ``lease``. Returns the item as it is afterwards; None when there is none.
-
-    Raises :class:`LeaseLostError` when the lease is lost before the write was sent or answered.
-    """
-    token = lease.fencing_token
-    try:
-        return (yield from _edit(lease, work, token))
-    except FencingTokenTooOldError:
-        # A newer token of this very lease may guard the key: one from next_token(), with which it was written before. A
-        # fresh one is newer than that. If it is refused too, another lock guards the key, and repeating is no use.
-        token = yield from next_token(terms, lease, work.timeout)
-        return (yield from _edit(lease, work, token))
-
-
-def _edit(lease: LeaseView, work: Edit, token: HlcTimestamp) -> Generator[Step, Answer, Item | None]:
-    answer = yield from _guarded(lease, Get(work.key), work.timeout, None)
-    item: Item | None = answer.value
-    wanted = work.change(None if item is None else item.value)
-    refuse_awaitable("change", wanted)
-    if wanted is KEEP:
-        return item
-    if wanted is None:
-        if item is not None:
-            yield from _guarded(lease, Del(work.key), work.timeout, token)
-        return None
-    value = value_bytes(wanted)
-    write = Set(work.key, value, None, work.expiry_ms, None, work.persist)
-    answer = yield from _guarded(lease, write, work.timeout, token)
-    return Item(value, set_result(answer).version)
-
-
-def _guarded(
+def guarded(
     lease: LeaseView, command: Command, timeout: float, token: HlcTimestamp | None
 ) -> Generator[Step, Answer, Answer]:
     """Send a command that waits no longer than the lease lasts: later it might overwrite the next holder's work."""

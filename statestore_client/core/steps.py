@@ -1,7 +1,7 @@
 """The vocabulary of multi-step work: a generator yields steps, a shell takes them and sends the answers back.
 
 Work that both shells do alike (acquire a lock, renew it, edit a key under it) is written once, as such a generator.
-Each shell has one small driver for it: ``sync.leases`` and ``aio.leases``.
+Each shell has one small driver for it: ``sync.steps`` and ``aio.steps``.
 
 Times are seconds on a clock that only grows and goes on while the machine sleeps.
 """

@@ -1,148 +1,59 @@
 # Generated from statestore_client/aio/leases.py by tools/twins.py. Edit that, and run "make twins".
-"""A held lock: what it is good for, until when, and the workers that renew it and watch the clock.
-
-:func:`run_steps` runs the generators of steps from ``core``, for leases and for the locks that they are of.
-"""
+"""A held lock: what it is good for, until when; the workers that renew it and watch the clock; the store under it."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import logging
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Final, NoReturn, Self, TypeVar, cast
 
 from statestore_client.clocks import monotonic
-from statestore_client.core.actions import WatchEvent, WatchOptions
-from statestore_client.core.arguments import check_timeout
-from statestore_client.core.event_queue import WatchTerms
-from statestore_client.core.leases import LeaseState, keep_renewed, next_token, watch_expiry
+from statestore_client.core.arguments import (
+    DEFAULT_TIMEOUT,
+    BatchCommands,
+    Bytes,
+    ConditionName,
+    SetItem,
+    Timeout,
+    check_batch,
+    check_timeout,
+    delete_command,
+    delete_commands,
+    get_command,
+    get_commands,
+    raise_failures,
+    set_command,
+    set_commands,
+    vdelete_command,
+    vdelete_commands,
+)
+from statestore_client.core.edits import BatchReads, BatchWrites, Claims, read
+from statestore_client.core.leases import LeaseState, check_after, keep_renewed, next_token, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms, release
-from statestore_client.core.steps import Answer, Invoke, Pause, SendUnawaited, StartWatch, Step, Steps, WaitForChange
-from statestore_client.errors import ClosedError, ForkedClientError, LeaseLostError, PickleRefusedError, StateStoreError
+from statestore_client.core.results import DeleteResult, Item, SetResult
+from statestore_client.core.steps import Steps
+from statestore_client.errors import (
+    BatchError,
+    ForkedClientError,
+    InvalidArgumentError,
+    LeaseLostError,
+    PickleRefusedError,
+    StateStoreError,
+    TransportError,
+)
 from statestore_client.reports import warn_unclosed
 from statestore_client.sync.engine import Engine
-from statestore_client.sync.primitives import Flag, Guard, Worker, check_callback, pause
-from statestore_client.sync.watch import Watch
-from statestore_client.wire.commands import Command
+from statestore_client.sync.primitives import Flag, Guard, Worker, check_callback
+from statestore_client.sync.steps import elapsed, run_steps
+from statestore_client.wire.commands import Command, Set
 from statestore_client.wire.hlc import HlcTimestamp
 
-#: How long (seconds) to wait for the answer to what is sent in passing, and how long it may take to leave.
-_POST_S: Final = 0.05
-_POST_LASTS_S: Final = 10.0
-#: Seconds for an answer, where less is left.
-_AT_LEAST_S: Final = 0.001
-#: A waiter for a lock has to know whether it still hears of it.
-_WATCH: Final = WatchOptions(connection_events=True)
-#: Linux has it. Elsewhere, the monotonic clock must do.
-_SLEEPLESS_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-def elapsed() -> float:
-    """Seconds on a clock that goes on while the machine sleeps, as the server's does. Linux's monotonic one stops."""
-    return monotonic() if _SLEEPLESS_CLOCK is None else time.clock_gettime(_SLEEPLESS_CLOCK)
-
-
-def run_steps(steps: Steps, engine: Engine, *, stop: Flag | None = None) -> Any:
-    """Run ``steps`` to their end and return their result; raises what they raise.
-
-    When ``stop`` is set they end before the next step, or in the middle of a pause, and :class:`ClosedError` is raised.
-    What they only post is sent all the same: it gives back what came too late.
-    """
-    runner = _Runner(engine, stop)
-    try:
-        step = next(steps)
-        while True:
-            started = elapsed()
-            try:
-                value = runner.take(step)
-            except StateStoreError as error:
-                if stop is not None and stop.is_set():
-                    raise
-                step = steps.throw(error)
-            else:
-                step = steps.send(Answer(value, started, elapsed()))
-    except StopIteration as end:
-        return end.value
-    except BaseException:
-        runner.take_back()
-        raise
-    finally:
-        runner.close()
-
-
-class _Runner:
-    """Does one step after the other; owns the watch that the steps may have opened."""
-
-    def __init__(self, engine: Engine, stop: Flag | None) -> None:
-        self._engine = engine
-        self._stop = stop
-        self._watch: Watch | None = None
-        self._undo: Command | None = None  # of a command that may have been applied, nobody can tell
-
-    def take(self, step: Step) -> Any:
-        if isinstance(step, SendUnawaited):
-            return self._post(step.command)
-        if self._stop is not None and self._stop.is_set():
-            raise ClosedError("stopped")
-        match step:
-            case Invoke():
-                return self._invoke(step)
-            case Pause(seconds=seconds, before_retry=before_retry):
-                if before_retry:
-                    self._engine.check_open()
-                return self._pause(seconds)
-            case StartWatch(key=key, timeout=timeout):
-                watch = Watch(self._engine, WatchTerms(key, _WATCH, limit=16), timeout=timeout)
-                watch.start()
-                self._watch = watch
-                return None
-            case WaitForChange(seconds=seconds):
-                return self._wait_for_change(seconds)
-
-    def _invoke(self, step: Invoke) -> Any:
-        undo, self._undo = self._undo, step.undo or self._undo
-        try:
-            result = self._engine.call(
-                step.command, max(_AT_LEAST_S, step.timeout), step.fencing_token, lasting=step.lasting
-            )
-        except StateStoreError as error:
-            if not error.may_have_been_applied:
-                self._undo = undo
-            raise
-        if step.undo is not None:
-            self._undo = None  # the answer to the last of several attempts speaks for all
-        return result
-
-    def _post(self, command: Command) -> None:
-        with contextlib.suppress(StateStoreError):
-            self._engine.post(command, patience=_POST_S, timeout=_POST_LASTS_S)
-
-    def take_back(self) -> None:
-        """The steps failed: undo what may have been done."""
-        if self._undo is not None:
-            self._post(self._undo)
-
-    def _pause(self, seconds: float) -> None:
-        if self._stop is None:
-            pause(seconds)
-        elif self._stop.wait_for(seconds):
-            raise ClosedError("stopped")
-
-    def _wait_for_change(self, seconds: float) -> WatchEvent | None:
-        if self._watch is None:
-            self._pause(seconds)
-            return None
-        return self._watch.get(timeout=seconds)
-
-    def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-
+_T = TypeVar("_T")
 
 logger: logging.Logger = logging.getLogger("statestore_client")
 
@@ -175,6 +86,7 @@ class Lease:
         #: Set at the end, whatever it is: the lease can no longer be relied upon, or was released.
         self.ended: Flag = Flag()
         self.fencing_token: HlcTimestamp = grant.fencing_token
+        self._claims = Claims(terms.key)  # of what was read and written through its store
         #: The store that granted it; None where the server does not say which it is.
         self.store_id: str | None = grant.store_id
         self._state = LeaseState(grant.valid_until, self.ended, renew=renew)  # on the clock of elapsed()
@@ -230,6 +142,11 @@ class Lease:
             reason = self._state.on_lost(callback)
         if reason is not None:
             self._notify(callback, reason)
+
+    @property
+    def store(self) -> LeaseStore:
+        """The client's store under this lease: writes carry its token, and what is read is claimed for it first."""
+        return LeaseStore(self._engine, self, self._claims)
 
     def next_token(self) -> HlcTimestamp:
         """A new fencing token: newer than all of this lock so far, older than any later holder's.
@@ -388,3 +305,205 @@ def _weakly(method: Callable[[LeaseLostError], None]) -> Callable[[LeaseLostErro
             bound(error)
 
     return call
+
+
+class GuardedStore:
+    """The methods of a client, guarded by a lease; made by :meth:`StateStoreClient.guarded`.
+
+    Every write carries the lease's fencing token. Nothing is sent once the lease is over: :class:`LeaseLostError` is
+    raised instead. No request waits longer than the lease lasts, for the sake of an outage in the middle: what would be
+    sent after it might overwrite the next holder's work. Reads are refused alike, since work that goes on with what it
+    read after the loss is what the lease is to prevent.
+
+    A read says what the key holds, no more: a write of an earlier holder may still be on its way. :attr:`Lease.store`
+    is the same with reads that shut it out.
+    """
+
+    def __init__(self, engine: Engine, lease: Lease) -> None:
+        self._engine = engine
+        self._lease = lease
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that guards it."""
+        return self._lease
+
+    def set(
+        self,
+        key: Bytes,
+        value: Bytes,
+        *,
+        condition: ConditionName | None = None,
+        expected: Bytes | None = None,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> SetResult:
+        """As :meth:`StateStoreClient.set`, with the lease's token."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        command = set_command(key, value, condition, expiry, expected, persist)
+        return self._set(command, wait, token)
+
+    def get(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> Item | None:
+        """As :meth:`StateStoreClient.get`."""
+        wait = self._limit(timeout)
+        return cast("Item | None", self._call(get_command(key), wait))
+
+    def delete(self, key: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.delete`, with the lease's token."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        return cast("DeleteResult", self._call(delete_command(key), wait, token))
+
+    def vdelete(self, key: Bytes, value: Bytes, *, timeout: Timeout = DEFAULT_TIMEOUT) -> DeleteResult:
+        """As :meth:`StateStoreClient.vdelete`, with the lease's token."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        return cast("DeleteResult", self._call(vdelete_command(key, value), wait, token))
+
+    def set_many(
+        self,
+        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> list[SetResult]:
+        """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = set_commands(self._while_held(pairs), expiry, persist)
+        return self._set_many(commands, wait, token)
+
+    def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
+        """As :meth:`StateStoreClient.get_many`. A lease lost half-way ends it there."""
+        wait = self._limit(timeout)
+        commands = get_commands(self._while_held(keys))
+        return cast("list[Item | None]", self._call_many(commands, wait))
+
+    def delete_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.delete_many`, with the lease's token. A lease lost half-way ends it there."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = delete_commands(self._while_held(keys))
+        return cast("list[DeleteResult]", self._call_many(commands, wait, token))
+
+    def vdelete_many(
+        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> list[DeleteResult]:
+        """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        commands = vdelete_commands(self._while_held(pairs))
+        return cast("list[DeleteResult]", self._call_many(commands, wait, token))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._engine.url} under {self._lease!r}>"
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _limit(self, timeout: Timeout) -> float:
+        """The seconds that a request may take, or that are left of the lease. Raises once it is over."""
+        self._lease.check()
+        limit, remaining = self._engine.seconds(timeout), max(0.001, self._lease.remaining)
+        return remaining if limit is None else min(limit, remaining)
+
+    def _set(self, command: Set, timeout: float, token: HlcTimestamp) -> SetResult:
+        return cast("SetResult", self._call(command, timeout, token))
+
+    def _set_many(self, commands: BatchCommands, timeout: float, token: HlcTimestamp) -> list[SetResult]:
+        return cast("list[SetResult]", self._call_many(commands, timeout, token))
+
+    def _call(self, command: Command, timeout: float, token: HlcTimestamp | None = None) -> object:
+        try:
+            return self._engine.call(command, timeout, token)
+        except TransportError as error:
+            check_after(error, self._lease)
+            raise
+
+    def _call_many(self, commands: BatchCommands, timeout: float, token: HlcTimestamp | None = None) -> list[object]:
+        try:
+            return self._engine.call_many(commands, timeout, token)
+        except (TransportError, BatchError) as error:
+            check_after(error, self._lease)
+            raise
+
+    def _while_held(self, items: Iterable[_T]) -> Iterator[_T]:
+        return self._checked(check_batch(items))
+
+    def _checked(self, items: Iterable[_T]) -> Iterator[_T]:
+        for item in items:
+            self._lease.check()
+            if isinstance(item, SetItem) and item.fencing_token is not None:
+                raise InvalidArgumentError("an item of a guarded store has the lease's fencing token, not its own")
+            yield item
+
+
+class LeaseStore(GuardedStore):
+    """A guarded store whose reads count until the lease ends; made by :attr:`Lease.store`.
+
+    A read claims the key: it is answered when the key is marked with the lease's fencing token, so that what an earlier
+    holder has sent, and the network still has, is refused from then on. What is made of the value, here or elsewhere,
+    is made of the latest one. The claim is a SET of the value that was read (with NEX, so that it changes no other
+    one). It needs the right to write, watchers of the key see it, and from then on the key takes no write without a
+    fencing token: read what the lock does not protect with the client. A key that has the version of this lease's own
+    write needs no claim.
+
+    A missing key has no mark. The first :meth:`set` after such a read goes with NX, and raises
+    :class:`KeyChangedError` if somebody was faster: read again. What nothing can shut out is an earlier holder's
+    deletion: it takes the mark with it, and one that arrives in the middle of a read may be undone by the claim.
+    """
+
+    def __init__(self, engine: Engine, lease: Lease, claims: Claims) -> None:
+        super().__init__(engine, lease)
+        self._claims = claims
+
+    def get(
+        self, key: Bytes, *, expiry: float | None = None, persist: bool = False, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> Item | None:
+        """The value and version of ``key``, which is claimed; None when there is no such key.
+
+        ``expiry`` and ``persist`` are those of :meth:`set`, for a key that has them: its claim is a SET, too. Raises
+        :class:`FencingTokenTooOldError` when a later holder has the key, and :class:`KeyChangedError` when it changes
+        again and again between the read and its claim.
+        """
+        template = set_command(key, b"", None, expiry, persist=persist)
+        return self._get(template, self._limit(timeout))
+
+    def get_many(
+        self,
+        keys: Iterable[Bytes],
+        *,
+        expiry: float | None = None,
+        persist: bool = False,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> list[Item | None]:
+        """As :meth:`get` for every key, pipelined: all are read, then claimed. A lease lost half-way ends it there."""
+        wait, token = self._limit(timeout), self._lease.fencing_token
+        keys_to_claim = ((key, b"") for key in self._while_held(keys))
+        reads = BatchReads(self._claims, set_commands(keys_to_claim, expiry, persist))
+        reads.outcomes = self._outcomes(reads.gets(), wait, None)
+        for position, template in reads.changed(self._outcomes(reads.to_claim(), wait, token)):
+            try:
+                reads.outcomes[position] = self._get(template, wait)
+            except StateStoreError as error:
+                reads.outcomes[position] = error
+        raise_failures(reads.outcomes)
+        return cast("list[Item | None]", reads.outcomes)
+
+    def _get(self, template: Set, timeout: float) -> Item | None:
+        item: Item | None = run_steps(read(self._lease, self._claims, template, timeout), self._engine)
+        return item
+
+    def _set(self, command: Set, timeout: float, token: HlcTimestamp) -> SetResult:
+        sent = self._claims.to_send(command)
+        result = super()._set(sent, timeout, token)
+        return self._claims.written(sent.key, result, was_missing=sent is not command)
+
+    def _set_many(self, commands: BatchCommands, timeout: float, token: HlcTimestamp) -> list[SetResult]:
+        writes = BatchWrites(self._claims)
+        outcomes = writes.outcomes(self._outcomes(writes.to_send(commands), timeout, token))
+        raise_failures(outcomes)
+        return cast("list[SetResult]", outcomes)
+
+    def _outcomes(self, commands: BatchCommands, timeout: float, token: HlcTimestamp | None) -> list[object]:
+        """As :meth:`_call_many`; what failed stands in its place."""
+        try:
+            return self._call_many(commands, timeout, token)
+        except BatchError as error:
+            return list(error.results)

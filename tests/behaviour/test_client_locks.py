@@ -91,7 +91,8 @@ async def test_who_looks_first_does_not_keep_it_from_others(shell: Shell, server
 async def test_an_answer_that_comes_after_the_end_is_given_back(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal whose answer comes after the end, as when the machine slept, is given back."""
     slept = [0.0]
-    monkeypatch.setattr(f"statestore_client.{shell.name}.leases.elapsed", lambda: time.monotonic() + slept[0])
+    for module in ("leases", "steps"):
+        monkeypatch.setattr(f"statestore_client.{shell.name}.{module}.elapsed", lambda: time.monotonic() + slept[0])
     with EmbeddedServer(faults=True) as server:
         async with shell.client(server.url) as store:
             lease = await store.lock("job", lease=0.9).acquire()

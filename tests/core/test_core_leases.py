@@ -1,4 +1,4 @@
-"""Held locks: renewal, loss, newer tokens, and edits. Each step is answered by hand, and time is a number."""
+"""Held locks: renewal, loss, and newer tokens. Each step is answered by hand, and time is a number."""
 
 from __future__ import annotations
 
@@ -11,32 +11,26 @@ from hypothesis import strategies as st
 from steps_by_hand import NEWER, TOKEN, HeldLease, Steps
 
 from statestore_client.core.leases import (
-    KEEP,
-    Change,
-    Edit,
     LeaseState,
     LossListener,
     check_after,
-    edit,
     keep_renewed,
     next_token,
     watch_expiry,
 )
 from statestore_client.core.locks import Grant, LockTerms
-from statestore_client.core.results import DeleteResult, Item, SetResult
+from statestore_client.core.results import SetResult
 from statestore_client.core.steps import Invoke, Pause, SendUnawaited
 from statestore_client.errors import (
     BatchError,
     ClosedError,
     ConnectionLostError,
-    FencingTokenTooOldError,
     LeaseLostError,
     RequestTimeoutError,
     TransportError,
     UnexpectedReplyError,
 )
-from statestore_client.wire.commands import Condition, Del, Get, Set, VDel
-from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.commands import Condition, Set, VDel
 
 TERMS = LockTerms(b"lock", b"me", 10.0)
 CLAIM = Set(b"lock", b"me", Condition.NEX, 10_000)
@@ -313,87 +307,11 @@ def test_listeners_are_told_once_or_never(events: list[str]) -> None:
         assert lease.ended.is_set() == (reason is not None)
 
 
-# -- edits -------------------------------------------------------------------------------------------------------------
-
-OLD = Item(b"1", HlcTimestamp(1, 0, "S"))
-
-
-def add_one(value: bytes | None) -> str:
-    return str(int(value or b"0") + 1)
-
-
-def editing(change: Change, lease: HeldLease | None = None) -> Steps:
-    steps = Steps(edit(TERMS, lease or HeldLease(), Edit(b"key", change, 5000, 30.0)))
-    assert steps.step == Invoke(Get(b"key"), 7.0)
-    return steps
-
-
-@pytest.mark.parametrize("persist", [False, True])
-@pytest.mark.parametrize(("item", "value"), [(OLD, b"2"), (None, b"1")])
-def test_the_new_value_is_made_from_the_old_one(item: Item | None, value: bytes, persist: bool) -> None:
-    """An edit reads the value, changes it and writes it with the token, marked to persist if the caller asks for that;
-    the result is the item as it is then."""
-    steps = Steps(edit(TERMS, HeldLease(), Edit(b"key", add_one, 5000, 30.0, persist=persist)))
-    assert steps.answer(item) == Invoke(Set(b"key", value, None, 5000, persist=persist), 7.0, TOKEN)
-    steps.answer(SetResult(True, NEWER))
-    assert steps.result == Item(value, NEWER)
-
-
-@pytest.mark.parametrize(
-    ("change", "item"),
-    [(lambda _: KEEP, OLD), (lambda _: KEEP, None), (lambda _: None, None)],
-    ids=["keep", "keep nothing", "delete nothing"],
-)
-def test_what_changes_nothing_sends_nothing(change: Change, item: Item | None) -> None:
-    """An edit that keeps what was read, or deletes a missing key, ends and sends nothing (the Go and .NET SDKs repeat
-    the latter for ever: facts, 3.2)."""
-    steps = editing(change)
-    assert steps.answer(item) is None
-    assert (steps.result, steps.error) == (item, None)
-
-
-def test_none_deletes() -> None:
-    """An edit whose change returns None deletes the key, with the token."""
-    steps = editing(lambda _value: None)
-    assert steps.answer(OLD) == Invoke(Del(b"key"), 7.0, TOKEN)
-    steps.answer(DeleteResult(1, None))
-    assert (steps.step, steps.result, steps.error) == (None, None, None)
-
-
-def test_a_newer_token_of_the_same_lock_is_matched() -> None:
-    """After a write with next_token() has shut out the lease's own token, the edit gets a fresh one and reads again."""
-    steps = editing(add_one)
-    steps.answer(OLD)
-    assert steps.fail(FencingTokenTooOldError()) == Invoke(CLAIM, 7.0)
-    assert steps.answer(SetResult(True, NEWER)) == Invoke(Get(b"key"), 7.0)
-    assert steps.answer(Item(b"7", TOKEN)) == Invoke(Set(b"key", b"8", None, 5000), 7.0, NEWER)
-    steps.fail(FencingTokenTooOldError())
-    assert isinstance(steps.error, FencingTokenTooOldError)
-
-
-def test_nothing_is_written_after_the_loss() -> None:
-    """An edit writes nothing after its lease is lost, also when the change itself took too long."""
-    lease = HeldLease()
-
-    def slow(value: bytes | None) -> bytes:
-        lease.remaining = 0.0
-        return b"late"
-
-    steps = editing(slow, lease)
-    steps.answer(OLD)
-    assert isinstance(steps.error, LeaseLostError)
-    assert not steps.error.may_have_been_applied
-
-
-@pytest.mark.parametrize("what", ["a write of an edit", "a claim"])
-def test_a_request_that_outlasts_the_lease_fails_with_its_loss(what: str) -> None:
+def test_a_request_that_outlasts_the_lease_fails_with_its_loss() -> None:
     """A request that outlasts the lease is not repeated and fails with the lease's loss, which says that it may have
     been applied; before that its own error counts."""
     lease = HeldLease()
     steps = Steps(next_token(TERMS, lease, 30.0))
-    if what == "a write of an edit":
-        steps = editing(add_one, lease)
-        steps.answer(OLD)
     lease.remaining = 0.0
     steps.fail(RequestTimeoutError("slow", may_have_been_applied=True))
     assert isinstance(steps.error, LeaseLostError)

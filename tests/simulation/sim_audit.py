@@ -5,7 +5,8 @@
 3. A client that believes to hold the lock has a lease at the server that lasts longer than its belief.
 4. A client that lost the lock was told so before the next one was granted it, unless its process stands still.
 5. A write is applied at most once; never, if its caller was told so; and once, if its caller was told so.
-6. In the end every watcher has seen the state of its key, and versions never went back on the way.
+6. A counter that is read and written under the lock counts: a late write takes no number away from it.
+7. In the end every watcher has seen the state of its key, and versions never went back on the way.
 
 The audit keeps its own account of the lock: it does not ask the store who has it.
 """
@@ -17,6 +18,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import attrs
+from sim_programs import COUNT, STATE, number_of
 
 from statestore_client.server.store import Outcome, RequestContext
 from statestore_client.wire.commands import Command, Condition, Del, Set, VDel
@@ -52,6 +54,8 @@ class Audit:
         self._lock = _Lock()
         self._incarnation = 0
         self._granted_by: dict[HlcTimestamp, int] = {}  # which server gave out this version of the lock
+        self.counted = 0
+        self._count: bytes | None = None  # the value of the counter
         self._newest: dict[bytes, HlcTimestamp] = {}  # by key: the newest token that something was written under
         self._server: SimulatedServer | None = None
         self._processes: list[Process] = []
@@ -74,6 +78,7 @@ class Audit:
             self._incarnation = server.incarnation
             self._lock = _Lock(token=self._lock.token)
             self._newest.clear()
+            self._count = None
         self.commands += 1
         line = f"{world.time.now} {request.client_id} {type(command)} {outcome.version}"
         self.digest = zlib.crc32(line.encode(), self.digest)
@@ -128,12 +133,24 @@ class Audit:
             self.violated(f"{command} was applied under {token} after {newest}")
         if token is not None:
             self._newest[command.key] = token
-        if isinstance(command, Set):
+        if isinstance(command, Set) and command.key == COUNT:
+            self._counts(command.value)
+        elif isinstance(command, Set) and not (command.key == STATE and command.condition is Condition.NEX):  # a claim
             self.times_applied[command.value] += 1
             if self.times_applied[command.value] > 1:
                 self.violated(f"{command} was applied twice")
             if command.value in self.never_applied:
                 self.violated(f"{command} was applied after its caller was told that it was not")
+
+    def _counts(self, value: bytes) -> None:
+        """The counter was set. A claim sets the value that is there; anything else was made from it."""
+        if value == self._count:
+            return
+        is_first = self._count is None  # also at a server that has forgotten it: a holder may go on with what it read
+        if not is_first and number_of(value) != number_of(self._count) + 1:
+            self.violated(f"an update was lost: {value!r} was written over {self._count!r}")
+        self.counted += 1
+        self._count = value
 
     # -- at the clients ------------------------------------------------------------------------------------------------
 

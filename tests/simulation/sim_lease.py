@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sim_steps import Runner
 
+from statestore_client.core.edits import Claims
 from statestore_client.core.leases import LeaseState, keep_renewed, watch_expiry
 from statestore_client.core.locks import Grant, LockTerms
 from statestore_client.errors import LeaseLostError, StateStoreError
@@ -24,6 +25,7 @@ class HeldLease:
         self.holder = terms.holder
         self.fencing_token: HlcTimestamp = grant.fencing_token
         self.store_id = grant.store_id
+        self.claims = Claims(terms.key)
         self._state = LeaseState(grant.valid_until, threading.Event(), renew=True)
         self.incarnation = audit.granted_by(grant.fencing_token)  # of the server
         self._process = process

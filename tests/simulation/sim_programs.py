@@ -13,8 +13,10 @@ import attrs
 from sim_lease import HeldLease
 from sim_steps import Run, Stall
 
+from statestore_client.core import edits
 from statestore_client.core.actions import EventKind, WatchEvent, WatchOptions
-from statestore_client.core.leases import Edit, edit, next_token
+from statestore_client.core.edits import Edit, edit
+from statestore_client.core.leases import next_token
 from statestore_client.core.locks import LockTerms, acquire, release
 from statestore_client.core.steps import Invoke, Pause
 from statestore_client.errors import ClosedError, LeaseLostError, StateStoreError
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 LOCK: Final = b"job"
 STATE: Final = b"state"  # written under the lock only
+COUNT: Final = b"count"  # read and written under the lock only: each value is one more than the one before
 PLAIN: Final = (b"plain", b"other")  # written by anybody
 
 Steps = Generator[Any, Any, Any]
@@ -40,7 +43,13 @@ class Habits:
     lease: float
     request_timeout: float
     idle: float  # at most this long between two pieces of work
+    counting: float = 0.3  # how often a holder counts instead of writing
     stalls: float = 0.0  # a process stands still just where it must not: between looking at its lease and writing
+
+
+def number_of(count: bytes | None) -> int:
+    """The number that a value of the counter begins with."""
+    return 0 if count is None else int(count.split()[0])
 
 
 class Seen:
@@ -147,6 +156,10 @@ class Program:
             try:
                 lease.check()
                 timeout, token = min(habits.request_timeout, lease.remaining), lease.fencing_token
+                if random.random() < habits.counting:
+                    has_written = (yield from self._count(lease)) or has_written
+                    yield self._idle()
+                    continue
                 if random.random() < 0.1:
                     token = (yield Run(next_token(self._terms, lease, timeout))).value
                 if random.random() < habits.stalls:
@@ -163,6 +176,44 @@ class Program:
                 has_written = False
             yield self._idle()
         return has_written
+
+    def _count(self, lease: HeldLease) -> Steps:
+        """Add one, as ``lease.store`` reads and writes it, or as an edit. Stands still where it hurts most."""
+        random, habits = self.process.random, self._habits
+        if random.random() < 0.5:
+            work = Edit(COUNT, self._one_more, None, habits.request_timeout)
+            yield from self._stalling(edit(self._terms, lease, work))
+            return True
+        item = yield from self._stalling(edits.read(lease, lease.claims, Set(COUNT, b""), habits.request_timeout))
+        command = Set(COUNT, self._one_more(None if item is None else item.value))
+        yield self._idle()
+        lease.check()
+        sent, timeout = lease.claims.to_send(command), min(habits.request_timeout, lease.remaining)
+        if random.random() < 3.0 * habits.stalls:
+            yield Stall(random.uniform(0.0, 2.0 * habits.lease))
+        result = (yield Invoke(sent, timeout, lease.fencing_token)).value
+        return lease.claims.written(COUNT, result, was_missing=sent is not command).applied
+
+    def _stalling(self, steps: Steps) -> Steps:
+        """The same steps, by a process that stands still before one of its writes now and then."""
+        random, habits = self.process.random, self._habits
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Invoke) and isinstance(step.command, Set) and random.random() < 3.0 * habits.stalls:
+                    yield Stall(random.uniform(0.0, 2.0 * habits.lease))
+                try:
+                    answer = yield step
+                except StateStoreError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def _one_more(self, value: bytes | None) -> bytes:
+        """The next number, and whose it is."""
+        return b"%d %b" % (number_of(value) + 1, self._value())
 
     def _write(
         self, key: bytes, timeout: float, token: HlcTimestamp | None, condition: Condition | None = None

@@ -89,6 +89,7 @@ class _Schedule:
             lease=lease,
             request_timeout=self._random.choice((0.5, 2.0)),
             idle=self._random.choice((0.1, 0.3, lease)),
+            counting=self._random.choice((0.2, 0.2, 0.9)),
             stalls=0.15 if "pause" in self._allowed else 0.0,
         )
 

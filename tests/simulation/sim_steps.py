@@ -1,4 +1,4 @@
-"""Runs the generators of steps from ``core`` in a simulated process, as ``sync.leases`` and ``aio.leases`` do."""
+"""Runs the generators of steps from ``core`` in a simulated process, as ``sync.steps`` and ``aio.steps`` do."""
 
 from __future__ import annotations
 

@@ -15,11 +15,17 @@ import sim_schedule
 from sim_schedule import Outcome, run_schedule
 from support.schedules import SCALE, Mutants, printed_by_two_processes, run_schedules
 
-from statestore_client.core import locks, watches
+from statestore_client.core import edits, locks, watches
+from statestore_client.core.arguments import value_bytes
+from statestore_client.core.edits import Claims, Edit
+from statestore_client.core.leases import LeaseView, guarded
 from statestore_client.core.locks import LockTerms
+from statestore_client.core.results import Item
 from statestore_client.core.watches import WatchTable
 from statestore_client.server.service.response_cache import ResponseCacheLimits
 from statestore_client.server.store import store
+from statestore_client.wire.commands import Get, Set
+from statestore_client.wire.hlc import HlcTimestamp
 
 #: A bug that is not seen in so many schedules is not seen.
 _MUTANT_SCHEDULES = 400
@@ -61,6 +67,7 @@ def test_a_seed_always_gives_the_same_schedule() -> None:
 
 #: With what the schedule complains of.
 MUTANTS = Mutants()
+_LOST = "an update was lost"
 
 
 @MUTANTS.instead(locks, "_grant", "after its lease")
@@ -81,6 +88,18 @@ MUTANTS.replace(
     lambda table, key: table._activate(key, table.keys[key]), "last saw",
 )  # fmt: skip
 MUTANTS.replace("watch_that_takes_what_comes_again_for_news", watches, "_is_outdated", lambda *_: False, " saw ")
+MUTANTS.replace("store_that_reads_without_a_claim", Claims, "_covers", lambda *_: True, _LOST)
+MUTANTS.replace("store_that_writes_over_what_was_missing", Claims, "to_send", lambda _claims, command: command, _LOST)
+
+
+@MUTANTS.instead(edits, "_edit", _LOST)
+def edit_that_fences_its_write_only(_edit: Any, lease: LeaseView, work: Edit, token: HlcTimestamp) -> Any:
+    item = (yield from guarded(lease, Get(work.key), work.timeout, None)).value
+    value = value_bytes(work.change(None if item is None else item.value))
+    answer = yield from guarded(lease, Set(work.key, value), work.timeout, token)
+    return Item(value, answer.value.version)
+
+
 _FORGETFUL = ResponseCacheLimits(max_entries=0)
 MUTANTS.replace(
     "server_that_forgets_its_answers", sim_schedule, "ResponseCacheLimits", lambda: _FORGETFUL, "was applied twice"

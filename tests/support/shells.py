@@ -10,8 +10,7 @@ from typing import Any
 
 import statestore_client
 from statestore_client.aio.acquisition import Acquisition
-from statestore_client.sync.client import GuardedStore
-from statestore_client.sync.leases import Lease
+from statestore_client.sync.leases import GuardedStore, Lease
 from statestore_client.sync.locks import Election, Lock, LockObservation
 from statestore_client.sync.watch import Watch
 

@@ -20,7 +20,8 @@ from statestore_client.core.arguments import (
     DEFAULT_TIMEOUT,
     Bytes,
     ConditionName,
-    SetItem,
+    Pairs,
+    SetItems,
     Timeout,
     Token,
     check_error_classes,
@@ -278,7 +279,7 @@ class AsyncStateStoreClient:
 
     async def set_many(
         self,
-        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
+        pairs: SetItems,
         *,
         expiry: float | None = None,
         fencing_token: Token | None = None,
@@ -287,8 +288,8 @@ class AsyncStateStoreClient:
     ) -> list[SetResult]:
         """SET every pair, pipelined. Results in order; :class:`BatchError` after the last one if any item failed.
 
-        Each item has its own ``timeout``. ``pairs`` is consumed as answers come in. A :class:`SetItem` in it brings an
-        expiry, a fencing token or a ``persist`` of its own.
+        Each item has its own ``timeout``. ``pairs`` is a mapping, or an iterable that is consumed as answers come in. A
+        :class:`SetItem` in it brings an expiry, a fencing token or a ``persist`` of its own.
         """
         commands = arguments.set_commands(pairs, expiry, persist)
         return cast("list[SetResult]", await self._engine.call_many(commands, timeout, fencing_token))
@@ -306,7 +307,7 @@ class AsyncStateStoreClient:
 
     async def vdelete_many(
         self,
-        pairs: Iterable[tuple[Bytes, Bytes]],
+        pairs: Pairs,
         *,
         fencing_token: Token | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,

@@ -20,9 +20,12 @@ from statestore_client.core.arguments import (
     BatchCommands,
     Bytes,
     ConditionName,
+    Pairs,
     SetItem,
+    SetItems,
     Timeout,
     check_batch,
+    check_pairs,
     check_timeout,
     delete_command,
     delete_commands,
@@ -360,7 +363,7 @@ class AsyncGuardedStore:
 
     async def set_many(
         self,
-        pairs: Iterable[tuple[Bytes, Bytes] | SetItem],
+        pairs: SetItems,
         *,
         expiry: float | None = None,
         persist: bool = False,
@@ -368,7 +371,7 @@ class AsyncGuardedStore:
     ) -> list[SetResult]:
         """As :meth:`StateStoreClient.set_many`, with the lease's token. A lease lost half-way ends it there."""
         wait, token = self._limit(timeout), self._lease.fencing_token
-        commands = set_commands(self._while_held(pairs), expiry, persist)
+        commands = set_commands(self._while_held(check_pairs(pairs)), expiry, persist)
         return await self._set_many(commands, wait, token)
 
     async def get_many(self, keys: Iterable[Bytes], *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[Item | None]:
@@ -383,12 +386,10 @@ class AsyncGuardedStore:
         commands = delete_commands(self._while_held(keys))
         return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
 
-    async def vdelete_many(
-        self, pairs: Iterable[tuple[Bytes, Bytes]], *, timeout: Timeout = DEFAULT_TIMEOUT
-    ) -> list[DeleteResult]:
+    async def vdelete_many(self, pairs: Pairs, *, timeout: Timeout = DEFAULT_TIMEOUT) -> list[DeleteResult]:
         """As :meth:`StateStoreClient.vdelete_many`, with the lease's token. A lease lost half-way ends it there."""
         wait, token = self._limit(timeout), self._lease.fencing_token
-        commands = vdelete_commands(self._while_held(pairs))
+        commands = vdelete_commands(self._while_held(check_pairs(pairs)))
         return cast("list[DeleteResult]", await self._call_many(commands, wait, token))
 
     def __repr__(self) -> str:

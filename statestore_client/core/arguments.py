@@ -111,6 +111,11 @@ class FencedCommand:
     token: HlcTimestamp
 
 
+#: Of keys to values.
+_Values: TypeAlias = Mapping[str, Bytes] | Mapping[bytes, Bytes] | Mapping[Bytes, Bytes]
+#: What ``vdelete_many`` and ``set_many`` take.
+Pairs: TypeAlias = Iterable[tuple[Bytes, Bytes]] | _Values
+SetItems: TypeAlias = Iterable[tuple[Bytes, Bytes] | SetItem] | _Values
 #: What a batch sends. An error stands for an item that could not be made into a command.
 BatchCommands: TypeAlias = Iterator[Command | FencedCommand | StateStoreError]
 _T = TypeVar("_T")
@@ -314,9 +319,7 @@ def scan_command(pattern: Bytes, token: bytes | None) -> Scan:
 # -- batches: what is wrong with all items is raised at once; an item that cannot be used becomes its error ------------
 
 
-def set_commands(
-    items: Iterable[SetItem | tuple[Bytes, Bytes]], expiry: float | None, persist: bool = False
-) -> BatchCommands:
+def set_commands(items: SetItems, expiry: float | None, persist: bool = False) -> BatchCommands:
     """A SET for each item; what an item leaves open is the batch's."""
     expires_ms = _expiry_ms(expiry)
     check_flag("persist", persist)
@@ -331,7 +334,7 @@ def set_commands(
         token = token_of(item.fencing_token)
         return command if token is None else FencedCommand(command, token)
 
-    return _batch(make, _check_pairs(items))
+    return _batch(make, check_pairs(items))
 
 
 def get_commands(keys: Iterable[Bytes]) -> BatchCommands:
@@ -342,8 +345,8 @@ def delete_commands(keys: Iterable[Bytes]) -> BatchCommands:
     return _batch(delete_command, check_batch(keys))
 
 
-def vdelete_commands(pairs: Iterable[tuple[Bytes, Bytes]]) -> BatchCommands:
-    return _batch(lambda pair: vdelete_command(*_pair(pair)), _check_pairs(pairs))
+def vdelete_commands(pairs: Pairs) -> BatchCommands:
+    return _batch(lambda pair: vdelete_command(*_pair(pair)), check_pairs(pairs))
 
 
 def check_batch(items: Iterable[_T]) -> Iterable[_T]:
@@ -353,13 +356,9 @@ def check_batch(items: Iterable[_T]) -> Iterable[_T]:
     return items
 
 
-def _check_pairs(items: Iterable[_T]) -> Iterable[_T]:
-    """A dictionary is an iterable of its keys, and none of them would be an item."""
-    if isinstance(items, Mapping):
-        raise InvalidArgumentError(
-            f"a batch of pairs must be an iterable of them, not {type(items).__name__}; give its items()"
-        )
-    return check_batch(items)
+def check_pairs(items: Any) -> Iterable[Any]:
+    """The items of a mapping, or what is an iterable of pairs already."""
+    return check_batch(items.items() if isinstance(items, Mapping) else items)
 
 
 def _pair(item: object) -> tuple[Any, Any]:

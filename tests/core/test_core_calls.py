@@ -277,11 +277,10 @@ def test_a_batch_is_an_iterable_of_items(items: Any) -> None:
     assert complaint(arguments.set_commands, items, None) == words
 
 
-def test_a_dictionary_is_no_batch_of_pairs() -> None:
-    """A dictionary is refused as a batch of pairs, because it iterates over its keys alone."""
-    words = "a batch of pairs must be an iterable of them, not dict; give its items()"
-    assert complaint(arguments.set_commands, {"k": "v"}, None) == words
-    assert complaint(arguments.vdelete_commands, {"k": "v"}) == words
+def test_a_dictionary_is_a_batch_of_its_pairs() -> None:
+    """A mapping stands for its keys and values where pairs are wanted, as in redis-py's ``mset``."""
+    assert list(arguments.set_commands({"k": "v", b"l": b"w"}, None)) == [Set(b"k", b"v"), Set(b"l", b"w")]
+    assert list(arguments.vdelete_commands({"k": "v"})) == [VDel(b"k", b"v")]
     assert list(arguments.set_commands({"k": "v"}.items(), None)) == [Set(b"k", b"v")]
     assert list(arguments.get_commands({"k": "v"})) == [Get(b"k")]
 

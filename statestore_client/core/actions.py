@@ -50,8 +50,9 @@ class WatchEvent:
     reading the key, and where the server names none.
 
     ``missed``: between the event before and this one there may have been others that were not seen, because the link
-    was down or the queue was full. This one is the latest state in any case. A DELETE with ``missed`` after a DELETE
-    means that the key may have been created and deleted again meanwhile.
+    was down or the queue was full, or since the store told of a SET without its value, and the key was read. This one
+    is the latest state in any case. A DELETE with ``missed`` after a DELETE means that the key may have been created
+    and deleted again meanwhile.
     """
 
     kind: EventKind

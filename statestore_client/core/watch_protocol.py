@@ -39,7 +39,7 @@ from statestore_client.wire.hlc import MAX_DRIFT_MS, HlcTimestamp
 from statestore_client.wire.instant import Instant
 from statestore_client.wire.messages import IncomingMessage
 from statestore_client.wire.protocol import TIMESTAMP, notification_filter, parse_notification_topic
-from statestore_client.wire.replies import decode_notification
+from statestore_client.wire.replies import Operation, decode_notification
 
 
 class WatchProtocol:
@@ -181,7 +181,8 @@ class WatchProtocol:
     def receive(self, message: IncomingMessage, now: Instant) -> None:
         """A message that is not a reply: a notification, or something foreign, which is dropped and counted.
 
-        A version from the far future would make every later change look outdated. So the key is read.
+        A version from the far future would make every later change look outdated. So the key is read, and so it is
+        after a SET whose value was not sent.
         """
         target = parse_notification_topic(message.topic)
         if target is None or target[0] != self._client_id:
@@ -195,9 +196,14 @@ class WatchProtocol:
             self._request_table.stats.late_or_unknown_replies += 1
             return
         key = target[1]
-        if version is None or version.wall_ms - now.wall_ms <= MAX_DRIFT_MS:
+        if version is not None and version.wall_ms - now.wall_ms > MAX_DRIFT_MS:
+            must_read = self._started and self.table.polling(key)
+        elif notification.operation is Operation.SET and notification.value is None:
+            must_read = self._started and self.table.told_without_value(key, notification, version)
+        else:
+            must_read = False
             self.table.notified(key, notification, version)
-        elif self._started and self.table.polling(key):
+        if must_read:
             self._ask(key, now)
 
     # -- steps ---------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class _Key:
     polled: bool = False  # the read on its way is one of these
     renews: bool = False  # KEYNOTIFY is sent once more before that read
     overtaken: bool = False  # a notification came while it is on its way
+    again: bool = False  # one without its value came then: that read may be too old
     listed: bool = False  # a SCAN said that it is there, if nothing else is known
 
 
@@ -169,7 +170,7 @@ class WatchTable:
             state.phase = _Phase.STARTING
             state.missed_before = state.missed
             state.missed = True
-            state.polled = state.renews = False
+            state.polled = state.renews = state.again = False
             for watcher in state.watchers:
                 if watcher.options.connection_events and watcher.waiter is None and not watcher.suspended:
                     watcher.suspended = True
@@ -240,7 +241,19 @@ class WatchTable:
             # After a gap, versions of keys to come may be smaller, as below.
             state.version = item.version if item is not None else None if state.missed else state.version
         self._activate(key, state)
-        return False
+        is_stale, state.again = state.again, False
+        return is_stale and self.polling(key)
+
+    def told_without_value(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> bool:
+        """A NOTIFY SET arrived without VALUE. Returns whether a GET must be sent, whose answer is the event.
+
+        Before KEYNOTIFY is answered nothing is owed for it, as with :meth:`notified`: after a gap the key is read.
+        """
+        state = self.keys.get(key)
+        if state is None or state.phase is _Phase.STARTING or _is_outdated(state, notification, version):
+            return False
+        state.again = state.phase is _Phase.READING
+        return self.polling(key)
 
     def notified(self, key: bytes, notification: Notification, version: HlcTimestamp | None) -> None:
         """A NOTIFY arrived. Repeated and outdated ones are dropped.

@@ -115,7 +115,10 @@ class VDel:
 
 @hot_value
 class KeyNotify:
-    """``KEYNOTIFY key [STOP]``: start or stop telling this client about changes of the key."""
+    """``KEYNOTIFY key [STOP]``: start or stop telling this client about changes of the key.
+
+    ``KEYNOTIFY key GET`` of the document, which asks for the new values as well, is the same: they are always told.
+    """
 
     key: bytes
     stop: bool = False
@@ -165,7 +168,8 @@ def decode_command(payload: bytes, dialect: Dialect = Dialect.SERVICE) -> Comman
     """Read the payload of a request. One with more words than any command has is refused at its first line: a million
     empty words would take seconds to read.
 
-    The document's dialect also reads verbs in lower case (its examples) and ``NEX value`` (its list of options).
+    The document's dialect also reads verbs in lower case (its examples), ``NEX value`` (its list of options) and
+    ``KEYNOTIFY key GET`` (its example of a notification).
     Raises UnknownCommandError, WrongArgumentCountError, and RequestSyntaxError for everything else that is wrong. Keys
     may be empty here: the store refuses them.
     """
@@ -293,11 +297,12 @@ def _read_vdel(arguments: Sequence[bytes], _dialect: Dialect) -> VDel:
     return VDel(arguments[1], arguments[2])
 
 
-def _read_key_notify(arguments: Sequence[bytes], _dialect: Dialect) -> KeyNotify:
+def _read_key_notify(arguments: Sequence[bytes], dialect: Dialect) -> KeyNotify:
     _expect(arguments, 2, 3)
-    if len(arguments) == 3 and arguments[2] != b"STOP":
+    option = arguments[2] if len(arguments) == 3 else None
+    if option not in ((None, b"STOP", b"GET") if dialect is Dialect.DOCUMENT else (None, b"STOP")):
         raise RequestSyntaxError
-    return KeyNotify(arguments[1], stop=len(arguments) == 3)
+    return KeyNotify(arguments[1], stop=option == b"STOP")
 
 
 def _read_scan(arguments: Sequence[bytes], _dialect: Dialect) -> Scan:

@@ -306,7 +306,8 @@ class Operation(StrEnum):
 
 @hot_value
 class Notification:
-    """``value`` is what the key was set to; None after a deletion, and when a server leaves it out."""
+    """``value`` is what the key was set to; None after a deletion, and when a server leaves it out: the document sends
+    it to those only who asked with ``KEYNOTIFY key GET``."""
 
     operation: Operation
     value: bytes | None = attrs.field(default=None, repr=False)

@@ -83,7 +83,7 @@ def test_a_version_goes_back_as_a_fencing_token_byte_for_byte(driver: MachineDri
     driver.suback()
     while driver.on_the_wire:
         driver.answer(b"+OK\r\n")
-    driver.notify(b"k", b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n", text)
+    driver.notify(b"k", b"*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n", text)
     event = seen[-1]
     assert isinstance(event, WatchEvent)
     for token in (driver.outcome("lock").version, event.version, token_of(text)):

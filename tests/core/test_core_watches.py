@@ -434,6 +434,38 @@ def test_a_poll_finds_what_no_notification_told(driver: MachineDriver) -> None:
     assert payloads(driver) == []
 
 
+SET_UNTOLD = b"*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n"
+
+
+def test_a_set_that_is_told_without_its_value_is_read(driver: MachineDriver) -> None:
+    """No event has a SET without a value: the key is read, and the event may stand for several changes. One that is
+    known already is not read again."""
+    seen = watched(driver)
+    driver.notify(b"k", SET_UNTOLD, str(version(1)))
+    assert payloads(driver) == [GET]
+    assert seen == []
+    driver.answer(value(b"1"), ts(1))
+    driver.notify(b"k", SET_UNTOLD, str(version(1)))
+    assert payloads(driver) == []
+    assert seen == [event(1, b"1", missed=True)]
+
+
+def test_a_set_that_is_told_without_its_value_while_the_key_is_read(driver: MachineDriver) -> None:
+    """The answer on its way may be older: the key is read once more. Before the watch stands, nothing is owed."""
+    seen = driver.watch(b"k", "watch", initial=True)
+    driver.suback()
+    driver.notify(b"k", SET_UNTOLD, str(version(1)))
+    driver.answer(OK)
+    driver.notify(b"k", SET_UNTOLD, str(version(2)))
+    driver.notify(b"k", SET_UNTOLD, str(version(3)))
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"1"), ts(1))
+    assert payloads(driver) == [GET]
+    driver.answer(value(b"3"), ts(3))
+    assert payloads(driver) == []
+    assert seen == [event(1, b"1"), event(3, b"3", missed=True)]
+
+
 def test_a_poll_waits_for_the_connection(driver: MachineDriver) -> None:
     """While the link is down no poll is sent; after the reconnect the watch is read anyway."""
     watched(driver, poll=1.0)

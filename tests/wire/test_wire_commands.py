@@ -236,6 +236,13 @@ def test_arrays_among_the_words_are_refused_at_their_first_line(dialect: Dialect
         assert "incomplete" not in str(refusal.value.__cause__)
 
 
+def test_keynotify_get_of_the_document() -> None:
+    """The document's example of a notification asks for values with GET; they are sent in any case."""
+    assert decode_command(request(b"KEYNOTIFY", b"k", b"GET"), Dialect.DOCUMENT) == KeyNotify(b"k")
+    with pytest.raises(RequestSyntaxError):
+        decode_command(request(b"KEYNOTIFY", b"k", b"VALUE"), Dialect.DOCUMENT)
+
+
 blobs = st.binary(max_size=30)
 commands = st.one_of(
     st.builds(Set, blobs, blobs, st.sampled_from([None, NX, NEX]), st.none() | st.integers(1, MAX_EXPIRY_MS)),

@@ -254,7 +254,7 @@ def test_keynotify_refusals_have_a_colon_in_the_document(document: Server) -> No
     ("arguments", "text"),
     [
         (b"", "wrong number of arguments"),
-        (b"$1\r\nk\r\n$3\r\nGET\r\n", "syntax error"),
+        (b"$1\r\nk\r\n$3\r\nget\r\n", "syntax error"),
         (b"$1\r\nk\r\n$4\r\nstop\r\n", "syntax error"),
         (b"$1\r\nk\r\n$4\r\nSTOP\r\n$4\r\nSTOP\r\n", "wrong number of arguments"),
         (b"$-1\r\n", "syntax error"),

@@ -161,11 +161,12 @@ class SharedStore:
         self.paused: set[SharedStoreProcess] = set()
 
     async def open(self) -> None:
-        """Start all of them, at the same time: each waits for another one."""
+        """Start all of them, at the same time: each waits for another one. Returns when one takes requests."""
         for host in self.hosts:
             await host.line.accept()
             host.url = host.line.url
         await asyncio.gather(*(host.start() for host in self.hosts))
+        await self.active()
 
     async def active(self) -> SharedStoreProcess:
         """Waits until exactly one says that it is."""
@@ -179,8 +180,6 @@ class SharedStore:
 
     async def close(self) -> None:
         for host in self.hosts:
-            if host in self.paused:
-                host.send(signal.SIGCONT)
             if host.is_running:
                 await host.end(signal.SIGKILL)
             await host.line.__aexit__(None, None, None)

@@ -109,9 +109,11 @@ class HostedStoreProcess:
     async def page(self, path: str) -> tuple[int, str]:
         """Of its port for figures and probes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.metrics_port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        text = (await asyncio.wait_for(reader.read(), TIMEOUT_S)).decode()
-        writer.close()
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            text = (await asyncio.wait_for(reader.read(), TIMEOUT_S)).decode()
+        finally:
+            writer.close()
         return int(text.split()[1]), text
 
 

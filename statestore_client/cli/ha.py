@@ -11,17 +11,20 @@ import attrs
 import click
 
 from raft_client._common import event_loops, exits
-from raft_client._common.command_line import print_line
+from raft_client._common.command_line import Seconds, print_line
 from statestore_client.cli.log_options import log_of, log_options
 from statestore_client.cli.options import counted
 from statestore_client.errors import (
     ConnectionLostError,
     InvalidArgumentError,
     RemoteProtocolError,
+    SettingsError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    from statestore_client.server.runtime.replication.membership import Memberships, Step
 
 #: For a command: a hand-over takes two commits, and may wait for what is on its way.
 _TIMEOUT_S: Final = 10.0
@@ -42,7 +45,8 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.group("ha")
 def ha() -> None:
-    """Look at the servers of a replicated log, let another one be active, fill their log, and take their state out.
+    """Look at the servers of a replicated log, let another one be active, fill their log, take their state out, and
+    change which servers there are.
 
     ADDRESS is the internal address of a server, HOST:PORT: `statestore serve --log` prints it.
     """
@@ -157,6 +161,99 @@ def export_data(out: str, *, as_json: bool, **options: Any) -> int:
         print_line(json.dumps(attrs.asdict(exported)))
     else:
         print_line(f"{out} has the state as of entry {exported.index} of the log: {_counts(exported.records)}")
+    return exits.DONE
+
+
+def _member_options(command: Callable[..., int]) -> Callable[..., int]:
+    nodes = click.option(
+        "--cluster",
+        "nodes",
+        metavar="NODES",
+        required=True,
+        help="All servers as they are to find each other, ID=HOST[:PORT],…, also the one to add or to remove.",
+    )
+    name = click.option("--log-cluster", metavar="NAME", default="", help="The name of the peers' cluster.")
+    return nodes(name(_options(command)))
+
+
+_wait_option: Final = click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=Seconds(min=0),
+    default=60.0,
+    show_default=True,
+    help="For a server that is to be started, and until it has read the log.",
+)
+
+
+@ha.command("add-server")
+@click.argument("server", metavar="ID")
+@_wait_option
+@_member_options
+def add_server(server: str, **options: Any) -> int:
+    """Make the server ID a member of the cluster, when it runs with an empty --data. The others run, and have it in
+    their --cluster; one after the other they were started again with that.
+
+    Exit code 1, with the reason, if that is not so. Given again it goes on where it was.
+    """
+    return _change_members(lambda members: members.add(server), **options)
+
+
+@ha.command("remove-server")
+@click.argument("server", metavar="ID")
+@click.option("--force", is_flag=True, help="Also if fewer than three are left.")
+@_member_options
+def remove_server(server: str, *, force: bool, **options: Any) -> int:
+    """Let the server ID be no member of the cluster any more, whether it runs or not. Stop it then.
+
+    Exit code 1, with the reason, if the others would have no majority, or fewer than three were left.
+    """
+    return _change_members(lambda members: members.remove(server, force=force), **options)
+
+
+@ha.command("replace-server")
+@click.argument("server", metavar="ID")
+@_wait_option
+@_member_options
+def replace_server(server: str, **options: Any) -> int:
+    """Let the server ID, which is stopped, be a member with an empty --data: after the loss of its disk, or on another
+    machine. It is removed first, and added when it runs.
+
+    Start it when this command says so, and not before: it has forgotten how it voted. Exit code 1, with the reason, if
+    the others have no majority, or it does not run in time. Given again it goes on where it was.
+    """
+    return _change_members(lambda members: members.replace(server), **options)
+
+
+def _change_members(
+    change: Callable[[Memberships], Awaitable[None]],
+    *,
+    nodes: str,
+    log_cluster: str,
+    cluster_key_file: str | None,
+    as_json: bool,
+    wait_s: float = 0.0,
+) -> int:
+    from statestore_client.server.runtime.replication.membership import RefusedChangeError, memberships
+    from statestore_client.server.runtime.replication.settings import ReplicaSettings
+
+    def say(step: Step) -> None:
+        text = f"{step.text}. Members: {', '.join(step.members)}"
+        print_line(json.dumps(attrs.asdict(step)) if as_json else text)
+
+    async def run() -> None:
+        key = b"" if cluster_key_file is None else ReplicaSettings.key_in(cluster_key_file)
+        async with memberships(nodes, key, log_cluster, wait_s, say) as members:
+            await change(members)
+
+    try:
+        event_loops.run(run())
+    except SettingsError as error:
+        raise click.UsageError(f"--cluster: {error}") from None
+    except RefusedChangeError as error:
+        click.echo(f"statestore: {error}", err=True)
+        return exits.NEGATIVE
     return exits.DONE
 
 

@@ -21,6 +21,7 @@ from statestore_client.setting_sources import (
 
 #: In hexadecimal it is part of topics of at most 65,535 bytes (MQTT 5.0, 1.5.4), beside the hexadecimal form of a key.
 _MAX_CLIENT_ID: Final = 16_384
+_MAX_TOPIC: Final = 65_535
 #: It becomes a label of metrics: nothing that is longer can be a name.
 _MAX_CATEGORY: Final = 256
 #: Of ``connect_timeout``.
@@ -120,6 +121,19 @@ def _category(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], v
         raise SettingsError(f"metric_category must be a text of 1 to {_MAX_CATEGORY} bytes or None, not {value!r}")
 
 
+def _topic(_instance: ConnectionSettings, _attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value or not value.isprintable() or any(c in value for c in "+#"):
+        raise SettingsError(
+            f"response_topic must be a topic without '+' and '#', or None, not {value!r}", argument="response_topic"
+        )
+    if (size := len(value.replace("{client_id}", "." * _MAX_CLIENT_ID).encode())) > _MAX_TOPIC:
+        raise SettingsError(
+            f"response_topic may have {size} bytes; a topic has at most {_MAX_TOPIC}", argument="response_topic"
+        )
+
+
 class ClientOptions(TypedDict, total=False):
     """The settings that a client takes by name, for editors and type checkers; see :class:`ConnectionSettings`."""
 
@@ -152,6 +166,7 @@ class ClientOptions(TypedDict, total=False):
     persist_session: bool
     tracing: bool
     metric_category: str | None
+    response_topic: str | None
     driver: Literal["native", "paho"]
 
 
@@ -167,6 +182,7 @@ class SharedOptions(TypedDict, total=False):
     connect_timeout: float
     max_in_flight: int
     request_timeout: float
+    response_topic: str | None
     retry_first_connect: bool
     tracing: bool
     watch_lifetime: float
@@ -237,6 +253,9 @@ class ConnectionSettings:
     #: What the broker counts the client as in its metrics: the user property ``metriccategory`` of CONNECT, which the
     #: official SDKs send as ``aiosdk-go`` and the like. None sends none.
     metric_category: str | None = attrs.field(default="aiosdk-python", validator=_category)
+    #: Where answers go. ``{client_id}`` in it stands for the client id. None is what the official Rust SDK names; a
+    #: broker's rules may want ``clients/{client_id}/services/statestore/_any_/command/invoke/response``.
+    response_topic: str | None = attrs.field(default=None, validator=_topic)
     #: What carries the connection: this package's own MQTT client, or the library paho-mqtt.
     driver: Literal["native", "paho"] = "native"
 

@@ -47,6 +47,7 @@ class BaseLink(ABC, Generic[D]):
 
     :param give_up_on: what ends the client, if connecting again in the same way will not cure it.
     :param connector: makes the drivers.
+    :param hlc: the clock of its versions, which other clients may share; None for one of its own.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class BaseLink(ABC, Generic[D]):
         give_up_on: tuple[type[StateStoreError], ...],
         clock: Clock,
         connector: Connector,
+        hlc: HybridLogicalClock | None = None,
     ) -> None:
         #: The MQTT client's name.
         self.client_id: str = client_id
@@ -66,8 +68,8 @@ class BaseLink(ABC, Generic[D]):
         self.now: Clock = clock
         self.machine: ClientMachine = ClientMachine(
             client_id,
-            # The machine is used by one thread at a time, so its clock is, too.
-            clock=HybridLogicalClock(node_id(client_id), guard=nullcontext()),
+            # The machine is used by one thread at a time, so is a clock of its own.
+            clock=hlc or HybridLogicalClock(node_id(client_id), guard=nullcontext()),
             random=Random(),  # noqa: S311 - jitter and request ids, no secrets
             max_in_flight=settings.max_in_flight,
             request_timeout=settings.request_timeout,
@@ -80,6 +82,7 @@ class BaseLink(ABC, Generic[D]):
             watch_lifetime=settings.watch_lifetime,
             complaint=connector.complaint,
             trace=tracer(settings) if settings.tracing else None,
+            answer_topic=settings.response_topic,
         )
         self.output: Output = self.machine.output
         #: The connection; None before the first one, and while the next one is being made.

@@ -243,6 +243,7 @@ def test_values_of_other_types_are_refused() -> None:
         "sat_file": (5,),
         "driver": (None, "carrier pigeon"),
         "metric_category": ("", "a\nb", "\ud800", "x" * 257, 7),
+        "response_topic": ("", "a/+", "a/#", "a\0b", b"a", 7, "x" * 65_536, "{client_id}" * 4, "\ud800"),
         "persist_session": ("yes",),
     }.items():
         for wrong in wrongs:

@@ -37,6 +37,7 @@ from statestore_client.errors import (
 from statestore_client.mqtt.connectors import aio_connector, share_aio
 from statestore_client.mqtt.driver import OpenSocket
 from statestore_client.settings import ClientOptions, ConnectionSettings, SharedOptions
+from statestore_client.wire.hlc import HybridLogicalClock
 
 if TYPE_CHECKING:
     from statestore_client.mqtt.paho_driver import PahoClient
@@ -58,6 +59,9 @@ class AsyncStateStoreClient:
         wrong credentials, ``StateStoreError`` for all. By default it tries again, because somebody may be at work on
         the cause; to decide otherwise, close it in ``on_state``.
     :param clock: where the client reads the time; tests pass another one.
+    :param hlc: the :class:`HybridLogicalClock` of its requests. Clients of one program that share one, made with
+        ``guard=threading.RLock()``, stamp what any of them asks with a later version than all that any has seen.
+        Default: one of its own.
     :param open_socket: called with host, port and seconds, returns a connected TCP socket: through a proxy, say. TLS
         and WebSocket are spoken on top of it. It is called again for each reconnect, in a thread that may block,
         raises OSError when it cannot connect, and needs ``driver="native"``.
@@ -85,6 +89,7 @@ class AsyncStateStoreClient:
         on_state: StateListener | None = None,
         give_up_on: ErrorClasses = (),
         clock: Clock = now,
+        hlc: HybridLogicalClock | None = None,
         open_socket: OpenSocket | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -96,7 +101,7 @@ class AsyncStateStoreClient:
         settings = settings if client_id is None else settings.evolve(client_id=client_id)
         self._client_id = settings.client_id or f"statestore-client-{uuid.uuid4().hex}"
         connector = aio_connector(settings, client_id=self._client_id, open_socket=open_socket)
-        self._use(Link(settings, self._client_id, on_state, given_up, clock, connector))
+        self._use(Link(settings, self._client_id, on_state, given_up, clock, connector, _check_clock(hlc)))
         self._leases: set[weakref.ref[AsyncLease]] = set()  # held by locks of this client
 
     def _use(self, link: Link) -> None:
@@ -111,6 +116,7 @@ class AsyncStateStoreClient:
         on_state: StateListener | None = None,
         give_up_on: ErrorClasses = (),
         clock: Clock = now,
+        hlc: HybridLogicalClock | None = None,
         **options: Unpack[SharedOptions],
     ) -> Self:
         """A client over the connection of an application that uses paho-mqtt already.
@@ -119,7 +125,8 @@ class AsyncStateStoreClient:
         :class:`InvalidArgumentError` is raised, and :class:`BusyError` if it is shared already. The application
         connects it, runs its loop in a thread (``loop_start()``) and lets it reconnect: opening waits
         ``connect_timeout`` seconds for that, and while paho is away the state is suspended. ``options`` are
-        ``connect_timeout``, ``max_in_flight``, ``request_timeout`` and ``retry_first_connect``.
+        ``connect_timeout``, ``max_in_flight``, ``request_timeout``, ``response_topic``, ``retry_first_connect``,
+        ``tracing`` and ``watch_lifetime``.
 
         The application's callbacks are called as before, if they were set before; its messages stay its own. A new
         ``on_connect``, ``on_disconnect``, ``on_publish`` or ``on_subscribe`` has to call the one that it replaces:
@@ -132,7 +139,7 @@ class AsyncStateStoreClient:
         given_up = check_error_classes("give_up_on", give_up_on)
         client_id, settings, connector = share_aio(paho_client, options)
         client = cls(settings, client_id=client_id, on_state=on_state, clock=clock)
-        client._use(Link(settings, client_id, on_state, given_up, clock, connector))
+        client._use(Link(settings, client_id, on_state, given_up, clock, connector, _check_clock(hlc)))
         return client
 
     # -- connection ----------------------------------------------------------------------------------------------------
@@ -430,6 +437,12 @@ class AsyncStateStoreClient:
     def _unique_name(self) -> bytes:
         # Two locks of one process must not own each other's lease: the client id alone would not do.
         return f"{self._client_id}:{uuid.uuid4().hex}".encode()
+
+
+def _check_clock(hlc: HybridLogicalClock | None) -> HybridLogicalClock | None:
+    if hlc is not None:
+        arguments.check_kind("hlc must be", hlc, HybridLogicalClock)
+    return hlc
 
 
 def _check_functions(on_state: StateListener | None, clock: Clock, open_socket: OpenSocket | None) -> None:

@@ -49,6 +49,7 @@ from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.shell import BaseEngine, BaseLink
 from statestore_client.wire.commands import Command
+from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.messages import Closed, Event
 
 logger: logging.Logger = logging.getLogger("statestore_client")
@@ -68,8 +69,9 @@ class Link(BaseLink[AioDriver]):
         give_up_on: tuple[type[StateStoreError], ...],
         clock: Clock,
         connector: AioConnector,
+        hlc: HybridLogicalClock | None,
     ) -> None:
-        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector)
+        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector, hlc=hlc)
         self._connector = connector
         #: The loop that opened it.
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -267,6 +267,7 @@ class ClientMachine:
     :param alternatives: the addresses that take turns, as the driver sees them.
     :param silence_timeout: seconds, see :mod:`~statestore_client.core.silence`.
     :param watch_lifetime: seconds, see :mod:`~statestore_client.core.watch_protocol`.
+    :param answer_topic: where answers go, ``{client_id}`` in it stands for the client's own; None for the usual one.
     :param random: jitter and correlation data come from here.
     """
 
@@ -287,6 +288,7 @@ class ClientMachine:
         watch_lifetime: float = 3600.0,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
+        answer_topic: str | None = None,
     ) -> None:
         #: What must be done now, in this order; :meth:`take_actions` hands it over.
         self.actions: list[Action] = []
@@ -295,7 +297,7 @@ class ClientMachine:
         self._clean_start = clean_start
         self._retry_first_connect = retry_first_connect
         self._give_up_on = give_up_on
-        self._response_topic = response_topic(client_id)
+        self._response_topic = response_topic(client_id, answer_topic)
         #: Requests are submitted and cancelled here.
         self.request_table: RequestTable = RequestTable(
             client_id,
@@ -306,6 +308,7 @@ class ClientMachine:
             silence=Silence(silence_timeout),
             complaint=complaint,
             trace=trace,
+            response_topic=answer_topic,
         )
         #: True while anything is watched; call nothing.
         self.watching: WatchProtocol = WatchProtocol(

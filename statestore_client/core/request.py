@@ -119,11 +119,11 @@ class RequestProperties:
 
     __slots__ = ("_last_fence", "_overhead", "envelope")
 
-    def __init__(self, client_id: str, node_id: str) -> None:
-        """``node_id``: of the clock that the versions come from."""
+    def __init__(self, client_id: str, node_id: str, topic: str | None = None) -> None:
+        """``node_id``: of the clock that versions come from. ``topic``: where answers go; None for the usual one."""
         self.envelope: RequestHeader = RequestHeader(
             COMMAND_TOPIC,
-            response_topic(client_id),
+            response_topic(client_id, topic),
             (
                 (SOURCE_ID, client_id),
                 (PROTOCOL_VERSION, "1.0"),

@@ -295,12 +295,13 @@ class RequestTable:
         silence: Silence,
         complaint: Callable[[], str | None] = lambda: None,
         trace: Callable[[Command], RequestSpan] | None = None,
+        response_topic: str | None = None,
     ) -> None:
         self._trace = trace
         self._clock = clock
         self._new_correlation = new_correlation
         self._output = output
-        self._properties = RequestProperties(client_id, clock.node_id)
+        self._properties = RequestProperties(client_id, clock.node_id, response_topic)
         self._queue: deque[Request] = deque()
         #: Published on an earlier connection and not acknowledged there; or lost, and then the first of them may be
         #: under way again. Nothing else leaves before these.

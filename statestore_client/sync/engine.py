@@ -64,7 +64,7 @@ from statestore_client.sync.primitives import Batch, BatchSlot, Waiter, Worker, 
 from statestore_client.sync.section import Section
 from statestore_client.sync.socket_loan import SocketLoan
 from statestore_client.wire.commands import Command
-from statestore_client.wire.hlc import HlcTimestamp
+from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock
 
 T = TypeVar("T")
 
@@ -89,8 +89,9 @@ class Link(BaseLink[SyncDriver]):
         give_up_on: tuple[type[StateStoreError], ...],
         clock: Clock,
         connector: SyncConnector,
+        hlc: HybridLogicalClock | None,
     ) -> None:
-        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector)
+        super().__init__(settings, client_id, give_up_on=give_up_on, clock=clock, connector=connector, hlc=hlc)
         self._connector = connector
         self._on_state = on_state
         self._to_tell: list[StateChanged | Remark] = []

@@ -56,14 +56,17 @@ COMMAND_TOPIC: Final = f"{_SERVICE}/command/invoke"
 #: The quality of service of every request, response and notification, and of the subscriptions to them.
 QOS: Final = 1
 
+_RESPONSE_TOPIC: Final = f"clients/{{client_id}}/services/{COMMAND_TOPIC}/response"
 _NOTIFICATION_TOPIC: Final = re.compile(
     rf"{NOTIFICATIONS}/((?:[0-9A-Fa-f]{{2}})+)/command/notify/((?:[0-9A-Fa-f]{{2}})+)"
 )
 
 
-def response_topic(client_id: str) -> str:
-    """Where the answers to this client's requests go (the one of the official Rust SDK)."""
-    return f"clients/{client_id}/services/{COMMAND_TOPIC}/response"
+def response_topic(client_id: str, topic: str | None = None) -> str:
+    """Where the answers to this client's requests go; by default, as with the official Rust SDK. ``{client_id}`` in
+    ``topic`` stands for the client's own.
+    """
+    return (topic or _RESPONSE_TOPIC).replace("{client_id}", client_id)
 
 
 def notification_topic(client_id: str, key: bytes) -> str:

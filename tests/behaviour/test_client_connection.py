@@ -26,6 +26,9 @@ from statestore_client import (
     ConnectionSettings,
     ConnectionState,
     ConnectRefusedError,
+    HlcTimestamp,
+    HybridLogicalClock,
+    InvalidArgumentError,
     Lease,
     PickleRefusedError,
     RequestTimeoutError,
@@ -317,3 +320,27 @@ async def test_every_driver_says_in_connect_what_the_official_sdks_say(shell: Sh
     asked, plain = heard
     assert b"\x26\0\x0emetriccategory\0\x04mine\x26\0\x0faio-persistence\0\x04true" in asked
     assert b"\x26" not in plain
+
+
+@pytest.mark.parametrize("topic", ["clients/{client_id}/services/statestore/_any_/command/invoke/response", "a/b"])
+async def test_answers_come_where_the_client_wants_them(shell: Shell, server: EmbeddedServer, topic: str) -> None:
+    """A setting names the response topic, as a broker's rules may demand; notifications come where they always do."""
+    async with shell.client(server.url, client_id="me", response_topic=topic) as store, store.watch("key") as events:
+        assert await store.set("key", b"1")
+        assert (await events.get(timeout=5)).value == b"1"
+    asked = {message.properties.response_topic for message in server.messages} - {None}
+    assert asked == {topic.replace("{client_id}", "me")}
+
+
+async def test_clients_may_share_the_clock_of_their_versions(shell: Shell, server: EmbeddedServer) -> None:
+    """What one client asks is stamped later than what another one has seen, from one node."""
+    with pytest.raises(InvalidArgumentError, match="hlc must be a HybridLogicalClock, not str"):
+        shell.client(server.url, hlc="program")
+    hlc = HybridLogicalClock("program", guard=threading.RLock())
+    async with shell.client(server.url, hlc=hlc) as one, shell.client(server.url, hlc=hlc) as two:
+        version = (await one.set("key", b"1")).version
+        assert hlc.last > version
+        await two.set("other", b"1")
+    stamps = [dict(m.user_properties)["__ts"] for m in server.messages if m.payload.startswith(b"*3")]
+    assert HlcTimestamp.parse(stamps[0]) < version < HlcTimestamp.parse(stamps[-1])
+    assert stamps[-1].endswith(":program")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raft_client.aio.watch import AsyncWatch
     from raft_client.codecs import Compare, KeyValueCodec, Transaction
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
-    from raft_client.core.calls import ClusterConfig, LogInfo, TakenSnapshot
+    from raft_client.core.calls import ClusterConfig, LogInfo, PeerConfig, TakenSnapshot
     from raft_client.core.entries_stream import SnapshotPolicy
     from raft_client.core.key_value_calls import KeyState, WriteOutcome
     from raft_client.core.mirrors import MirrorEvent
@@ -78,6 +78,7 @@ __all__ = [
     "MirrorChanges",
     "MirrorEvent",
     "Peer",
+    "PeerConfig",
     "Position",
     "Prefix",
     "Previous",
@@ -142,6 +143,7 @@ _HOMES = {
     "MirrorChanges": "sync.mirror",
     "MirrorEvent": "core.mirrors",
     "Peer": "wire.configuration",
+    "PeerConfig": "core.calls",
     "Position": "wire.log_entry",
     "Prefix": "core.selectors",
     "Previous": "wire.key_changes",

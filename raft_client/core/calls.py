@@ -67,6 +67,18 @@ class ClusterConfig:
 
 
 @attrs.frozen
+class PeerConfig:
+    """What one peer says of the cluster: who leads, as far as it knows (None: nobody), and who its peers are.
+
+    It may be out of date: a peer that was away knows nothing of a change that the others have made since.
+    """
+
+    is_leader: bool
+    leader_id: str | None
+    peers: Peers
+
+
+@attrs.frozen
 class TakenSnapshot:
     """A snapshot that a peer made of its state machine: ``size`` bytes, of the entries up to ``index``.
 
@@ -233,6 +245,19 @@ class GetConfig(Question):
         if reply.leader_id is None:
             raise ProtocolError("a leader that does not know its own id", frame=1)
         return Finished(ClusterConfig(reply.leader_id, reply.peers or ()))
+
+
+class GetPeerConfig(Question):
+    """RequestConfig, answered by the one peer that is asked. Result: :class:`PeerConfig`."""
+
+    __slots__ = ()
+
+    def __init__(self, ident: bytes) -> None:
+        super().__init__(RequestConfig(ident).to_frames())
+
+    def receive(self, frames: Sequence[bytes]) -> Verdict:
+        reply = ConfigReply.from_frames(frames)
+        return Finished(PeerConfig(reply.is_leader, reply.leader_id, reply.peers or ()))
 
 
 class GetLogInfo(Question):

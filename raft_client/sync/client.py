@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, NoReturn, Self, Unpack, cast
+from typing import Final, NoReturn, Self, Unpack, cast, overload
 
 from raft_client.codecs import KeyValueCodec
 from raft_client.core import arguments
@@ -17,8 +17,10 @@ from raft_client.core.calls import (
     Custom,
     GetConfig,
     GetLogInfo,
+    GetPeerConfig,
     LogInfo,
     MakeSnapshot,
+    PeerConfig,
     TakenSnapshot,
     TransferLeadership,
     TrimLog,
@@ -165,14 +167,30 @@ class RaftClient:
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
 
-    def config(self, *, settled: bool = False, timeout: Timeout = DEFAULT_TIMEOUT) -> ClusterConfig:
+    @overload
+    def config(
+        self, peer: None = None, *, settled: bool = False, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> ClusterConfig: ...
+    @overload
+    def config(self, peer: str, *, timeout: Timeout = DEFAULT_TIMEOUT) -> PeerConfig: ...
+    def config(
+        self, peer: str | None = None, *, settled: bool = False, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> ClusterConfig | PeerConfig:
         """The leader and the peers of the cluster, as the leader names them. (RequestConfig RPC)
+
+        With a ``peer``, given by its id or URL, what that one says, a :class:`PeerConfig`: also without a leader. Open
+        the client with ``wait=False`` if there may be none.
 
         While the members change, the list holds the old ones and the new ones. With ``settled`` it first waits until
         no change is under way, and raises :class:`ClusterBusyError` when that takes longer than ``timeout``. A change
         that begins and ends after the list was read cannot be noticed: the protocol has no compare-and-set.
         """
         seconds = self._seconds(timeout)
+        if peer is not None:
+            if settled:
+                raise InvalidArgumentError("one peer cannot say what is settled: give no peer", argument="settled")
+            target = arguments.peer_url(peer, self._engine.machine.peers)
+            return cast(PeerConfig, self._engine.call(GetPeerConfig(self._ident), timeout=seconds, target=target))
         before: ClusterConfig | None = None
         while True:
             if settled:

@@ -28,6 +28,7 @@ from raft_client import (
     Key,
     NoLeaderError,
     Peer,
+    PeerConfig,
     PickleRefusedError,
     RaftClient,
     RaftSettings,
@@ -35,6 +36,7 @@ from raft_client import (
     RequestTimeoutError,
     new_request_id,
 )
+from raft_client.server import AsyncEmbeddedCluster
 
 ID = RequestId(bytes(range(12)))
 
@@ -138,6 +140,30 @@ async def test_the_log_of_any_peer_can_be_looked_at(raft: RaftShell, peers: Scri
         assert (await client.log_info()).is_leader
         assert not (await client.log_info("2")).is_leader
         assert (await client.log_info(peers.peers["3"].url)).last_index == 3
+
+
+async def test_one_peer_says_what_it_knows_of_the_cluster(raft: RaftShell) -> None:
+    """Any peer says who leads and who its peers are, also when it is alone and nobody leads."""
+    async with AsyncEmbeddedCluster(3) as cluster:
+        leader = await cluster.leader()
+        async with raft.client(cluster.url) as client:
+            said = await client.config(leader)
+            assert (said.is_leader, said.peers) == (said.leader_id == leader, cluster.peers)
+            with pytest.raises(InvalidArgumentError, match="settled"):
+                await client.config(leader, settled=True)
+            with pytest.raises(InvalidArgumentError, match="there is no peer '9'"):
+                await client.config("9")
+        for peer in cluster.running[1:]:
+            await cluster.kill(peer)
+        (alone,) = (peer.url for peer in cluster.peers if peer.id in cluster.running)
+        client = raft.client(cluster.url)
+        await client.open(wait=False)
+        try:
+            while (said := await client.config(alone)).leader_id is not None:
+                pass  # asked until it has noticed
+        finally:
+            await client.close()
+        assert said == PeerConfig(is_leader=False, leader_id=None, peers=cluster.peers)
 
 
 async def test_peers_can_be_changed(raft: RaftShell, peers: ScriptedCluster) -> None:

@@ -19,7 +19,7 @@ from raft_client._common import exits
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 #: What befalls the active host, one after the other.
 _FATES = ("kill", "stop", "pause", "cut off") * scaled(1, 10)

@@ -120,7 +120,7 @@ class ServedWatch:
     ``on_reply`` is called with each reply but the end.
     """
 
-    __slots__ = ("_ident", "_on_reply", "_request", "_session", "is_begun", "is_over")
+    __slots__ = ("_ident", "_is_asked", "_on_reply", "_request", "_session", "is_begun", "is_over")
 
     request_id: bytes | None = None
     repeatable = False
@@ -148,6 +148,7 @@ class ServedWatch:
             case _:
                 self._request = BeginWatch(ident, b"", is_prefix=True, after=after)
         self._session = session
+        self._is_asked = False  # it was sent to a peer that serves watches
         #: Whether the leader has said that it has begun.
         self.is_begun: bool = False
         #: Whether the leader has said that it is over, or what nobody can read.
@@ -155,16 +156,15 @@ class ServedWatch:
 
     def frames(self) -> list[bytes]:
         """A harmless question if the connection has become another one since it was to be begun."""
-        if self._session.is_greeted:
-            return self._request.to_frames()
-        return RequestLogInfo(self._ident).to_frames()
+        self._is_asked = self._session.is_greeted
+        return self._request.to_frames() if self._is_asked else RequestLogInfo(self._ident).to_frames()
 
     def moved(self) -> None:
         """It is sent once."""
 
-    def cancel(self) -> list[bytes]:
-        """The frames that end it. Its end is answered."""
-        return CancelWatch(self._ident).to_frames()
+    def cancel(self) -> list[bytes] | None:
+        """The frames that end it, which are answered. None if it was not begun: the answer to the question ends it."""
+        return CancelWatch(self._ident).to_frames() if self._is_asked else None
 
     def receive(self, frames: Sequence[bytes]) -> Verdict:
         if len(frames) >= _LOG_INFO_FRAMES:

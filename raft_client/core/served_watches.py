@@ -108,7 +108,12 @@ class ServedWatches:
         call, watch.served = watch.served, None
         if call is not None:
             self._watches[call] = None
-            self._table.actions.append(FollowUp(call, (call.cancel(),)))
+            self._cancel(call)
+
+    def _cancel(self, call: ServedWatch) -> None:
+        frames = call.cancel()
+        if frames is not None:
+            self._table.actions.append(FollowUp(call, (frames,)))
 
     def tick(self, now: float) -> None:
         """Time has passed. While an answer is due, the request machine sees to it that one comes."""
@@ -128,7 +133,8 @@ class ServedWatches:
             self._table.actions.append(Submit(call))
 
     def _acknowledge(self) -> None:
-        if self._call is not None:
+        """Not while another peer is greeted: what comes meanwhile comes from the last one."""
+        if self._call is not None and self._call.is_greeted:
             self._told = self._session.messages
             self._due.append(list(self._asked))
             frames = self._call.seen(self._session.number, self._session.messages)
@@ -189,7 +195,7 @@ class ServedWatches:
         call.is_begun = True
         watch = self._watches[call]
         if watch is None:  # it ended before it was sent, so the leader was not told
-            self._table.actions.append(FollowUp(call, (call.cancel(),)))
+            self._cancel(call)
         else:
             self._serve(watch, reply.applied)
         self._begin_some()

@@ -341,6 +341,38 @@ def test_a_node_leader_is_sent_nothing_about_watches_and_the_watch_goes_on() -> 
     assert indexes(client, watches[2], 2) == [2]
 
 
+@pytest.mark.parametrize("what", ["the end of a watch", "what has arrived"])
+def test_a_node_leader_that_is_being_greeted_is_sent_nothing_about_watches(what: str) -> None:
+    """Nor before it is known to be one: a watch that was not begun there is not ended there, and that events of the
+    last leader have arrived concerns the last leader."""
+    cluster = ServedCluster()
+    client = WatchClient(cluster)
+    client.watch()
+    client.quiet_time(0.5)
+    cluster.peers[url_of(2)].offers = False
+    cluster.lead(2)
+    client.flush(url_of(1))  # its watches are told by one that does not lead
+    client.time += 0.5
+    client.runners.tick(client.time)  # a sign of life
+    client.perform()
+    for _ in range(20):
+        if any(url == url_of(2) and frames[0].startswith(b"\x00zmqraft") for url, frames in client.sent):
+            break  # the hello is on its way
+        for url in cluster.peers:
+            client.peer_works(url)
+        client.receive_one()
+    else:
+        pytest.fail("the client does not greet the new leader")
+    if what == "the end of a watch":
+        client.cancel(client.watch(settle=False))
+    else:
+        cluster.write(*(f"k{n}" for n in range(64)))
+        client.flush(url_of(1))
+        while client.receive_one():
+            pass
+    client.settle()  # the peer asserts that it is sent nothing that it does not know
+
+
 def test_what_the_leader_has_forgotten_is_read_from_the_log() -> None:
     """A leader remembers the last changes only; what is older comes from the log, and then it serves the watch."""
     cluster = ServedCluster(history_bytes=2_000)

@@ -25,12 +25,12 @@ from raft_client.core.key_value_calls import Range, ReadPage, bounds_of
 from raft_client.core.stream_actions import Consumer
 from raft_client.core.watch_events import WatchEvent, WatchItem
 from raft_client.errors import (
+    ClientClosedError,
     ConnectionLostError,
+    ForkedClientError,
     HistoryOutrunError,
     LogError,
     OutOfDateLogError,
-    ProtocolError,
-    SubscriberOverflowError,
     TermMismatchError,
     TransportError,
 )
@@ -40,9 +40,9 @@ from raft_client.wire.log_entry import Position
 
 #: What an event, and a change in it, costs beside keys and values.
 _EVENT_BYTES: Final = 100
-#: What a watch ends with when the keys can be read all the same. A ProtocolError is among that: a watch that reads the
-#: log cannot tell what a transaction with comparisons did.
-_READ_INSTEAD: Final = (LogError, TransportError, ProtocolError, SubscriberOverflowError)
+#: What reading cannot mend when a watch has ended with it. Much else can end one: an outrun history, a transaction with
+#: comparisons in a watch that reads the log, an exception of a signal's handler that came while an event was looked at.
+_FINAL: Final = (ClientClosedError, ForkedClientError, TermMismatchError)
 
 
 @attrs.frozen
@@ -231,8 +231,7 @@ class Mirror:
         is_again = self._failed_at == self.position
         self._failed_at = self.position
         is_lost = isinstance(error, ConnectionLostError)  # an exception has cut it, which says nothing of the log
-        is_other_log = isinstance(error, TermMismatchError)
-        if is_other_log or not isinstance(error, _READ_INSTEAD) or (is_again and not is_lost):
+        if isinstance(error, _FINAL) or (is_again and not is_lost):
             self.end(error)
         else:
             self._begin()

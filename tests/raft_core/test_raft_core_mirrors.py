@@ -13,6 +13,7 @@ from raft_client import (
     ChangeKind,
     ClientClosedError,
     ConnectionLostError,
+    ForkedClientError,
     HistoryOutrunError,
     MirrorEvent,
     NoLeaderError,
@@ -208,7 +209,11 @@ class Schedule:
             return
         may_be_any = self.read_at < self.shown
         self.read_at = self.shown
-        errors = [HistoryOutrunError(), ProtocolError(), OutOfDateLogError()] if may_be_any else [ConnectionLostError()]
+        errors = (
+            [HistoryOutrunError(), ProtocolError(), OutOfDateLogError(), ValueError("a handler's")]
+            if may_be_any
+            else [ConnectionLostError()]
+        )
         self.mirror.watch_ended(self.random.choice(errors))
 
     def join(self) -> None:
@@ -400,7 +405,7 @@ def test_another_log_ends_it(entries: int, term: int, error: type[Exception]) ->
     assert (signal.woken, reader.take()) == (1, None)
 
 
-@pytest.mark.parametrize("error", [TermMismatchError(), ClientClosedError(), ValueError("a mistake")])
+@pytest.mark.parametrize("error", [TermMismatchError(), ClientClosedError(), ForkedClientError()])
 def test_what_reading_cannot_mend_ends_it(error: Exception) -> None:
     """A watch that ended with this would end again."""
     mirror, _ = following()

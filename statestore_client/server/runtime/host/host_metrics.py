@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -11,14 +11,37 @@ from statestore_client.server.runtime.observability.metrics import log_figures, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from statestore_client.server.runtime.host.hosted_store import HostedStore
+    from statestore_client.server.host.host import Host
+    from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
+    from statestore_client.server.service.service import StateStoreService
+
+
+class HasFigures(Protocol):
+    """What the figures tell of a hosted store."""
+
+    service: StateStoreService
+    host: Host
+    connections: int
+    losses: int
+
+    @property
+    def replication(self) -> ReplicatedServer[Any] | None: ...
+
+    @property
+    def now(self) -> float: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    @property
+    def uptime_s(self) -> float: ...
 
 
 @attrs.frozen(eq=False)
 class HostMetrics:
     """Renders. ``version`` tells the package's."""
 
-    store: HostedStore
+    store: HasFigures
     version: Callable[[], str]
 
     def render(self) -> bytes:

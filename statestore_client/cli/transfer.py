@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
@@ -169,10 +168,9 @@ class _Importing:
             for step, name in ((self._store, "storing"), (self._compare, "comparing")):
                 task = bar.add_task(name, total=self.source.count)
                 present = _Present(self.store, self.source.pattern)
-                with closing(_read_ahead(_batches(self.source.entries()))) as batches:
-                    for batch in batches:
-                        step(batch, present)
-                        bar.update(task, advance=len(batch))
+                for batch in _batches(self.source.entries()):
+                    step(batch, present)
+                    bar.update(task, advance=len(batch))
         except (StateStoreError, KeyboardInterrupt):
             warn(self._so_far())
             raise
@@ -272,15 +270,6 @@ def _batches(wanted: Iterable[KeyEntry]) -> Iterator[list[KeyEntry]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _read_ahead(batches: Iterator[list[KeyEntry]]) -> Generator[list[KeyEntry]]:
-    """The same, each read in a thread while the one before is in use: the file is parsed while the server works."""
-    with ThreadPoolExecutor(1, "read ahead") as thread:
-        coming: Future[list[KeyEntry]] = thread.submit(next, batches, [])
-        while batch := coming.result():
-            coming = thread.submit(next, batches, [])
-            yield batch
 
 
 class _Present:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.ports import reserved_port
+from support.terminals import read_to_end
 
 from statestore_client import StateStoreClient
 from statestore_client.server import AccessRules, EmbeddedServer
@@ -301,11 +302,9 @@ def test_a_terminal_is_not_moved_by_what_others_have_stored(statestore_server: E
         outside, inside = pty.openpty() if on_terminal else os.pipe()
         with subprocess.Popen(command, stdout=inside) as process:
             os.close(inside)
-            try:
-                return b"".join(iter(lambda: _read(outside), b"")).replace(b"\r\n", b"\n")
-            finally:
-                os.close(outside)
-                assert process.wait(30) == 0
+            shown = read_to_end(outside).replace(b"\r\n", b"\n")
+            assert process.wait(30) == 0
+            return shown
 
     assert printed("scan", on_terminal=False) == key + b"\n"
     assert printed("scan", on_terminal=True) == b"k\\u001b[2J\\nsecond\n"
@@ -313,10 +312,3 @@ def test_a_terminal_is_not_moved_by_what_others_have_stored(statestore_server: E
     shown = printed("get", os.fsdecode(key), on_terminal=True)
     assert shown == b"one\ntwo\\u001b]0;title\\u0007 \\u009b \\xff\n"
     assert b"\\u001b" in printed("scan", "--json", on_terminal=True)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65_536)
-    except OSError:  # the other side of the terminal is closed
-        return b""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.terminals import read_to_end
 from support.waiting import eventually
 
 from statestore_client import StateStoreClient
@@ -128,14 +129,11 @@ def test_people_see_progress(statestore_server: EmbeddedServer, tmp_path: Path, 
     if colourless:
         environment["NO_COLOR"] = "1"
     terminal, inside = pty.openpty()
-    try:
-        command = [*LOAD, "--url", statestore_server.url, str(tmp_path / "keys")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=inside, env=environment) as process:
-            os.close(inside)
-            out, _ = process.communicate(timeout=60)
-        shown = os.read(terminal, 100_000)
-    finally:
-        os.close(terminal)
+    command = [*LOAD, "--url", statestore_server.url, str(tmp_path / "keys")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=inside, env=environment) as process:
+        os.close(inside)
+        shown = read_to_end(terminal)
+        out, _ = process.communicate(timeout=60)
     assert out == b"stored 2000 keys\n"
     assert b"loading" in shown
     assert (re.search(rb"\x1b\[[0-9;]*3[0-8]", shown) is None) == colourless

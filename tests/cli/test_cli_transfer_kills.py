@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from support.hosted_stores import ForeignBroker, HostedStoreProcess
 from support.ports import reserved_port
 from support.server_processes import ReplicatedServers
+from support.terminals import read_to_end
 
 from statestore_client import AsyncStateStoreClient, StateStoreClient
 from statestore_client.cli.entries import UNKNOWN, entries
@@ -193,15 +194,11 @@ def test_people_see_progress(statestore_server: EmbeddedServer, tmp_path: Path) 
         terminal, inside = pty.openpty()
         command = [*STATESTORE, *arguments, "--url", statestore_server.url]
         with (
-            open(terminal, "rb", buffering=0) as screen,
             (tmp_path / "out").open("wb") as out,
             subprocess.Popen(command, stdout=out, stderr=inside, env=environment) as process,
         ):
             os.close(inside)
-            shown = b""
-            with suppress(OSError):  # which is the end of a terminal
-                while chunk := screen.read(4096):
-                    shown += chunk
+            shown = read_to_end(terminal)
         assert process.returncode == 0
         assert line in shown
         assert len((tmp_path / "out").read_bytes().splitlines()) == (1 if "import" in arguments else 2002)

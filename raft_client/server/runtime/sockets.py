@@ -305,7 +305,7 @@ _RETRY_S: Final = 0.1
 class Dealer:
     """The connection to one other peer. With ``keys``, to none but the one that has ``peer_key``."""
 
-    __slots__ = ("_monitor", "_socket", "is_refused", "peer_id", "peer_key", "url")
+    __slots__ = ("_is_connected", "_monitor", "_socket", "is_refused", "peer_id", "peer_key", "url")
 
     def __init__(
         self,
@@ -320,6 +320,7 @@ class Dealer:
         self.peer_key: bytes = peer_key
         #: Whether a handshake failed, and none succeeded since.
         self.is_refused: bool = False
+        self._is_connected = False
         self._socket = _socket(context, zmq.DEALER, url)
         if keys is not None:
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, peer_key)
@@ -352,13 +353,18 @@ class Dealer:
         return _receive(self._socket, drop, 1)
 
     def turns(self) -> Iterator[bool]:
-        """True for each connection that began, False for each that ended, in their order."""
+        """True for each connection that began, False for each that ended, in their order. An attempt whose handshake
+        fails is none, though libzmq says of it that it was disconnected: they come several times a second.
+        """
         for event in monitored_events(self._monitor):
             if event & _REFUSED:
                 self.is_refused = True
                 continue
-            self.is_refused = self.is_refused and not event & _CONNECTED
-            yield bool(event & _CONNECTED)
+            began, was_connected = bool(event & _CONNECTED), self._is_connected
+            self.is_refused = self.is_refused and not began
+            self._is_connected = began
+            if began or was_connected:
+                yield began
 
     def close(self) -> None:
         """At once; what was not sent is dropped."""

@@ -161,7 +161,12 @@ async def test_a_peer_whose_key_is_another_one_is_kept_out(
     keys: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A peer at the address of a member, with another key than that, hears nothing and is not heard; the members say so
-    once."""
+    once, whenever they try to connect."""
+    caplog.set_level(logging.INFO)
+
+    def lost_by() -> list[str]:
+        return [text for text in caplog.messages if "has lost peer" in text]
+
     async with (
         AsyncEmbeddedCluster(3, curve_keys=keys) as cluster,
         AsyncRaftClient(settings_for(keys, cluster.peers)) as log,
@@ -170,6 +175,7 @@ async def test_a_peer_whose_key_is_another_one_is_kept_out(
         leader = await cluster.leader()
         member = next(peer for peer in cluster.peers if peer.id != leader)
         await cluster.kill(member.id)
+        await until(lambda: len(lost_by()) == 2, "both have lost it")
         others = make_keys(tmp_path / "others", member.id)
         for each in cluster.running:
             shutil.copy(keys / f"{each}.key", others)
@@ -179,6 +185,11 @@ async def test_a_peer_whose_key_is_another_one_is_kept_out(
             await until(lambda: warnings_of(caplog, f"cannot connect to peer {member.id}"), "those who do not get in")
             await log.append(b"y")
             assert (impostor.status().leader_id, impostor.status().commit_index) == (None, 0)
+            refused = [peer._sockets.dealers[member.id] for peer in cluster._running.values()]
+            for dealer in refused:
+                dealer.is_refused = False
+            await until(lambda: all(dealer.is_refused for dealer in refused), "both have tried again")
+            assert len(lost_by()) == 2
         finally:
             await impostor.close()
         # Its two members refuse it, and it refuses them: each says so of the one address that all have.

@@ -19,7 +19,7 @@ from raft_client._common import exits
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ci, pytest.mark.interop, pytest.mark.timeout(300)]
 
 #: What befalls the active host, one after the other.
 _FATES = ("kill", "stop", "pause", "cut off") * scaled(1, 10)
@@ -126,6 +126,7 @@ async def _check_alone(url: str) -> None:
     assert "a state store answers already" in text
 
 
+@pytest.mark.turns(2)
 async def test_the_next_host_goes_on(shared: SharedStore) -> None:
     """What was acknowledged is not lost, and nothing is carried out twice; the clients see no error."""
     url = shared.url

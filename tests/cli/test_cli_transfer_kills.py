@@ -129,6 +129,7 @@ async def is_stored(url: str, number: int) -> None:
             pass
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", ["single", "durable", "replicated", pytest.param("hosted", marks=pytest.mark.interop)])
 async def test_transfers_that_are_killed_begin_again(
     kind: str, tmp_path: Path, require_tool: Callable[[str], str]

@@ -40,9 +40,9 @@ def answers(url: str) -> tuple[str, str]:
 
 
 def test_each_kind_of_server_is_on_the_page() -> None:
-    """Five states of a server, and three of a peer; the last one passes too quickly to be asked for."""
-    assert len(ROWS) == 8
-    assert ROWS[7] == ("200 `applied up to 5 of 20`", "503 `applied up to 5 of 20`")
+    """Five states of a server, two of a host, and three of a peer; the last one passes too quickly to be asked for."""
+    assert len(ROWS) == 10
+    assert ROWS[9] == ("200 `applied up to 5 of 20`", "503 `applied up to 5 of 20`")
 
 
 def test_a_server_alone() -> None:
@@ -79,7 +79,7 @@ def peer(directory: Path, *members: str) -> Iterator[str]:
             process.terminate()
 
 
-@pytest.mark.parametrize(("members", "row"), [(1, 5), (2, 6)], ids=["with a leader", "without a leader"])
+@pytest.mark.parametrize(("members", "row"), [(1, 7), (2, 8)], ids=["with a leader", "without a leader"])
 def test_a_peer(tmp_path: Path, members: int, row: int) -> None:
     """A peer alone leads soon; one of two finds no leader."""
     first = reserved_ports(members)

@@ -98,7 +98,7 @@ class OneReader:
 
 
 class Whole:
-    """Held while something is changed that nobody may see half changed; nothing waits meanwhile."""
+    """Keeps readers out while several values change together. Never hold it while you wait."""
 
     __slots__ = ()
 

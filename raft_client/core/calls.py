@@ -68,7 +68,7 @@ class ClusterConfig:
 
 @attrs.frozen
 class PeerConfig:
-    """What one peer says of the cluster: who leads, as far as it knows (None: nobody), and who its peers are.
+    """The leader and the peers of a cluster, as one peer knows them; ``leader_id`` is None if it knows of no leader.
 
     It may be out of date: a peer that was away knows nothing of a change that the others have made since.
     """

@@ -1,4 +1,4 @@
-"""A mirror of the keys with one prefix: what is asked next, what is shown, and what its readers are told.
+"""Decide for a mirror of the keys with one prefix what to ask next, what to show, and which events readers get.
 
 ::
 
@@ -47,10 +47,10 @@ _FINAL: Final = (ClientClosedError, ForkedClientError, TermMismatchError)
 
 @attrs.frozen
 class MirrorEvent:
-    """What changed in a mirror, all of it at once: up to ``position`` from what was told before.
+    """All changes of a mirror since the event before, up to ``position``.
 
-    Each change says in ``previous`` what the key had. ``is_difference`` says that what happened in between is not
-    told, but only what differs: a mirror that could not follow has read its keys again, or its reader was slow.
+    Each change has in ``previous`` what the key had. With ``is_difference`` the event leaves out the steps in between
+    and says only what differs, because the mirror has read its keys again, or its reader was slow.
     """
 
     position: Position
@@ -63,14 +63,14 @@ class MirrorEvent:
         return self.position.index
 
 
-# -- what readers are told ---------------------------------------------------------------------------------------------
+# -- the events of readers ---------------------------------------------------------------------------------------------
 
 
 class ChangeQueue:
-    """What one reader was not told yet.
+    """Keeps the events that one reader has not taken yet.
 
-    When more than ``limit`` bytes wait, the events that wait become one, and it takes in all that follow until the
-    reader comes: so it never takes more than what was told last and what is shown now differ by.
+    When more than ``limit`` bytes wait, the queue merges them into one event, and further ones into that, until the
+    reader comes: so it holds no more than what the reader has seen and what the mirror shows now differ by.
     """
 
     def __init__(self, limit: int, consumer: Consumer) -> None:
@@ -78,7 +78,7 @@ class ChangeQueue:
         self._consumer = consumer
         self._events: deque[MirrorEvent] = deque()
         self.size: int = 0  # bytes of these
-        #: Key -> what it was when its reader was told last, and what it is; None while single events wait.
+        #: Key -> its value in the last event that the reader took, and now; None while single events wait.
         self._differing: dict[bytes, tuple[bytes | None, bytes | None]] | None = None
         self._position = Position(0)  # of the difference
 
@@ -227,7 +227,8 @@ class Mirror:
         self._advance(item.position, changes)
 
     def watch_ended(self, error: Exception) -> None:
-        """The watch has ended: what it would have told is read, unless reading has not helped the last time."""
+        """Read again what the watch can no longer say; end if a watch fails twice at one position, as reading did not
+        help."""
         is_again = self._failed_at == self.position
         self._failed_at = self.position
         is_lost = isinstance(error, ConnectionLostError)  # an exception has cut it, which says nothing of the log

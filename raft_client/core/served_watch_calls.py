@@ -151,7 +151,7 @@ class ServedWatch:
         self._is_asked = False  # it was sent to a peer that serves watches
         #: Whether the leader has said that it has begun.
         self.is_begun: bool = False
-        #: Whether the leader has said that it is over, or what nobody can read.
+        #: Set when the leader has ended the watch, or has sent what cannot be decoded.
         self.is_over: bool = False
 
     def frames(self) -> list[bytes]:

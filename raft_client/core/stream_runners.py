@@ -80,7 +80,7 @@ class StreamRunner:
 
     __slots__ = ("_ident", "_requests", "_submitted", "_url", "is_dirty", "is_over", "machine", "now")
 
-    machine: StreamMachine  # set by whoever makes the runner
+    machine: StreamMachine  # the shell that makes the runner sets it
 
     def __init__(self, requests: RequestMachine, ident: bytes) -> None:
         self._requests = requests

@@ -228,7 +228,7 @@ class KeyRange:
 
     @property
     def position(self) -> Position:
-        """What it shows: a watch after this is told all that follows. Known once the first pair was wanted."""
+        """Where in the log it shows the keys; a watch after it gets each later change. Known with the first pair."""
         if self._range.position is None:
             raise BusyError("the range was not read yet, and so it has no position")
         return self._range.position

@@ -166,11 +166,11 @@ class KeyMirror(Mapping[bytes, bytes]):
     # -- what changes --------------------------------------------------------------------------------------------------
 
     def changes(self) -> MirrorChanges:
-        """An endless iterator of :class:`MirrorEvent`: what changes after this call, also if nobody iterates yet.
+        """Return an endless iterator of :class:`MirrorEvent`, which begins with the first change after this call.
 
-        Make it before you look at the keys, and nothing is missed: what is told later leads from what was shown at this
-        moment to what is shown then. Each call makes another one, for one reader. While more than ``queue_bytes`` wait
-        for it, all that waits is told as one event that says what differs.
+        Changes wait in it until you iterate. Call it before you read the keys, and you miss none: its events lead from
+        the keys of this moment to the keys of then. Each call makes an iterator of its own, for one reader. When more
+        than ``queue_bytes`` wait for a reader, they become one event that says what differs.
         """
         self._check()
         signal = ReadySignal()

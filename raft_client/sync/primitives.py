@@ -123,7 +123,7 @@ class OneReader(Within):
 
 
 class Whole(Mutex):
-    """Held while something is changed that nobody may see half changed; nothing waits meanwhile."""
+    """Keeps readers out while several values change together. Never hold it while you wait."""
 
     __slots__ = ()
 

@@ -21,6 +21,8 @@ from contextlib import suppress
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from raft_client._common.http_server import HttpEndpoint
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError, DataDirectoryError, StateStoreError
@@ -33,11 +35,16 @@ from statestore_client.server.host.askers import NO_ID, is_nobody
 from statestore_client.server.host.host import Acknowledge, Host
 from statestore_client.server.runtime.clock import Alarm, Clock, system_clock
 from statestore_client.server.runtime.fairness import RoundRobin
-from statestore_client.server.runtime.host.host_metrics import HostMetrics
 from statestore_client.server.runtime.host.other_stores import already_there, has_store
 from statestore_client.server.runtime.observability.information import information, log_information
 from statestore_client.server.runtime.observability.logs import LOGGER, RefusalLog, contained, log_event
-from statestore_client.server.runtime.observability.metrics import MetricsPages
+from statestore_client.server.runtime.observability.metrics import (
+    MetricsPages,
+    log_figures,
+    metric,
+    process_figures,
+    store_figures,
+)
 from statestore_client.server.runtime.process import package_version
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.peers import Peers
@@ -49,7 +56,7 @@ from statestore_client.wire.messages import Closed, Connected, Published, Subscr
 from statestore_client.wire.protocol import COMMAND_TOPIC, FIRST_ERROR, MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from statestore_client.mqtt.driver import AioDriver
     from statestore_client.server.journal import Journal
@@ -526,3 +533,42 @@ def _lives(log: ReplicaSettings, store: HostedStore) -> ReplicatedServer[Host]:
     from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
 
     return ReplicatedServer(log, store)
+
+
+@attrs.frozen(eq=False)
+class HostMetrics:
+    """The figures of a hosted store for Prometheus. ``version`` tells the package's."""
+
+    store: HostedStore
+    version: Callable[[], str]
+
+    def render(self) -> bytes:
+        """All of them, now."""
+        store = self.store
+        log = () if store.replication is None else log_figures(store.replication)
+        lines = (*self._host(), *store_figures(store.service, store.now), *log, *process_figures(), "")
+        figures = "\n".join(lines).encode()
+        peer = None if store.replication is None else store.replication.peer
+        return figures if peer is None else figures + peer.figures
+
+    def _host(self) -> Iterable[str]:
+        store, host = self.store, self.store.host
+        yield from metric("build_info", "The version.", {f'version="{self.version()}"': 1})
+        yield from metric("uptime_seconds", "Since the start.", store.uptime_s)
+        for name, text, value in (
+            ("connected", "1 while the broker brings requests.", int(store.is_ready)),
+            ("in_flight", "Answers and notifications that the broker has not acknowledged.", host.in_flight),
+            ("waiting_requests", "Requests that wait for room here.", host.waiting),
+            ("registrations", "Keys that clients observe, each once for each client.", len(host.registrations)),
+        ):
+            yield from metric(f"host_{name}", text, value)
+        for name, text, value in (
+            ("connections", "Connections to the broker.", store.connections),
+            ("losses", "Of those, the ones that were lost.", store.losses),
+            ("requests", "Messages of the broker.", host.counters.requests),
+            ("repeated_requests", "Of those, the ones that it has sent before.", host.counters.again),
+            ("notifications", "Notifications that were sent.", host.counters.notifications),
+            ("refused_messages", "Messages that the broker did not take.", host.counters.refused),
+            ("ended_registrations", "Observers that were gone.", host.registrations.ended),
+        ):
+            yield from metric(f"host_{name}_total", text, value, kind="counter")

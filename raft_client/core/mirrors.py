@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
+from weakref import WeakSet
 
 import attrs
 
@@ -160,7 +161,7 @@ class Mirror:
         self._range: Range | None = self._new_range()  # None: a watch is followed
         self._read: dict[bytes, bytes] = {}  # what its pages had
         self._failed_at: Position | None = None  # where the last watch ended that should not have
-        self._queues: list[ChangeQueue] = []
+        self._queues: WeakSet[ChangeQueue] = WeakSet()  # a reader that was dropped takes its queue with it
         self._waiting: list[Consumer] = []  # for a position
 
     @property
@@ -269,12 +270,11 @@ class Mirror:
 
     def add_reader(self, queue: ChangeQueue) -> None:
         """Tell it what happens from now on."""
-        self._queues.append(queue)
+        self._queues.add(queue)
 
     def drop_reader(self, queue: ChangeQueue) -> None:
         """Tell it nothing more."""
-        if queue in self._queues:
-            self._queues.remove(queue)
+        self._queues.discard(queue)
 
     def shows(self, index: int) -> bool:
         """Whether the entry at ``index`` is among what is shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -480,3 +481,13 @@ def test_a_reader_that_left_is_told_nothing() -> None:
     log.write((b"p/a", b"2"))
     mirror.take_item(WatchEvent(1, log.position(4), log.entries[3][1]))
     assert (reader.take(), signal.woken) == (None, 0)
+
+
+def test_a_reader_that_was_dropped_costs_nothing_more() -> None:
+    """Without an end of its own, as after ``break`` in a loop over the changes, its queue goes with it."""
+    mirror, _log = following()
+    reader = Reader(mirror, 1_000)
+    assert len(mirror._queues) == 1
+    del reader
+    gc.collect()
+    assert len(mirror._queues) == 0

@@ -415,7 +415,12 @@ class Engine(BaseEngine):
     def __del__(self) -> None:
         # All that could use or close the client was dropped. The collector may come in any thread, at any time.
         link = self._link
-        if os.getpid() != self._pid or link.loop is None or self._machine.state is ConnectionState.CLOSED:
+        if os.getpid() != self._pid or link.loop is None:
+            return
+        try:
+            if self._machine.state is ConnectionState.CLOSED:
+                return
+        except AttributeError:  # at the very end of the interpreter, when modules have lost their names
             return
         if link.is_stranded:
             link.strand()

@@ -55,7 +55,13 @@ from statestore_client.core.arguments import (
 )
 from statestore_client.core.request import Request
 from statestore_client.core.results import DeleteResult, within
-from statestore_client.errors import BusyError, ConnectionLostError, ForkedClientError, StateStoreError
+from statestore_client.errors import (
+    BusyError,
+    ConnectionLostError,
+    ForkedClientError,
+    RequestTimeoutError,
+    StateStoreError,
+)
 from statestore_client.mqtt.driver import ACK_DELAY_S, MAX_WAITING_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
@@ -491,14 +497,22 @@ class Engine(BaseEngine):
         try:
             while chunk := next_commands(source, self._await_room(batch, deadline)):
                 deadline = _deadline(limit)  # of the last one that is sent now
-                link.section.enter(batch, deadline)
+                try:
+                    link.section.enter(batch, deadline)
+                except RequestTimeoutError as busy:  # these were not sent; others may have their results by now
+                    batch.outcomes.extend(busy for _ in chunk)
+                    continue
                 link.loan.take(batch)
                 self._submit_chunk(chunk, batch, limit, token)
                 link.perform()
                 link.section.leave()
-            link.section.enter(batch, deadline)
-            link.loan.take(batch)
-            link.section.leave()
+            try:
+                link.section.enter(batch, deadline)
+            except RequestTimeoutError:
+                pass  # the network thread reads
+            else:
+                link.loan.take(batch)
+                link.section.leave()
             self._await_batch(batch, deadline, 0)
         except BaseException:
             link.section.abandon(batch)
@@ -567,7 +581,12 @@ class Engine(BaseEngine):
     def __del__(self) -> None:
         # All that could use or close the client was dropped. The collector may come in any thread, at any time.
         link = self._link
-        if os.getpid() != self._pid or link.thread is None or self._machine.state is ConnectionState.CLOSED:
+        if os.getpid() != self._pid or link.thread is None:
+            return
+        try:
+            if self._machine.state is ConnectionState.CLOSED:
+                return
+        except AttributeError:  # at the very end of the interpreter, when modules have lost their names
             return
         if not sys.is_finalizing():
             link.close()

@@ -14,7 +14,7 @@ import pytest
 from support.interruptions import AlarmError
 from support.waiting import eventually
 
-from statestore_client import ConnectionLostError, ConnectionState, StateStoreClient
+from statestore_client import BatchError, ConnectionLostError, ConnectionState, SetResult, StateStoreClient
 from statestore_client.server import EmbeddedServer
 from statestore_client.sync.engine import Link
 
@@ -241,3 +241,40 @@ def test_a_loop_survives_interruptions_at_any_moment() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert interruptions > 20  # Python swallows one now and then, in a callback of its own
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_batch_keeps_its_results_when_another_thread_is_inside_until_its_time_is_up(
+    store: StateStoreClient, late: int
+) -> None:
+    """What was answered has its result; what could not be sent for so long fails, and nothing else does."""
+    section, limit_s = quiet(store).section, 1.0
+    count = 2 * store._engine._requests.window.depth  # the first chunk
+    inside, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with section:
+            inside.set()
+            over.wait(TIMEOUT_S)
+
+    def pairs() -> Iterator[tuple[str, bytes]]:
+        """When the first chunk was answered, another thread is inside until the time of all is up."""
+        for number in range(count):
+            yield f"{number}", b"v"
+        eventually(lambda: len(list(store.scan("*"))) == count)
+        threading.Thread(target=work).start()
+        assert inside.wait(TIMEOUT_S)
+        threading.Timer(1.5 * limit_s, over.set).start()
+        if late:
+            yield "late", b"v"
+        else:
+            time.sleep(limit_s)
+
+    if late:
+        with pytest.raises(BatchError, match=r"1 of .* items failed; .*: another thread was at work") as raised:
+            store.set_many(pairs(), timeout=limit_s)
+        results = raised.value.results[:-1]
+        assert not raised.value.results[-1].may_have_been_applied
+    else:
+        results = tuple(store.set_many(pairs(), timeout=limit_s))
+    assert [isinstance(result, SetResult) and result.applied for result in results] == [True] * count

@@ -28,7 +28,7 @@ $(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
 	@touch $@
 
 test: $(BIN)/tox  ## the quick tests, on the built wheel: some minutes, and what is missing on this machine is skipped
-	$(BIN)/tox run -e py
+	STATESTORE_TEST_WORKERS=$${STATESTORE_TEST_WORKERS:-4} $(BIN)/tox run -e py
 
 test-ci: $(BIN)/tox  ## what the quick tests leave out: faults, Spark, other software, the documentation's code; more schedules; of what takes turns, those of the day
 	STATESTORE_TEST_SCALE=$${STATESTORE_TEST_SCALE:-1} $(BIN)/tox run -e py -- -m '(ci or scaled) and not long' --durations 40 --durations-min 5 $(CURDIR)/tests

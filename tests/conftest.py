@@ -98,10 +98,10 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def _days(item: pytest.Function) -> int:
-    """In how many days the test has its turn once: two for jobs of Spark, if no mark says otherwise."""
+    """In how many days the test has its turn once: three for jobs of Spark, if no mark says otherwise."""
     if (turns := item.get_closest_marker("turns")) is not None:
         return int(turns.args[0])
-    return 2 if "spark" in item.fixturenames and item.get_closest_marker("quick") is None else 1
+    return 3 if "spark" in item.fixturenames and item.get_closest_marker("quick") is None else 1
 
 
 def _turn(item: pytest.Function) -> int:

@@ -46,10 +46,13 @@ PAGES = [
 ]
 #: Documents that talk to the peers of a cluster.
 RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
-#: Three servers are started, killed and replaced.
-RUNBOOK = DOCS / "operations" / "runbook.md"
+#: Their blocks start servers and processes, one after the other.
+SLOW = [
+    DOCS / "operations/runbook.md",
+    *(DOCS / "how-to" / name for name in ("keep-data.md", "secure.md", "test-your-app.md", "use-the-command-line.md")),
+]
 DOCUMENTS = [
-    pytest.param(p, marks=pytest.mark.slow) if p == RUNBOOK else p
+    pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3))) if p in SLOW else p
     for p in PAGES
     if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, *RAFT)
 ]

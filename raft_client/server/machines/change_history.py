@@ -1,4 +1,9 @@
-"""The last changes of a state machine, as far as memory is set aside for them, and the terms of their entries.
+"""Keep the last changes of a state machine, in the order of the log, so that a watch can begin in the past.
+
+It is no multi-version storage: when memory for it is full the oldest changes go, and a watch that asks for them is
+refused.
+
+Invariant: all changes from the oldest index on are here, and the terms of their entries.
 
 Items have *places*: the first one ever 0, the next one 1. What changed nothing has none, except where a term begins: so
 the term at each index that the history reaches back to is known.

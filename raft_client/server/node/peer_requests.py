@@ -1,7 +1,8 @@
 """The RPCs to the other peers: ids, one at a time, repeated until they are answered.
 
 A question keeps its id when it is repeated, so that its receiver answers a repetition as it did the first one. A reply
-with another id is late, and dropped: it says nothing of now. (facts §1.1)
+with another id is late, and dropped: it says nothing of now. A question is repeated after its time-out
+(``NodeSettings.rpc_timeout_s``), because ØMQ says nothing of a message that was lost. (facts §1.1)
 
 Beside a question that is not answered in time, because the disk of its receiver is slow, a leader asks for a *sign of
 life*: RequestLogInfo, which every peer answers at once, a Node peer, too.

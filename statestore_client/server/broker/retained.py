@@ -1,7 +1,9 @@
-"""Retained messages: the last one of every topic, found by topic filter (MQTT 5.0, 3.3.1.3).
+"""Keep the last retained message of every topic, and find those that a filter matches (MQTT 5.0, 3.3.1.3).
 
-The map from topic to message is the truth. Beside it, the topics lie in a sorted index, with U+0000, which no topic
-contains, in place of the slash: so the topics below a level are neighbours. A *cursor* gives out the messages that a
+Which messages are retained is decided in ``publish``; what of them is on the disk, in :class:`RetainedPersister`.
+
+Invariant: the sorted index holds the topics of the map, which is the truth. In the index, U+0000, which no topic
+contains, is in place of the slash: so the topics below a level are neighbours. A *cursor* gives out the messages that a
 filter matches, one after the other. Its only state is the place where it is, so it may be left alone and taken up
 again, whatever is published meanwhile; and it jumps over the topics that cannot match.
 """

@@ -2,6 +2,7 @@
 
 Each entry of a request is decided about for itself; a bad one changes nothing for the others. Large requests are cut
 into :func:`~statestore_client.server.kvstore.area_store.slices` first, with other things done in between.
+What was taken is in :class:`MergeResult`: ``area`` tells subscribers, and ``replica`` floods it to other sites.
 
 Invariant: what is stored under a key is the greatest entry, by version, originator and value, of all that were taken
 since the key was there; its TTL is that of the highest TTL version of this entry.

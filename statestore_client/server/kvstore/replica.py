@@ -1,4 +1,6 @@
-"""One area at one site: when it syncs with which peer, and to which peers an update is flooded.
+"""Sync one area with each peer on its own, and flood what was taken to the peers that it has not come through.
+
+There is one :class:`Replica` for each area (the ``KvStoreDb`` of Open/R), with one :class:`SitePeer` for each peer.
 
 A peer is INITIALIZED when a sync that this side began has brought all that is newer there. Updates go to peers in that
 state; while a sync runs they go with its last part. What changes while a peer is IDLE is found by its next sync.

@@ -27,6 +27,9 @@ resend so where a session was lost. Without ``__ts`` a new PUBLISH is a new requ
 only one with the DUP flag and the packet identifier of the first is the same. A will is always carried out: it is sent
 once.
 
+An answer goes to the response topic of its request, with its correlation data, its expiry, ``__stat`` and, if the store
+gave a version, that version as an HLC in ``__ts``, because clients order by it what they hear.
+
 Source: state store protocol, "State store system topic, QoS, and required MQTT5 properties", "Response format",
 "KEYNOTIFY notification topics and lifecycle"; the response properties are those of the official SDKs.
 """

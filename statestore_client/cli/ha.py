@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+import re
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 #: For a status: a server is there within a second, and it waits for a leader of its log for half a second itself.
 _STATUS_S: Final = 1.5
+_REFUSED: Final = "connection refused; is it running, and is this its address for servers?"
 _COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s", "format")
 
 
@@ -303,9 +308,22 @@ def _ask_all(
             advice = "give --cluster-key-file" if key_file is None else f"it has another key than {key_file}"
             return ConnectionLostError(f"the server at {address} does not let us in: {advice}", fatal=True)
         except (OSError, ValueError, RemoteProtocolError) as error:
-            return ConnectionLostError(f"no server of a log at {address}: {str(error) or 'no answer'}")
+            return ConnectionLostError(f"no server of a log at {address}: {_in_words(error)}")
 
     async def ask_all() -> list[Any]:
         return await asyncio.gather(*map(ask, addresses))
 
     return event_loops.run(ask_all())
+
+
+def _in_words(error: Exception) -> str:
+    """What an operator understands without a list of error numbers. A name with two addresses has two of them."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, socket.gaierror):
+        return "no name server knows this host"
+    numbers = [error.errno] if error.errno else [int(each) for each in re.findall(r"\[Errno (\d+)\]", str(error))]
+    if not numbers:
+        return str(error) or "no answer; is its machine there, and is this its address for servers?"
+    texts = [_REFUSED if each == errno.ECONNREFUSED else os.strerror(each).lower() for each in numbers]
+    return ", ".join(dict.fromkeys(texts))

@@ -626,21 +626,22 @@ class ClientMachine:
         error = self._drop_reason or event.error
         is_round_over = self._is_round_over
         is_final = self._is_final(event, error, now)
+        said = error if self._phase is _Phase.READY else self._alternatives().what_all_said(error)
         if self._phase is _Phase.CONNECTING:
             self._reconnection.failed(now)
         elif event.reason_code == _QUOTA_EXCEEDED:
             self.request_table.window.thrown_out(now.monotonic)
-        self.request_table.suspend(error)
+        self.request_table.suspend(said)
         self._subscriptions.disconnected()
         self.watching.suspend(now)
         if is_final:
-            self._end(error, now)
+            self._end(said, now)
             return
         if event.reason_code in _OUR_PACKET_WAS_BAD:
             self.request_table.reject_unacknowledged(broke_connection(error), now)
         self._phase = _Phase.WAITING
         self._reconnection.plan(now, is_round_over=is_round_over)
-        self.actions.append(StateChanged(self.state, error))
+        self.actions.append(StateChanged(self.state, said if is_round_over else error))
 
     def _receive_mistakes(self, event: BrokerMistakes, _now: Instant) -> None:
         if not self._has_remarked:

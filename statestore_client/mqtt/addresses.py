@@ -15,17 +15,23 @@ attempts as that takes::
   each other. If it is refused, or not answered, the next open address has its turn.
 * *A dial outlives its attempt*, until ``connect_timeout`` is over: a far broker is not kept out by a near one that
   refuses. But nobody waits for it once another address has refused, which may accept in a moment.
+* *What each has said last* is kept until one accepts. The error of a client names all of it: of three servers the one
+  that lives knows why it refuses, and the other two refuse connections.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 import attrs
 
+from statestore_client.errors import ConnectRefusedError, StateStoreError, TransportError
+from statestore_client.mqtt.closing import connect_failed
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Others
 
@@ -61,6 +67,50 @@ class Turn:
         return self.began + self.settings.connect_timeout
 
 
+class _Telling(IntEnum):
+    """How much an error tells of what is wrong, most first: its order among those of other addresses."""
+
+    REFUSED = 0  # by MQTT, with a reason
+    DISTRUSTED = 1  # a certificate
+    REACHED = 2  # and what it said is not MQTT, or nothing
+    NOT_REACHED = 3
+    SILENT = 4
+
+    @classmethod
+    def of(cls, error: StateStoreError) -> _Telling:
+        """An error of an address that was connected to."""
+        if isinstance(error, ConnectRefusedError):
+            return cls.REFUSED
+        return cls.DISTRUSTED if isinstance(error, TransportError) and error.fatal else cls.REACHED
+
+
+@attrs.frozen
+class _Said:
+    """What an address has said, or what is known of it otherwise."""
+
+    url: str
+    error: StateStoreError
+    telling: _Telling
+
+
+def _in_one(said: Sequence[_Said]) -> StateStoreError:
+    """The first error, which says the others, too; those that say the same are said once, with all of their URLs."""
+    urls: dict[str, dict[str, None]] = {}
+    for each in said:
+        urls.setdefault(each.error.message.replace(each.url, "\0"), {})[each.url] = None
+    texts = [text.replace("\0", _listed(list(of_text))) for text, of_text in urls.items()]
+    error = said[0].error
+    if texts == [error.message]:
+        return error
+    combined = copy.copy(error)
+    combined.args = ("; and ".join(texts), *error.args[1:])
+    return combined
+
+
+def _listed(urls: Sequence[str]) -> str:
+    return " and ".join([", ".join(urls[:-1]), urls[-1]] if len(urls) > 1 else urls)
+
+
 class Addresses:
     """See the module. Times are monotonic seconds."""
 
@@ -78,6 +128,8 @@ class Addresses:
         self._dialled_at = -math.inf  # the last time
         self._next_at = -math.inf  # the end of the head start
         self._has_failed = False  # one of them has, in this attempt, and not by saying nothing
+        self._in_use: Address | None = None  # in this attempt
+        self._said: dict[Address, _Said] = {}  # the last time, since one accepted
         #: Which host failed last, and how.
         self.failure: tuple[ConnectionSettings, BaseException] = (settings, TimeoutError())
 
@@ -98,6 +150,7 @@ class Addresses:
     def begin(self, now: float, *, new_round: bool) -> None:
         """An attempt begins."""
         self._has_failed = False
+        self._in_use = None
         self._next_at = -math.inf
         if new_round:
             self._round_from = self._dials
@@ -115,6 +168,7 @@ class Addresses:
             return None
         address = min(self._open, key=lambda one: one.dialled)
         del self._open[address]
+        self._in_use = address
         settings = address.settings
         if self.others is Others.NONE:
             return address, Turn(settings, self._round_ends - self._timeout)
@@ -155,6 +209,7 @@ class Addresses:
         distinct = dict.fromkeys(sockaddrs)
         self._found[host] = [before.get(one) or Address(host.settings, one) for one in distinct]
         self._current.add(host)
+        self._said.pop(host, None)
         self._several = len(self._hosts) > 1 or max(Counter(one[0] for one in distinct).values(), default=0) > 1
         self._next_at = -math.inf
 
@@ -167,6 +222,8 @@ class Addresses:
         self._pending.pop(address, None)
         self._open.pop(address, None)
         self.failure = (address.settings, why)
+        telling = _Telling.SILENT if isinstance(why, TimeoutError) else _Telling.NOT_REACHED
+        self._said[address] = _Said(address.settings.url, connect_failed(address.settings, why).error, telling)
         if not isinstance(why, TimeoutError):
             self._has_failed = True
         self._next_at = -math.inf
@@ -176,8 +233,21 @@ class Addresses:
         left = [*self._pending, *self._open]
         self._pending.clear()
         self._open.clear()
+        self._said.clear()
         self._round_ends = math.inf
         return left
+
+    def what_all_said(self, error: StateStoreError) -> StateStoreError:
+        """The attempt has ended with this error, of the address in use if one was: what each has said, in one error, of
+        the kind that the most telling one has.
+        """
+        if self._in_use is not None:
+            self._said[self._in_use] = _Said(self._in_use.settings.url, error, _Telling.of(error))
+        found = [one for host in self._hosts for one in (host, *self._found.get(host, ()))]
+        said = sorted((self._said[one] for one in found if one in self._said), key=lambda each: each.telling)
+        if error.message not in [each.error.message for each in said]:
+            return error  # it is not one of an address: a file that cannot be read
+        return _in_one(said)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

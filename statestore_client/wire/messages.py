@@ -127,6 +127,9 @@ class Alternatives(Protocol):
     def others(self) -> Others:
         """Asked when an attempt has failed, or a connection has ended."""
 
+    def what_all_said(self, error: StateStoreError) -> StateStoreError:
+        """An attempt has ended with this error: what each address has said, the most telling first."""
+
 
 @attrs.frozen
 class OneAddress:
@@ -134,6 +137,9 @@ class OneAddress:
 
     several: bool = False
     others: Others = Others.NONE
+
+    def what_all_said(self, error: StateStoreError) -> StateStoreError:
+        return error
 
 
 Event: TypeAlias = Connected | IncomingMessage | Published | Subscribed | BrokerMistakes | Closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from machine_driver import NOTIFICATIONS, RESPONSES, MachineDriver, Publish, Seen
 
@@ -71,6 +72,32 @@ def test_a_first_connection_fails_when_all_addresses_did(retries: bool, ends: li
         deadline = driver.machine.next_deadline() or 0
         assert (deadline > driver.time) == (end == "pause")
         assert Open(clean_start=True, new_round=end == "pause") in driver.at(deadline)
+
+
+@attrs.frozen
+class _Several(OneAddress):
+    """Others have said something, too."""
+
+    def what_all_said(self, error: StateStoreError) -> StateStoreError:
+        return ConnectionLostError(f"{error}; and no")
+
+
+def test_what_all_addresses_said_is_told_of_attempts_alone() -> None:
+    """The error of a connection that stood is what ended it. Within a round each attempt is told with its own, and all
+    of them at its end.
+    """
+    left = Others.UNTRIED
+    driver = MachineDriver(alternatives=lambda: _Several(True, left)).ready()
+    for text, now_left, told in (
+        ("cut", Others.UNTRIED, "cut"),
+        ("refused", Others.UNTRIED, "refused"),
+        ("refused", Others.NONE, "refused; and no"),
+    ):
+        left = now_left
+        driver.lose(ConnectionLostError(text))
+        assert str(driver.states[-1][1]) == told
+        assert driver.machine.situation == f"suspended: {'cut' if text == 'cut' else 'refused; and no'}"
+        driver.at(driver.machine.next_deadline() or 0)
 
 
 def test_nobody_waits_for_a_late_address_after_the_first_connection() -> None:

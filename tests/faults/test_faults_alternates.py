@@ -76,11 +76,11 @@ async def test_the_first_connection_tries_all_addresses(shell: Shell, server: Em
 
 
 async def test_the_first_connection_fails_when_all_addresses_did(shell: Shell, server: EmbeddedServer) -> None:
-    """Without ``retry_first_connect`` the client gives up after one round, and says where it tried last."""
+    """Without ``retry_first_connect`` the client gives up after one round, and names both in its error."""
     async with Proxy(server.port) as one, Proxy(server.port) as two:
         await one.refuse()
         await two.refuse()
-        with pytest.raises(ConnectionLostError, match=two.url):
+        with pytest.raises(ConnectionLostError, match=f"{one.url} and {two.url}: connection refused"):
             await shell.client(url_of(one, two)).open()
 
 

@@ -10,6 +10,7 @@ from random import Random
 import attrs
 import pytest
 
+from statestore_client.errors import ConnectionLostError, ConnectRefusedError, SettingsError
 from statestore_client.mqtt.addresses import Address, Addresses, Sockaddr
 from statestore_client.settings import ConnectionSettings
 from statestore_client.wire.messages import Others
@@ -173,6 +174,40 @@ def test_a_connection_that_was_accepted_ends_all_dials(is_settled: bool) -> None
     world.time += 4.0
     assert world.attempt(new_round=False) == "c"
     assert world.dialled == ["c"]
+
+
+def test_an_error_names_every_address_and_what_it_said() -> None:
+    """The most telling comes first, and decides of which kind the error is; who says the same is named in one breath.
+    A server that accepts ends all that: what was said before counts no more.
+    """
+    world = World("mqtt://a,b,c,d", {"a": -0.0, "b": NEVER, "c": 0.01, "d": -0.0})
+    assert world.attempt() == "c"
+    world.time += 20.0
+    refusal = ConnectRefusedError("mqtt://c:1883 refuses: no leader", reason_code=0x88)
+    assert world.attempt(new_round=False) is None
+    assert world.attempt() == "c"
+    told = world.addresses.what_all_said(refusal)
+    assert isinstance(told, ConnectRefusedError)
+    assert (told.reason_code, refusal.message) == (0x88, "mqtt://c:1883 refuses: no leader")
+    assert told.message == (
+        "mqtt://c:1883 refuses: no leader; and cannot connect to mqtt://a:1883 and mqtt://d:1883: connection refused; "
+        "is the broker running, and is the port right?; and cannot connect to mqtt://b:1883: no answer within 10 s"
+    )
+    world.settle()
+    world.attempt()
+    assert "mqtt://b:1883" not in world.addresses.what_all_said(refusal).message
+
+
+def test_an_error_that_is_of_no_address_stands_alone() -> None:
+    """A file that cannot be read is not what a server has said; one address, by two numbers, is named once."""
+    world = World("mqtt://name", {"::1": -0.0, "127.0.0.1": -0.0}, names={"name": ["::1", "127.0.0.1"]})
+    assert world.attempt() is None
+    mistake = SettingsError("there is no tls_ca_file")
+    assert world.addresses.what_all_said(mistake) is mistake
+    refused = ConnectionLostError(
+        "cannot connect to mqtt://name:1883: connection refused; is the broker running, and is the port right?"
+    )
+    assert world.addresses.what_all_said(refused).message == refused.message
 
 
 def test_a_name_is_looked_up_in_each_round_and_what_is_new_comes_first() -> None:

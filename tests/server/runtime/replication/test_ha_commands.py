@@ -26,6 +26,8 @@ from statestore_client.server.cluster.entries import FORMAT
 from statestore_client.server.cluster.interface import Role
 from statestore_client.server.runtime.replication import liveness
 
+_SILENT = "no answer; is its machine there, and is this its address for servers?"
+
 
 async def _ha(tmp_path: Path, *arguments: str, key: bytes = KEY) -> tuple[int, str]:
     """Exit code and output."""
@@ -52,7 +54,7 @@ async def test_status_names_the_active_server(tmp_path: Path) -> None:
         found, missing = map(json.loads, output.splitlines())
         assert (found["id"], found["role"], found["listeners"]) == ("a", "active", ["b"])
         assert missing["internal"] == "127.0.0.1:1"
-        assert "no server of a log" in missing["error"]
+        assert missing["error"].startswith("no server of a log at 127.0.0.1:1: connection refused; is it running")
 
 
 async def test_machines_that_are_gone_are_asked_side_by_side(tmp_path: Path, figures: Callable[[str], None]) -> None:
@@ -67,10 +69,19 @@ async def test_machines_that_are_gone_are_asked_side_by_side(tmp_path: Path, fig
             took_s = monotonic() - began
     lines = output.splitlines()[1:]
     assert code == 1
-    assert lines[:4] == [f"{address}: no server of a log at {address}: no answer" for address in addresses]
+    assert lines[:4] == [f"{address}: no server of a log at {address}: {_SILENT}" for address in addresses]
     assert lines[4].split()[:2] == ["a", "active"]
     figures(f"{took_s:.1f} s")
     assert took_s < 25.0  # one and a half, and the start of the command; one after the other it was forty
+
+
+async def test_a_server_that_cannot_be_reached_is_told_without_error_numbers(tmp_path: Path) -> None:
+    """A name that nobody knows is another mistake than a port where nothing listens."""
+    code, output = await _ha(tmp_path, "hand-over", "no-such-host.invalid:8049")
+    assert (code, "no-such-host.invalid:8049: no name server knows this host" in output) == (exits.NO_CONNECTION, True)
+    code, output = await _ha(tmp_path, "hand-over", "localhost:1")
+    assert (code, "localhost:1: connection refused; is it running" in output) == (exits.NO_CONNECTION, True)
+    assert "Errno" not in output
 
 
 async def test_hand_over_and_back(tmp_path: Path) -> None:
